@@ -1,0 +1,111 @@
+"""The model card, written from a run's own records and from nothing else."""
+
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from .evaluation import STS_COLUMNS, format_table
+
+PAPERS = """@article{zhang2023cmlmcse,
+  title  = {CMLM-CSE: Based on Conditional MLM Contrastive Learning for Sentence Embeddings},
+  author = {Zhang, Wei and Chen, Xu},
+  year   = {2023}
+}
+@inproceedings{gao2021simcse,
+  title     = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
+  author    = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
+  booktitle = {EMNLP},
+  year      = {2021}
+}"""
+
+USAGE = """```python
+from transformers import AutoModel, AutoTokenizer
+
+model = AutoModel.from_pretrained(FOLDER_OR_REPO, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(FOLDER_OR_REPO)
+embeddings = model.encode(["A sentence.", "Another one."], tokenizer=tokenizer)
+```
+
+With sentence-transformers, without any code of this repository:
+
+```python
+from sentence_transformers import SentenceTransformer
+
+embeddings = SentenceTransformer(FOLDER_OR_REPO).encode(["A sentence.", "Another one."])
+```"""
+
+
+def eval_results(results: dict[str, Any]) -> list[EvalResult]:
+    """Each measured STS set as an entry of the card's model-index."""
+    return [
+        EvalResult(
+            task_type="sts",
+            dataset_type=name,
+            dataset_name=heading,
+            metric_type="cosine_spearman",
+            metric_name="Spearman × 100 of cosine similarities, setting all",
+            metric_value=results["sts"][name]["all"],
+        )
+        for name, heading in STS_COLUMNS.items()
+        if name in results.get("sts", {})
+    ]
+
+
+def model_card(record: dict[str, Any], results: dict[str, Any]) -> str:
+    """README.md of an export.
+
+    Args:
+        record: content of run.json.
+        results: content of results.json.
+    """
+    fields = record["fields"]
+    measured = eval_results(results)
+    data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"],
+        model_name=record["recipe"],
+        eval_results=measured or None,
+    )
+    method = "CMLM-CSE" if fields["cmlm_weight"] > 0 else "SimCSE"
+    lines = [
+        f"---\n{data.to_yaml()}\n---",
+        f"# {record['recipe']}",
+        f"A sentence encoder trained without labels by {method} from `{fields['model_name_or_path']}` on "
+        f"`{fields['train_file']}`.",
+        f"## Use\n\n{USAGE}",
+        f"## Results\n\n{results_text(record, results)}",
+        f"## Training\n\n{training_text(record)}",
+        f"## Citation\n\n```bibtex\n{PAPERS}\n```",
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def results_text(record: dict[str, Any], results: dict[str, Any]) -> str:
+    """The measured scores; or that there are none."""
+    parts = []
+    if "sts" in results:
+        parts.append("Spearman × 100, setting all.\n\n" + format_table({record["recipe"]: results}))
+    if "dev" in results:
+        dev = results["dev"]
+        parts.append(
+            f"Development set, which chose the checkpoint: {dev['set']}, {dev['pairs']} pairs, Spearman × 100 = "
+            f"{dev['spearman']:.2f}."
+        )
+    return "\n\n".join(parts) or "This run was not evaluated."
+
+
+def training_text(record: dict[str, Any]) -> str:
+    """Recipe, seed, time and hardware in words."""
+    fields, hardware = record["fields"], record["hardware"]
+    rows = {
+        "λ of the conditional MLM loss": fields["cmlm_weight"],
+        "mask rate": fields["mlm_probability"],
+        "temperature": fields["temp"],
+        "pooling": fields["pooling"],
+        "steps": record["steps"],
+        "seed": record["seed"],
+        "training time": f"{record['train_seconds']} s on {hardware['device']}, {hardware['processes']} process(es)",
+        "torch / transformers": f"{record['versions']['torch']} / {record['versions']['transformers']}",
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in rows.items())

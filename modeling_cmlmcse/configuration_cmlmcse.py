@@ -1,0 +1,170 @@
+"""Configuration of a CMLM-CSE sentence encoder: the backbone, the pooling, and what training adds to them."""
+
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+from .losses import CONTRASTIVE_LOSSES
+from .pooling import POOLINGS
+from .projection import PROJECTIONS
+
+EXPORT_KEY = "cmlmcse"
+FUSION_INITS = ("last", "next", "random", "checkpoint")
+CMLM_VIEWS = ("both", "first")
+LEXICAL_SHARE = 8 / 12  # CMLM-CSE Table 6: 8 of 12 layers extract, 3 fuse
+FUSION_SHARE = 3 / 12
+
+
+class CMLMCSEConfig(PretrainedConfig):
+    """Everything a CMLM-CSE model needs to be rebuilt (Zhang & Chen 2023); validated at construction.
+
+    Args:
+        backbone_config: the BERT or RoBERTa configuration, as an object or a dictionary (default: BERT-base).
+        pooling: how a sentence becomes one vector: `cls_before_pooler` (default; the raw last-layer [CLS], SimCSE's
+            evaluation of unsupervised models), `cls` ([CLS] through the training head, at inference too), `avg`,
+            `avg_top2`, `avg_first_last` (means over the tokens of the last, last two, first and last layers).
+        projection: the training head: `mlp` (default; Linear and Tanh, SimCSE), `batchnorm` (InfoCSE), `none`.
+        contrastive_loss: the contrastive loss (default `info_nce`, SimCSE).
+        temp: temperature τ of the contrastive loss (default 0.05, SimCSE).
+        cmlm_weight: λ of L = L_contrast + λ L_MLM (default 0.005, CMLM-CSE Table 5); 0 builds no auxiliary network.
+        lexical_layers: frozen lower layers of the lexical feature extractor (default: 8 of 12 in proportion).
+        fusion_layers: trainable layers of the semantic feature fusion (default: 3 of 12 in proportion).
+        fusion_init: weights the fusion layers start from. The paper does not say. `last` (default: the backbone's
+            last layers, trained to feed its MLM head), `next` (those after the extractor), `random`, or `checkpoint`
+            (a pre-trained auxiliary network, InfoCSE §3.1).
+        cmlm_condition: the vector that replaces position 0. `before_head` (default: what evaluation uses must carry
+            the words; as in InfoCSE) or `after_head` (as in DiffCSE). The paper does not say.
+        cmlm_views: which views condition a masked sentence: `both` (default; twice the masked words for each encoder
+            pass, as in InfoCSE) or `first`. The paper does not say.
+        lexical_dropout: dropout inside the frozen extractor (default off: its features are a fixed given). The paper
+            does not say.
+
+    Raises:
+        ValueError: a field outside its range, or of the wrong type.
+    """
+
+    model_type = "cmlmcse"
+    sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 (transformers reads a plain class attribute)
+
+    def __init__(
+        self,
+        backbone_config: PretrainedConfig | dict[str, Any] | None = None,
+        pooling: str = "cls_before_pooler",
+        projection: str = "mlp",
+        contrastive_loss: str = "info_nce",
+        temp: float = 0.05,
+        cmlm_weight: float = 0.005,
+        lexical_layers: int | None = None,
+        fusion_layers: int | None = None,
+        fusion_init: str = "last",
+        cmlm_condition: str = "before_head",
+        cmlm_views: str = "both",
+        lexical_dropout: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.backbone_config = as_backbone_config(backbone_config)
+        depth = self.backbone_config.num_hidden_layers
+        self.pooling = one_of("pooling", pooling, POOLINGS)
+        self.projection = one_of("projection", projection, PROJECTIONS)
+        self.contrastive_loss = one_of("contrastive_loss", contrastive_loss, CONTRASTIVE_LOSSES)
+        self.temp = in_range("temp", temp, float, 1e-4, 10.0)
+        self.cmlm_weight = in_range("cmlm_weight", cmlm_weight, float, 0.0, 1e6)
+        self.lexical_layers = proportion(depth, LEXICAL_SHARE) if lexical_layers is None else lexical_layers
+        self.fusion_layers = proportion(depth, FUSION_SHARE) if fusion_layers is None else fusion_layers
+        self.fusion_init = one_of("fusion_init", fusion_init, FUSION_INITS)
+        self.cmlm_condition = one_of("cmlm_condition", cmlm_condition, ("before_head", "after_head"))
+        self.cmlm_views = one_of("cmlm_views", cmlm_views, CMLM_VIEWS)
+        self.lexical_dropout = in_range("lexical_dropout", lexical_dropout, bool, False, True)
+        self._check_layers(depth)
+        if self.pooling == "cls" and self.projection != "mlp":
+            raise ValueError(
+                "pooling 'cls' keeps the training head at inference and so expects projection 'mlp', found "
+                f"{self.projection!r}; choose pooling 'cls_before_pooler'"
+            )
+        super().__init__(**kwargs)
+
+    @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Read a config.json; that of an export is a plain backbone's with our fields under `EXPORT_KEY`."""
+        fields, kwargs = super().get_config_dict(*args, **kwargs)
+        if EXPORT_KEY in fields:
+            ours, auto_map = fields.pop(EXPORT_KEY), fields.pop("auto_map", {})
+            fields = {"model_type": cls.model_type, "auto_map": auto_map, "backbone_config": fields, **ours}
+        return fields, kwargs
+
+    def to_export_dict(self) -> dict[str, Any]:
+        """The config.json of an export: the backbone's own, so that it loads without this code too, and under
+        `EXPORT_KEY` what this code needs; no auxiliary objective, and no head unless the pooling uses it."""
+        fields = {"pooling": self.pooling, "temp": self.temp, "cmlm_weight": 0.0}
+        fields["projection"] = self.projection if self.pooling == "cls" else "none"
+        return {**self.backbone_config.to_dict(), EXPORT_KEY: fields}
+
+    def _check_layers(self, depth: int) -> None:
+        """Check the depths of extractor and fusion against the backbone's."""
+        for name in ("lexical_layers", "fusion_layers"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, found {value!r}; mend the recipe")
+        if self.lexical_layers > depth:
+            raise ValueError(
+                f"lexical_layers must be at most {depth}, the backbone's depth, found {self.lexical_layers}; "
+                "lower it in the recipe"
+            )
+        taken = {"last": self.fusion_layers, "next": self.lexical_layers + self.fusion_layers}
+        if taken.get(self.fusion_init, 0) > depth:
+            raise ValueError(
+                f"fusion_init {self.fusion_init!r} takes the fusion layers from the backbone's {depth}, found "
+                f"lexical_layers {self.lexical_layers} and fusion_layers {self.fusion_layers}; lower them or choose "
+                "fusion_init 'random'"
+            )
+
+    @property
+    def hidden_size(self) -> int:
+        """Width H of the embedding, where sentence-transformers looks for it."""
+        return self.backbone_config.hidden_size
+
+
+def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
+    """The backbone configuration as an object.
+
+    Raises:
+        ValueError: not a configuration, or of an unknown model type.
+    """
+    if given is None:
+        return AutoConfig.for_model("bert")
+    if isinstance(given, dict):
+        fields = dict(given)
+        return AutoConfig.for_model(fields.pop("model_type", "bert"), **fields)
+    if isinstance(given, PretrainedConfig):
+        return given
+    raise ValueError(f"backbone_config must be a configuration or a dictionary, found {type(given).__name__}")
+
+
+def one_of(name: str, value: Any, known: Any) -> str:
+    """`value`, if it is among the known names.
+
+    Raises:
+        ValueError: it is not; the message lists them.
+    """
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, found {value!r}; choose one of them")
+    return value
+
+
+def in_range(name: str, value: Any, kind: type, low: float, high: float) -> Any:
+    """`value`, if it is a number (or boolean) of this kind between `low` and `high`.
+
+    Raises:
+        ValueError: it is not; the message says what was expected and found.
+    """
+    right_type = isinstance(value, bool) if kind is bool else isinstance(value, (int, float)) and value is not True
+    if kind is bool and not right_type:
+        raise ValueError(f"{name} must be true or false, found {value!r}; mend the recipe")
+    if not right_type or not low <= value <= high:
+        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, found {value!r}; mend the recipe")
+    return value
+
+
+def proportion(depth: int, share: float) -> int:
+    """The paper's share of 12 layers in a backbone of `depth`, at least one layer."""
+    return max(1, round(depth * share))

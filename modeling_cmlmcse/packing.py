@@ -1,0 +1,164 @@
+"""Padding-free computation: the real tokens of a batch in one row, padded only inside attention.
+
+All linear layers, norms and dropouts of a block see a row of S real tokens. Attention alone needs to know which
+tokens belong together: the tokens are laid out on a (B, T) grid there (or go to a variable-length kernel) and come
+back as a row. The function is registered with transformers' `AttentionInterface`, so BERT and RoBERTa run unforked.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+PACKED_ATTENTION = "cmlmcse_packed"
+
+
+class Packing:
+    """Where S packed tokens stand on a grid of B rows and T columns.
+
+    Attributes:
+        slots: (S,) index of each token in the flattened grid, row by row.
+        lengths: (B,) number of tokens in each row.
+        shape: (B, T) of the grid.
+    """
+
+    def __init__(self, slots: Tensor, lengths: Tensor, shape: tuple[int, int]) -> None:
+        self.slots, self.lengths, self.shape = slots, lengths, shape
+        self._mask: Tensor | None = None
+
+    @classmethod
+    def from_lengths(cls, lengths: Tensor, total: int, width: int) -> "Packing":
+        """Rows of `lengths` (B,) tokens, left-aligned; `total` = their sum and `width` = their maximum are known
+        to the host, so nothing waits for the device."""
+        rows = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths, output_size=total)
+        starts = lengths.cumsum(0) - lengths  # (B,)
+        positions = torch.arange(total, device=lengths.device) - starts[rows]  # (S,)
+        return cls(rows * width + positions, lengths, (len(lengths), width))
+
+    @classmethod
+    def from_mask(cls, attention_mask: Tensor) -> "Packing":
+        """The tokens where `attention_mask` (B, T) is not 0, holes and left padding included.
+
+        Raises:
+            ValueError: a row without any token, which has no embedding.
+        """
+        mask = attention_mask != 0  # (B, T)
+        lengths = mask.sum(dim=1)  # (B,)
+        if not bool((lengths > 0).all()):
+            row = int((lengths == 0).nonzero()[0])
+            raise ValueError(f"every row needs at least one token, found none in row {row}: check attention_mask")
+        packing = cls(mask.flatten().nonzero().flatten(), lengths, (mask.shape[0], mask.shape[1]))
+        packing._mask = mask
+        return packing
+
+    @property
+    def full(self) -> bool:
+        """Whether the grid has no hole, so that packing and padding are the same layout."""
+        return len(self.slots) == self.shape[0] * self.shape[1]
+
+    @property
+    def mask(self) -> Tensor:
+        """(B, T) True where a token stands; computed once."""
+        if self._mask is None:
+            grid = torch.zeros(self.shape[0] * self.shape[1], dtype=torch.bool, device=self.slots.device)
+            self._mask = grid.index_fill(0, self.slots, True).view(self.shape)
+        return self._mask
+
+    @property
+    def rows(self) -> Tensor:
+        """(S,) the row of each token."""
+        return self.slots // self.shape[1]
+
+    @property
+    def columns(self) -> Tensor:
+        """(S,) the column of each token."""
+        return self.slots % self.shape[1]
+
+    @property
+    def starts(self) -> Tensor:
+        """(B,) index in the packed row of each grid row's first token."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    def pack(self, grid: Tensor) -> Tensor:
+        """(B, T, …) → (S, …): the real tokens alone."""
+        flat = grid.flatten(0, 1)  # (B·T, …)
+        return flat if self.full else flat.index_select(0, self.slots)
+
+    def unpack(self, tokens: Tensor) -> Tensor:
+        """(S, …) → (B, T, …) with zeros where no token stands."""
+        if self.full:
+            return tokens.unflatten(0, self.shape)
+        grid = tokens.new_zeros(self.shape[0] * self.shape[1], *tokens.shape[1:])
+        return grid.index_copy(0, self.slots, tokens).unflatten(0, self.shape)
+
+    def mean(self, tokens: Tensor) -> Tensor:
+        """(S, H) → (B, H): the average of each row's tokens."""
+        sums = tokens.new_zeros(self.shape[0], tokens.shape[1]).index_add(0, self.rows, tokens)
+        return sums / self.lengths.unsqueeze(1)
+
+
+class Selection:
+    """The M tokens of a packed row that a last block still has to compute, and their own packing.
+
+    Attributes:
+        index: (M,) positions in the packed row, ascending.
+        packing: their layout, at most `width` of them in a row; rows without any are allowed.
+    """
+
+    def __init__(self, index: Tensor, packing: Packing) -> None:
+        self.index, self.packing = index, packing
+
+    @classmethod
+    def first_tokens(cls, packing: Packing) -> "Selection":
+        """Position 0 of every row."""
+        size = packing.shape[0]
+        slots = torch.arange(size, device=packing.slots.device)
+        return cls(packing.starts, Packing(slots, torch.ones_like(packing.lengths), (size, 1)))
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packing: Packing,
+    queries: Packing | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Bidirectional attention of packed tokens within their own rows: the one place that pads.
+
+    Args:
+        query: (1, heads, M, D), laid out as `queries` says (default: as `packing`).
+        key, value: (1, heads, S, D), laid out as `packing` says.
+        attention_mask: ignored; `packing` holds the same information.
+
+    Returns:
+        (1, M, heads, D) and None, as transformers' attention functions do.
+    """
+    queries = packing if queries is None else queries
+    grid_query = queries.unpack(query[0].transpose(0, 1)).transpose(1, 2)  # (B, heads, Q, D)
+    grid_key = packing.unpack(key[0].transpose(0, 1)).transpose(1, 2)  # (B, heads, T, D)
+    grid_value = packing.unpack(value[0].transpose(0, 1)).transpose(1, 2)  # (B, heads, T, D)
+    mask = None if packing.full else packing.mask[:, None, None, :]  # (B, 1, 1, T)
+    context = nn.functional.scaled_dot_product_attention(
+        grid_query, grid_key, grid_value, attn_mask=mask, dropout_p=dropout, scale=scaling
+    )
+    return queries.pack(context.transpose(1, 2)).unsqueeze(0), None  # (1, M, heads, D)
+
+
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+
+
+def pack_sequences(sequences: Sequence[Sequence[int]]) -> dict[str, Tensor | int]:
+    """Token lists → the host-side form of a packed batch: `input_ids` (S,), `lengths` (B,), `width`."""
+    lengths = [len(sequence) for sequence in sequences]
+    return {
+        "input_ids": torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.long),
+        "lengths": torch.tensor(lengths, dtype=torch.long),
+        "width": max(lengths),
+    }

@@ -1,0 +1,46 @@
+"""Training heads between the sentence vector and the contrastive loss, found by name in `PROJECTIONS`."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+
+class MLPProjection(nn.Module):
+    """A fresh Linear and Tanh, (B, H) → (B, H): SimCSE's training head, not BERT's pretrained pooler."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, sentences: Tensor) -> Tensor:
+        return self.dense(sentences).tanh()  # (B, H)
+
+
+class BatchNormProjection(nn.Module):
+    """Linear H→2H, BatchNorm, ReLU, Linear 2H→H, BatchNorm without affine, (B, H) → (B, H): InfoCSE's and DiffCSE's
+    training head; the linears have no bias and the statistics run over all views together."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(hidden_size, 2 * hidden_size, bias=False),
+            nn.BatchNorm1d(2 * hidden_size),
+            nn.ReLU(),
+            nn.Linear(2 * hidden_size, hidden_size, bias=False),
+            nn.BatchNorm1d(hidden_size, affine=False),
+        )
+
+    def forward(self, sentences: Tensor) -> Tensor:
+        return self.layers(sentences)  # (B, H)
+
+
+def no_projection(hidden_size: int) -> nn.Module:
+    """The sentence vector itself, (B, H) → (B, H)."""
+    return nn.Identity()
+
+
+PROJECTIONS: dict[str, Callable[[int], nn.Module]] = {
+    "mlp": MLPProjection,
+    "batchnorm": BatchNormProjection,
+    "none": no_projection,
+}

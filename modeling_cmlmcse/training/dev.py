@@ -1,0 +1,65 @@
+"""Development sets that choose the best checkpoint, found by name in `DEV_SETS`."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from ..errors import InputError
+from ..evaluation.lee import load_lee
+from ..evaluation.sts_data import load_stsb_dev
+
+Encode = Callable[[list[str]], NDArray[np.float32]]
+
+
+class DevSet(NamedTuple):
+    """Pairs with a human score: sentences `first` and `second` of each pair, and the scores (N,)."""
+
+    title: str
+    first: list[str]
+    second: list[str]
+    scores: NDArray[np.float64]
+
+    def cosines(self, encode: Encode) -> NDArray[np.float64]:
+        """(N,) cosine similarities; each unique sentence is encoded once."""
+        unique = list(dict.fromkeys(self.first + self.second))
+        vectors = np.asarray(encode(unique), dtype=np.float64)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        place = {sentence: i for i, sentence in enumerate(unique)}
+        first, second = ([place[s] for s in side] for side in (self.first, self.second))
+        return (vectors[first] * vectors[second]).sum(axis=1)
+
+    def score(self, encode: Encode) -> float:
+        """Spearman correlation × 100 of the cosines with the human scores."""
+        return float(spearmanr(self.cosines(encode), self.scores).statistic * 100)
+
+
+def stsb(data_dir: str | None) -> DevSet:
+    """STS-B dev, 1,500 pairs."""
+    pairs = load_stsb_dev(data_dir)
+    return DevSet("STS-B dev", list(pairs.first), list(pairs.second), np.asarray(pairs.scores))
+
+
+def lee(data_dir: str | None) -> DevSet:
+    """Lee's 50 documents, 1,225 pairs."""
+    documents, scores = load_lee()
+    first, second = np.triu_indices(len(documents), k=1)
+    return DevSet("Lee", [documents[i] for i in first], [documents[i] for i in second], scores[first, second])
+
+
+DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee": lee}
+
+
+def load_dev_set(name: str, data_dir: str | None) -> DevSet | None:
+    """The development set of this name; None for `none`.
+
+    Raises:
+        InputError: an unknown name, or its data are missing.
+    """
+    if name == "none":
+        return None
+    if name not in DEV_SETS:
+        raise InputError(f"dev_set must be one of {', '.join(DEV_SETS)}, none, found {name!r}; choose one of them")
+    return DEV_SETS[name](data_dir)

@@ -1,0 +1,87 @@
+"""After the last step: export the chosen checkpoint, score it, and write records, plots and card."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ..card import model_card
+from ..evaluation import TASKS, choose_tasks, format_measures, format_table
+from ..evaluation.encoders import load_encoder
+from ..evaluation.sts import EncodeOnce
+from ..evaluation.sts_data import MissingData
+from ..export import export
+from .arguments import DataArguments, ModelArguments, RunArguments
+from .build import PACKAGE, resolve
+from .dev import DevSet
+from .plots import plot_cosine_by_gold, plot_dev_score, plot_losses
+from .records import run_record, write_records
+from .text import fingerprint
+from .trainer import ContrastiveTrainer
+
+
+def finish_run(
+    folder: Path,
+    recipe: str,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    run_args: RunArguments,
+    trainer: ContrastiveTrainer,
+    dev_set: DevSet | None,
+    measured: dict[str, Any],
+) -> None:
+    """Export, evaluate the export, and write run.json, results.json, plots/ and the card."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    shutil.rmtree(folder / "export", ignore_errors=True)  # of this run, before it was resumed
+    exported = export(model, trainer.processing_class, folder / "export")
+    history = trainer.state.log_history
+    plots = folder / "plots"
+    plots.mkdir(exist_ok=True)
+    plot_losses(history, plots)
+
+    encode = EncodeOnce(load_encoder(str(exported)))
+    results: dict[str, Any] = {"model": recipe}
+    if dev_set:
+        cosines = dev_set.cosines(encode)
+        results["dev"] = {"set": dev_set.title, "spearman": round(dev_set.score(encode), 4), "pairs": len(cosines)}
+        plot_dev_score(history, plots, dev_set.title)
+        plot_cosine_by_gold(cosines, dev_set.scores, plots, dev_set.title)
+    results |= final_results(encode, data_args)
+    measured |= {
+        "steps": trainer.state.global_step,
+        "tokens": trainer.tokens_seen,
+        "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
+        "train_data": text_fingerprint(data_args.train_file),
+        "log": history,
+    }
+    record = run_record(recipe, model_args, data_args, run_args, measured)
+    write_records(folder, record, results)
+    (exported / "README.md").write_text(model_card(record, results), encoding="utf-8")
+    report(recipe, results)
+    print(f"\nWritten to {folder}: export/ (load it with AutoModel), results.json, run.json, plots/")
+
+
+def final_results(encode: EncodeOnce, data_args: DataArguments) -> dict[str, Any]:
+    """The results of the recipe's final tasks; a task whose data are not there is absent, and said to be."""
+    results: dict[str, Any] = {}
+    if data_args.final_evaluation == "none":
+        return results
+    for name, task in choose_tasks(data_args.final_evaluation).items():
+        try:
+            results |= task.run(encode, task.load(data_args.data_dir))
+        except MissingData as error:
+            print(f"not evaluated: {name}: {error}")
+    return results
+
+
+def text_fingerprint(train_file: str) -> dict[str, Any]:
+    """The fingerprint of the text, under the recipe's own name if it lies in a package."""
+    found = fingerprint(resolve(train_file))
+    return {**found, "file": train_file} if train_file.startswith(PACKAGE) else found
+
+
+def report(recipe: str, results: dict[str, Any]) -> None:
+    """Print the tables."""
+    if "sts" in results:
+        print(format_table({recipe: results}))
+    if measures := format_measures(results):
+        print(f"\n{measures}")

@@ -1,0 +1,102 @@
+"""Tiny models and tokenizers, built in memory; nothing here touches the network."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+WORDS = [f"w{i}" for i in range(60)] + "the a cat dog sat ran on under mat tree big small red blue and but".split()
+KINDS = ("bert", "roberta", "xlm-roberta")
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 66,
+}
+
+
+def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """A word tokenizer with the special tokens, and their order, of its kind."""
+    bert = kind == "bert"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if bert else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    pad, unk, cls, sep, mask = special if bert else (special[1], special[3], special[0], special[2], special[4])
+    vocabulary = {word: i for i, word in enumerate(special + WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unk))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}", special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=pad,
+        unk_token=unk,
+        cls_token=cls,
+        sep_token=sep,
+        mask_token=mask,
+        model_max_length=64,
+    )
+
+
+def tiny_backbone(kind: str, dropout: float = 0.1, **sizes: int) -> PreTrainedModel:
+    """A masked-language model of a few thousand weights, seeded."""
+    torch.manual_seed(0)
+    fields = {**SIZES, "vocab_size": len(WORDS) + 5, "hidden_dropout_prob": dropout, **sizes}
+    fields["attention_probs_dropout_prob"] = dropout
+    if kind == "bert":
+        model = BertForMaskedLM(BertConfig(pad_token_id=0, **fields))
+    else:
+        config, cls = (
+            (RobertaConfig, RobertaForMaskedLM) if kind == "roberta" else (XLMRobertaConfig, XLMRobertaForMaskedLM)
+        )
+        model = cls(config(pad_token_id=1, bos_token_id=0, eos_token_id=2, type_vocab_size=1, **fields))
+    for parameter in model.parameters():  # biases and norms away from their zeros and ones, so that copies show
+        parameter.data.add_(0.05 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def backbone_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A saved tiny masked-language model with its tokenizer, for each kind."""
+    folders = {}
+    for kind in KINDS:
+        folder = tmp_path_factory.mktemp(kind)
+        tiny_backbone(kind).save_pretrained(folder)
+        tiny_tokenizer(kind).save_pretrained(folder)
+        folders[kind] = str(folder)
+    return folders
+
+
+@pytest.fixture
+def sentences() -> list[str]:
+    """Sentences of different lengths."""
+    return ["the cat sat", "a big red dog ran under the small blue tree and sat on the mat", "w1 w2", "dog"]
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    """200 different sentences, one a line."""
+    generator = torch.Generator().manual_seed(1)
+    lines = []
+    for _ in range(200):
+        length = int(torch.randint(3, 12, (), generator=generator))
+        lines.append(" ".join(WORDS[i] for i in torch.randint(len(WORDS), (length,), generator=generator)))
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -1,0 +1,236 @@
+"""The auxiliary network: its loss against an independent computation, and where its gradient goes."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from conftest import KINDS, tiny_backbone, tiny_tokenizer
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.training.data import Example, ViewCollator
+from modeling_cmlmcse.training.masking import Masking
+
+
+def make_batch(kind: str, sentences: list[str], probability: float = 0.4, **options):
+    """A training batch of these sentences."""
+    tokenizer = tiny_tokenizer(kind)
+    masking = Masking(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    collator = ViewCollator(tokenizer, seed=5, masking=masking, **options)
+    return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
+
+
+def unpack(packed: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Packed rows → padded ids (B, T) and mask (B, T), by a plain loop."""
+    rows = packed["input_ids"].split(packed["lengths"].tolist())
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(r) for r in rows], batch_first=True)
+    return ids, mask
+
+
+def reference_losses(folder: str, model, batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Contrastive and conditional MLM loss with transformers' own padded layers and full logits."""
+    pretrained = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    pretrained.set_attn_implementation("eager")
+    base = pretrained.base_model
+    ids, mask = unpack(batch["views"])
+    padding = 1 - mask
+    if pretrained.config.model_type != "bert":
+        ids = ids.masked_fill(padding.bool(), 1)
+    h = base(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
+    z = torch.tanh(model.projection.dense(h))
+    first, second = z.chunk(2)
+    cosines = torch.cosine_similarity(first[:, None], second[None], dim=-1) / model.config.temp
+    contrastive = torch.nn.functional.cross_entropy(cosines, torch.arange(len(first)))
+
+    masked_ids, mask = unpack(batch["masked"])
+    if pretrained.config.model_type != "bert":
+        masked_ids = masked_ids.masked_fill(~mask.bool(), 1)
+    with torch.no_grad():
+        states = base(input_ids=masked_ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    lexical = states[model.config.lexical_layers]
+    fused = torch.cat([h[:, None], lexical[:, 1:]], dim=1)
+    allowed = (1.0 - mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
+    depth, count = len(base.encoder.layer), model.config.fusion_layers
+    for block in copy.deepcopy(base.encoder.layer[depth - count :]):
+        fused = block(fused, attention_mask=allowed)
+    head = pretrained.cls if hasattr(pretrained, "cls") else pretrained.lm_head
+    logits = head(fused)  # (B, T, V)
+    flat = logits[mask.bool()][batch["masked"]["mlm_positions"]]
+    return contrastive, torch.nn.functional.cross_entropy(flat, batch["masked"]["mlm_labels"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_equal_an_independent_computation(kind, backbone_folders, sentences):
+    """Loss = contrastive + λ · MLM, masked-only logits equal full logits, on padded reference layers, at 1e-5."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.5).eval()
+    batch = make_batch(kind, sentences)
+    output = model(**batch)
+    contrastive, mlm = reference_losses(backbone_folders[kind], model, batch)
+    assert output.logs["contrastive_loss"].item() == pytest.approx(contrastive.item(), abs=1e-5)
+    assert output.logs["cmlm_loss"].item() == pytest.approx(mlm.item(), abs=1e-5)
+    assert output.loss.item() == pytest.approx((contrastive + 0.5 * mlm).item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lambda_zero_is_simcse(kind, backbone_folders, sentences):
+    """λ = 0 builds no auxiliary network, and loss and every gradient are an independent SimCSE's at 1e-5."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.0).eval()
+    assert len(model.auxiliary) == 0
+    batch = make_batch(kind, sentences)
+    output = model(views=batch["views"])
+    output.loss.backward()
+    reference = AutoModel.from_pretrained(backbone_folders[kind], add_pooling_layer=False).eval()
+    ids, mask = unpack(batch["views"])
+    if kind != "bert":
+        ids = ids.masked_fill(mask == 0, 1)
+    head = torch.nn.Linear(32, 32)
+    head.load_state_dict(model.projection.dense.state_dict())
+    z = torch.tanh(head(reference(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]))
+    unit = z / z.norm(dim=1, keepdim=True)
+    first, second = unit.chunk(2)
+    loss = torch.nn.functional.cross_entropy(first @ second.T / 0.05, torch.arange(len(first)))
+    loss.backward()
+    assert output.loss.item() == pytest.approx(loss.item(), abs=1e-5)
+    ours = {**dict(model.backbone.named_parameters()), "head": model.projection.dense.weight}
+    theirs = {**dict(reference.named_parameters()), "head": head.weight}
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        torch.testing.assert_close(ours[name].grad, theirs[name].grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("kind", ("bert", "roberta"))
+def test_mlm_gradient_flows_through_the_sentence_vector_alone(kind, backbone_folders, sentences):
+    """The encoder's gradient from the MLM loss is exactly what arrives at h; with h detached it is zero; the
+    extractor never gets any; fusion layers and head do."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind]).train()
+    objective = model.auxiliary["cmlm"]
+    batch = make_batch(kind, sentences)
+    views = batch["views"]
+    from modeling_cmlmcse.packing import Packing
+
+    packing = Packing.from_lengths(views["lengths"], len(views["input_ids"]), views["width"])
+    h = model._pooled(views["input_ids"], packing)
+    loss, _ = objective(h, batch["masked"])
+    loss.backward()
+    assert all(p.grad is None for p in objective.extractor.parameters())
+    trainable = [p for n, p in objective.named_parameters() if not n.startswith("extractor.")]
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in objective.head.named_parameters())
+    assert sum(p.grad is not None for p in trainable) == len(trainable)
+    assert model.backbone.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+    model.zero_grad()
+    loss, _ = objective(h.detach(), batch["masked"])
+    loss.backward()
+    assert all(p.grad is None or p.grad.abs().max() == 0 for p in model.backbone.parameters())
+
+
+def test_head_is_not_tied(backbone_folders):
+    """No parameter of the auxiliary network is shared with the encoder."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"])
+    encoder = {p.data_ptr() for p in model.backbone.parameters()}
+    assert not encoder & {p.data_ptr() for p in model.auxiliary.parameters()}
+
+
+def test_no_masked_token_is_exactly_zero(backbone_folders, sentences):
+    """A batch without a masked token adds exactly zero, with a gradient of exactly zero."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], cmlm_weight=0.5).eval()
+    batch = make_batch("bert", sentences, probability=1e-12)
+    assert len(batch["masked"]["mlm_labels"]) == 0
+    output = model(**batch)
+    assert output.logs["cmlm_loss"].item() == 0.0
+    assert output.loss.item() == output.logs["contrastive_loss"].item()
+    output.loss.backward()
+    assert all(p.grad.abs().max() == 0 for p in model.auxiliary["cmlm"].head.parameters())
+
+
+@pytest.mark.parametrize("dropout", (False, True))
+def test_extractor_stays_frozen_and_in_eval_mode(dropout, backbone_folders, sentences, tmp_path):
+    """After train(), after a round trip and after a step, the extractor is frozen, and in eval mode unless asked."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], lexical_dropout=dropout)
+    model.save_pretrained(tmp_path)
+    for candidate in (model, CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path)):
+        candidate.train()
+        extractor = candidate.auxiliary["cmlm"].extractor
+        before = {n: t.clone() for n, t in extractor.state_dict().items()}
+        assert not any(p.requires_grad for p in extractor.parameters())
+        assert all(m.training is dropout for m in extractor.modules())
+        assert candidate.auxiliary["cmlm"].fusion.training
+        optimizer = torch.optim.AdamW(candidate.parameters(), lr=0.1)
+        candidate(**make_batch("bert", sentences)).loss.backward()
+        optimizer.step()
+        assert all(torch.equal(before[n], t) for n, t in extractor.state_dict().items())
+
+
+def test_fusion_init(backbone_folders, tmp_path):
+    """The fusion layers start from the last layers, the next ones, a checkpoint's, or afresh."""
+
+    def load(**fields):
+        return CMLMCSEForSentenceEmbedding.from_backbone(
+            backbone_folders["bert"], lexical_layers=3, fusion_layers=2, **fields
+        )
+
+    def weights(layers, index):
+        return layers[index].attention.self.query.weight
+
+    for init, first in (("last", 4), ("next", 3)):
+        model = load(fusion_init=init)
+        for i in range(2):
+            assert torch.equal(weights(model.auxiliary["cmlm"].fusion, i), weights(model.backbone.encoder.layer, first + i))
+    fresh = load(fusion_init="random")
+    assert all(not torch.equal(weights(fresh.auxiliary["cmlm"].fusion, 0), weights(fresh.backbone.encoder.layer, i)) for i in range(6))
+    fresh.save_pretrained(tmp_path)
+    taken = load(fusion_init=str(tmp_path))
+    assert torch.equal(weights(taken.auxiliary["cmlm"].fusion, 1), weights(fresh.auxiliary["cmlm"].fusion, 1))
+    assert taken.config.fusion_init == "checkpoint"
+    with pytest.raises(ValueError, match="expects a checkpoint with 1 fusion layers for 'cmlm', found 2"):
+        CMLMCSEForSentenceEmbedding.from_backbone(
+            backbone_folders["bert"], lexical_layers=3, fusion_layers=1, fusion_init=str(tmp_path)
+        )
+
+
+def test_missing_head_warns_and_starts_from_the_embeddings(tmp_path, caplog):
+    """A checkpoint without an MLM head: a warning, and a decoder that starts as the word embeddings, then its own."""
+    backbone = tiny_backbone("bert").base_model
+    backbone.save_pretrained(tmp_path)
+    from transformers.utils import logging
+
+    logging.enable_propagation()
+    with caplog.at_level("WARNING"):
+        model = CMLMCSEForSentenceEmbedding.from_backbone(tmp_path)
+    logging.disable_propagation()
+    assert "has no masked-language-model head" in caplog.text
+    decoder, words = model.auxiliary["cmlm"].head.decoder.weight, model.backbone.embeddings.word_embeddings.weight
+    assert torch.equal(decoder, words)
+    assert decoder.data_ptr() != words.data_ptr()
+
+
+@pytest.mark.parametrize(("views", "rows"), (("both", 8), ("first", 4)))
+def test_conditioning_choices(views, rows, backbone_folders, sentences):
+    """One or both views condition a masked sentence, each view with a mask of its own; h before or after the head."""
+    batch = make_batch("bert", sentences, masked_views=rows // 4)
+    assert len(batch["masked"]["lengths"]) == rows
+    if views == "both":
+        halves = batch["masked"]["input_ids"].chunk(2)
+        assert not torch.equal(*halves)
+    losses = {}
+    for condition in ("before_head", "after_head"):
+        torch.manual_seed(0)
+        model = CMLMCSEForSentenceEmbedding.from_backbone(
+            backbone_folders["bert"], cmlm_views=views, cmlm_condition=condition
+        ).eval()
+        losses[condition] = model(**batch).logs["cmlm_loss"].item()
+    assert np.isfinite(list(losses.values())).all()
+    assert losses["before_head"] != losses["after_head"]
+
+
+def test_depth_keeps_the_proportions(backbone_folders):
+    """8/12 and 3/12 of other depths: 6 layers give 4 + 2 (1.5 rounds to even), 12 give 8 + 3."""
+    from transformers import BertConfig
+
+    from modeling_cmlmcse import CMLMCSEConfig
+
+    expected = {12: (8, 3), 6: (4, 2), 4: (3, 1), 24: (16, 6), 1: (1, 1)}
+    for depth, layers in expected.items():
+        config = CMLMCSEConfig(backbone_config=BertConfig(num_hidden_layers=depth))
+        assert (config.lexical_layers, config.fusion_layers) == layers

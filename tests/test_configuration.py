@@ -1,0 +1,47 @@
+"""Every field is validated at construction, and a configuration survives a round trip."""
+
+import pytest
+from transformers import BertConfig, RobertaConfig
+
+from modeling_cmlmcse import CMLMCSEConfig
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"pooling": "max"}, "pooling must be one of cls, cls_before_pooler, .*found 'max'"),
+        ({"projection": "linear"}, "projection must be one of mlp, batchnorm, none, found 'linear'"),
+        ({"contrastive_loss": "triplet"}, "contrastive_loss must be one of info_nce, found 'triplet'"),
+        ({"temp": 0.0}, "temp must be a number from 0.0001 to 10, found 0.0"),
+        ({"temp": "hot"}, "temp must be a number from 0.0001 to 10, found 'hot'"),
+        ({"temp": True}, "temp must be a number from 0.0001 to 10, found True"),
+        ({"temp": float("nan")}, "temp must be a number"),
+        ({"cmlm_weight": -1}, "cmlm_weight must be a number from 0 to 1e\\+06, found -1"),
+        ({"lexical_layers": 13}, "lexical_layers must be at most 12, the backbone's depth, found 13"),
+        ({"lexical_layers": 0}, "lexical_layers must be a whole number of at least 1, found 0"),
+        ({"fusion_layers": 1.5}, "fusion_layers must be a whole number of at least 1, found 1.5"),
+        ({"fusion_layers": 13}, "fusion_init 'last' takes the fusion layers from the backbone's 12"),
+        ({"fusion_init": "next", "lexical_layers": 10}, "fusion_init 'next' takes the fusion layers"),
+        ({"fusion_init": "first"}, "fusion_init must be one of last, next, random, checkpoint, found 'first'"),
+        ({"cmlm_condition": "middle"}, "cmlm_condition must be one of before_head, after_head"),
+        ({"cmlm_views": "second"}, "cmlm_views must be one of both, first"),
+        ({"lexical_dropout": 1}, "lexical_dropout must be true or false, found 1"),
+        ({"backbone_config": 3}, "backbone_config must be a configuration or a dictionary, found int"),
+        ({"pooling": "cls", "projection": "none"}, "expects projection 'mlp', found 'none'"),
+    ],
+)
+def test_wrong_fields(fields, message):
+    """A wrong field is refused with what was expected and what was found."""
+    with pytest.raises(ValueError, match=message):
+        CMLMCSEConfig(**fields)
+
+
+@pytest.mark.parametrize("backbone", (BertConfig(hidden_size=24, num_attention_heads=2), RobertaConfig(pad_token_id=1)))
+def test_round_trip(backbone, tmp_path):
+    """Saved and loaded, the configuration and its nested backbone are the same, and give their width."""
+    config = CMLMCSEConfig(backbone_config=backbone, temp=0.1, fusion_init="next", pooling="avg_first_last")
+    config.save_pretrained(tmp_path)
+    loaded = CMLMCSEConfig.from_pretrained(tmp_path)
+    assert loaded.to_dict() == config.to_dict()
+    assert type(loaded.backbone_config) is type(backbone)
+    assert loaded.hidden_size == backbone.hidden_size

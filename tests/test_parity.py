@@ -1,0 +1,87 @@
+"""The encoder gives what transformers' own BERT and RoBERTa give, padded and unpadded, in all poolings."""
+
+import pytest
+import torch
+from conftest import KINDS, tiny_tokenizer
+from transformers import AutoModel
+
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.packing import Packing
+
+POOLINGS = ("cls_before_pooler", "avg", "avg_top2", "avg_first_last")
+
+
+def reference_pooling(outputs, mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """The poolings of SimCSE's paper, written anew on padded hidden states."""
+    hidden = outputs.hidden_states  # embeddings, then one a layer
+    chosen = {
+        "avg": hidden[-1],
+        "avg_top2": (hidden[-1] + hidden[-2]) / 2,
+        "avg_first_last": (hidden[1] + hidden[-1]) / 2,
+    }
+    if pooling == "cls_before_pooler":
+        return hidden[-1][:, 0]
+    weights = mask.unsqueeze(-1).float()
+    return (chosen[pooling] * weights).sum(1) / weights.sum(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_padded_batch(kind, pooling, backbone_folders, sentences):
+    """A padded batch: tokens, embedding, and encode() without padding agree with the reference at 1e-5."""
+    tokenizer = tiny_tokenizer(kind)
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], pooling=pooling).eval()
+    reference = AutoModel.from_pretrained(backbone_folders[kind], add_pooling_layer=False).eval()
+    batch = tokenizer(sentences, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        ours, theirs = model(**batch), reference(**batch, output_hidden_states=True)
+    mask = batch["attention_mask"]
+    expected = reference_pooling(theirs, mask, pooling)
+    real = mask.bool()
+    torch.testing.assert_close(ours.last_hidden_state[real], theirs.last_hidden_state[real], rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.pooler_output, expected, rtol=0, atol=1e-5)
+    encoded = model.encode(sentences, tokenizer, batch_size=3)
+    torch.testing.assert_close(torch.from_numpy(encoded), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_masks_and_token_types(kind, backbone_folders):
+    """Holes and left padding in the mask, and token types, give the reference's tokens at 1e-5."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind]).eval()
+    reference = AutoModel.from_pretrained(backbone_folders[kind], add_pooling_layer=False).eval()
+    torch.manual_seed(3)
+    ids = torch.randint(5, 60, (4, 11))
+    mask = (torch.rand(4, 11) < 0.6).long()
+    mask[:, 4] = 1
+    ids[mask == 0] = 0 if kind == "bert" else 1  # what a tokenizer puts there; RoBERTa counts its positions by it
+    batch = {"input_ids": ids, "attention_mask": mask}
+    if kind == "bert":
+        batch["token_type_ids"] = torch.randint(0, 2, (4, 11))
+    with torch.no_grad():
+        ours, theirs = model(**batch).last_hidden_state, reference(**batch).last_hidden_state
+    torch.testing.assert_close(ours[mask.bool()], theirs[mask.bool()], rtol=0, atol=1e-5)
+    assert ours[mask == 0].abs().max() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients(kind, backbone_folders, sentences):
+    """The packed path's gradients equal the padded reference's at 1e-5, the trimmed last layer included."""
+    tokenizer = tiny_tokenizer(kind)
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.0).eval()
+    reference = AutoModel.from_pretrained(backbone_folders[kind], add_pooling_layer=False).eval()
+    batch = tokenizer(sentences, padding=True, return_tensors="pt")
+    weights = torch.randn(len(sentences), 32)
+    packing = Packing.from_mask(batch["attention_mask"])
+    (model._pooled(packing.pack(batch["input_ids"]), packing) * weights).sum().backward()
+    (reference(**batch).last_hidden_state[:, 0] * weights).sum().backward()
+    for (name, ours), (_, theirs) in zip(
+        model.backbone.named_parameters(), reference.named_parameters(), strict=True
+    ):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_empty_row_is_refused(backbone_folders):
+    """A row without a token has no embedding."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"])
+    with pytest.raises(ValueError, match="found none in row 1"):
+        model(input_ids=torch.tensor([[2, 6, 3], [0, 0, 0]]), attention_mask=torch.tensor([[1, 1, 1], [0, 0, 0]]))
