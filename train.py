@@ -2,7 +2,6 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from modeling_cmlmcse.errors import command
@@ -18,21 +17,22 @@ def main() -> None:
     # Imports that take seconds come after a wrong argument has been answered.
     from transformers import set_seed
 
-    from modeling_cmlmcse.training.build import build_collator, build_model, build_sentences, load_tokenizer
+    from modeling_cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
     from modeling_cmlmcse.training.dev import load_dev_set
-    from modeling_cmlmcse.training.finish import finish_run
+    from modeling_cmlmcse.training.finish import finish_run, load_final_tasks
     from modeling_cmlmcse.training.records import claim_output_dir
     from modeling_cmlmcse.training.trainer import ContrastiveTrainer, find_checkpoint
 
     resume = run_args.resume_from_checkpoint
-    folder: Path = claim_output_dir(run_args.output_dir, resume=resume is not None)
-    checkpoint = find_checkpoint(run_args.output_dir, resume)
+    folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
+    checkpoint = find_checkpoint(folder, resume)
     dev_set = load_dev_set(data_args.dev_set, data_args.data_dir)
+    final_tasks = load_final_tasks(data_args)
     if dev_set is None:
         run_args.without_dev_set()
 
     set_seed(run_args.seed)  # the head and a random fusion start from the seed
-    tokenizer = load_tokenizer(model_args)
+    tokenizer = build_tokenizer(model_args)
     model = build_model(model_args, tokenizer)
     sentences = build_sentences(data_args, run_args, tokenizer)
     trainer = ContrastiveTrainer(
@@ -47,7 +47,7 @@ def main() -> None:
     trainer.train(resume_from_checkpoint=checkpoint)
     measured: dict[str, Any] = {"train_seconds": round(time.time() - start, 1)}
     if trainer.is_world_process_zero():
-        finish_run(folder, recipe.stem, model_args, data_args, run_args, trainer, dev_set, measured)
+        finish_run(folder, recipe.stem, model_args, data_args, run_args, trainer, dev_set, final_tasks, measured)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ here and a parity test.
 
 import copy
 import os
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 from .packing import PACKED_ATTENTION, Packing, Selection, packed_attention
+
+Structure = Any  # a module whose parts are known by structure, which static types cannot say
 
 
 def build_encoder(config: PretrainedConfig, num_hidden_layers: int | None = None) -> PreTrainedModel:
@@ -44,7 +47,7 @@ def unsupported(config: PretrainedConfig) -> str:
     )
 
 
-def blocks(encoder: PreTrainedModel) -> nn.ModuleList:
+def blocks(encoder: Structure) -> nn.ModuleList:
     """The transformer blocks of an encoder.
 
     Raises:
@@ -61,12 +64,12 @@ def build_blocks(config: PretrainedConfig, count: int) -> nn.ModuleList:
     return blocks(build_encoder(config, count))
 
 
-def padding_index(encoder: PreTrainedModel) -> int | None:
+def padding_index(encoder: Structure) -> int | None:
     """The padding row of the position table, which RoBERTa has and BERT has not."""
     return encoder.embeddings.position_embeddings.padding_idx
 
 
-def position_ids(encoder: PreTrainedModel, tokens: Tensor, packing: Packing) -> Tensor:
+def position_ids(encoder: Structure, tokens: Tensor, packing: Packing) -> Tensor:
     """(S,) the position of each token as this backbone counts: BERT by column; RoBERTa from after its padding
     index, skipping padding tokens."""
     padding = padding_index(encoder)
@@ -78,13 +81,13 @@ def position_ids(encoder: PreTrainedModel, tokens: Tensor, packing: Packing) -> 
     return (count - before[packing.rows]) * real + padding  # (S,)
 
 
-def max_positions(encoder: PreTrainedModel) -> int:
+def max_positions(encoder: Structure) -> int:
     """How many tokens a sentence may have: RoBERTa's table of 514 rows holds 512."""
     padding = padding_index(encoder)
     return encoder.embeddings.position_embeddings.num_embeddings - (0 if padding is None else padding + 1)
 
 
-def embed_tokens(encoder: PreTrainedModel, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+def embed_tokens(encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
     """(S,) token ids → (S, H) the embedding layer's output for packed tokens."""
     embedded = encoder.embeddings(
         input_ids=tokens[None],
@@ -94,13 +97,13 @@ def embed_tokens(encoder: PreTrainedModel, tokens: Tensor, packing: Packing, tok
     return embedded[0]
 
 
-def run_block(block: nn.Module, hidden: Tensor, packing: Packing) -> Tensor:
+def run_block(block: Structure, hidden: Tensor, packing: Packing) -> Tensor:
     """(S, H) → (S, H) through one block."""
     output = block(hidden[None], attention_mask=None, packing=packing)
     return (output[0] if isinstance(output, tuple) else output)[0]  # transformers 4 returns a tuple
 
 
-def run_block_selected(block: nn.Module, hidden: Tensor, packing: Packing, selection: Selection) -> Tensor:
+def run_block_selected(block: Structure, hidden: Tensor, packing: Packing, selection: Selection) -> Tensor:
     """(S, H) → (M, H): one block whose queries, output projection and feed-forward see the selected tokens only."""
     attention = block.attention.self
     heads = (-1, attention.num_attention_heads, attention.attention_head_size)

@@ -1,10 +1,12 @@
 """The auxiliary network of CMLM-CSE: predict masked words from the sentence vector and frozen lexical features."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .backbone import MaskedLMHead, blocks, build_blocks, build_encoder, embed_tokens, run_blocks
+from .backbone import MaskedLMHead, Structure, blocks, build_blocks, build_encoder, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
 from .packing import Packing, Selection
 
@@ -20,7 +22,7 @@ class ConditionalMLM(nn.Module):
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__()
         self.config = config
-        self.extractor = build_encoder(config.backbone_config, config.lexical_layers)
+        self.extractor: Structure = build_encoder(config.backbone_config, config.lexical_layers)
         self.fusion = build_blocks(config.backbone_config, config.fusion_layers)
         self.head = MaskedLMHead(config.backbone_config)
         self.train()
@@ -32,7 +34,7 @@ class ConditionalMLM(nn.Module):
         self.extractor.train(mode and self.config.lexical_dropout)
         return self
 
-    def forward(self, sentences: Tensor, masked: dict[str, Tensor | int]) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, sentences: Tensor, masked: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The conditional MLM loss, and its accuracy for the log.
 
         Args:
@@ -53,7 +55,7 @@ class ConditionalMLM(nn.Module):
             loss = nn.functional.cross_entropy(logits.float(), labels)
         return loss, {"cmlm_accuracy": (logits.detach().argmax(dim=-1) == labels).float().mean()}
 
-    def masked_logits(self, sentences: Tensor, masked: dict[str, Tensor | int]) -> Tensor:
+    def masked_logits(self, sentences: Tensor, masked: dict[str, Any]) -> Tensor:
         """(B, H) sentence vectors and a packed masked batch → (M, V) logits of the masked tokens alone."""
         tokens = masked["input_ids"]  # (S,)
         packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
@@ -70,7 +72,7 @@ class ConditionalMLM(nn.Module):
     @torch.no_grad()
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
         """Take extractor, fusion layers (`fusion_init`: last | next; random keeps them) and head from `model`."""
-        base = model.base_model
+        base: Structure = model.base_model
         lexical, count = self.config.lexical_layers, self.config.fusion_layers
         self.extractor.embeddings.load_state_dict(base.embeddings.state_dict())
         source = blocks(base)

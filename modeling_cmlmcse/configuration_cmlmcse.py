@@ -81,6 +81,8 @@ class CMLMCSEConfig(PretrainedConfig):
                 "pooling 'cls' keeps the training head at inference and so expects projection 'mlp', found "
                 f"{self.projection!r}; choose pooling 'cls_before_pooler'"
             )
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # where Trainer looks for the tokenizer's
+            kwargs.setdefault(name, getattr(self.backbone_config, name, None))
         super().__init__(**kwargs)
 
     @classmethod

@@ -123,7 +123,9 @@ def write_sentence_transformers(
         for i, (path, kind) in enumerate(modules)
     ]
     write_json(folder / "modules.json", listing)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False})
+    write_json(
+        folder / "sentence_bert_config.json", {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
+    )
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
 
 

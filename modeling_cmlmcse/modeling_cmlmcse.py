@@ -3,14 +3,14 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput, logging
 
-from .backbone import blocks, build_encoder, embed_tokens, load_backbone, max_positions, run_blocks
+from .backbone import Structure, blocks, build_encoder, embed_tokens, load_backbone, max_positions, run_blocks
 from .conditional_mlm import ConditionalMLM
 from .configuration_cmlmcse import CMLMCSEConfig
 from .losses import CONTRASTIVE_LOSSES, alignment, uniformity
@@ -63,8 +63,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
-        self.backbone = build_encoder(config.backbone_config)
-        self.projection = PROJECTIONS[config.projection](config.hidden_size)
+        self.backbone: Structure = build_encoder(config.backbone_config)
+        self.projection: Structure = PROJECTIONS[config.projection](config.hidden_size)
         self.auxiliary = nn.ModuleDict(
             {name: objective(config) for name, objective in AUXILIARY_OBJECTIVES.items() if self._weight(name) > 0}
         )
@@ -73,6 +73,11 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     def _weight(self, objective: str) -> float:
         """The weight of an auxiliary objective in the loss."""
         return getattr(self.config, f"{objective}_weight")
+
+    @property
+    def objectives(self) -> dict[str, ConditionalMLM]:
+        """The auxiliary objectives of this model by name; empty for SimCSE."""
+        return cast(dict[str, ConditionalMLM], dict(self.auxiliary.items()))
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a module that no checkpoint fills, as the backbone would."""
@@ -114,7 +119,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
                 f"{name_or_path} has no masked-language-model head: the auxiliary network's head starts from the "
                 "word embeddings and fresh weights, and needs training before its gradient means much."
             )
-        for objective in model.auxiliary.values():
+        for objective in model.objectives.values():
             objective.load_backbone_weights(pretrained, has_head)
         if config.fusion_init == "checkpoint" and model.auxiliary:
             model._load_auxiliary(donor)
@@ -127,14 +132,14 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             ValueError: the saved model has no auxiliary network, or one of another shape.
         """
         saved = type(self).from_pretrained(donor, dtype=torch.float32)
-        for name, objective in self.auxiliary.items():
+        for name, objective in self.objectives.items():
             if name not in saved.auxiliary or saved.config.fusion_layers != self.config.fusion_layers:
                 raise ValueError(
                     f"fusion_init expects a checkpoint with {self.config.fusion_layers} fusion layers for {name!r}, "
                     f"found {saved.config.fusion_layers if name in saved.auxiliary else 'none'} in {donor}; "
                     "choose another checkpoint or set fusion_layers"
                 )
-            objective.load_trainable(saved.auxiliary[name])
+            objective.load_trainable(saved.objectives[name])
 
     def forward(
         self,
@@ -199,7 +204,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             "alignment": alignment(by_view[:2].detach()),
             "uniformity": uniformity(by_view[0].detach()),
         }
-        for name, objective in self.auxiliary.items():
+        for name, objective in self.objectives.items():
             if masked is None:
                 raise ValueError(f"the {name} objective expects masked sentences in the batch, found none")
             sentences = projected if self.config.cmlm_condition == "after_head" else pooled
@@ -207,11 +212,6 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             loss = loss + self._weight(name) * auxiliary_loss
             logs |= {f"{name}_loss": auxiliary_loss.detach(), **measures}
         return ContrastiveTrainingOutput(loss=loss, logs=logs)
-
-    def floating_point_ops(self, inputs: dict[str, Any], exclude_embeddings: bool = True) -> int:
-        """Floating-point operations of a training step's linear layers, for Trainer's log: 6 · tokens · weights."""
-        weights = sum(p.numel() for block in blocks(self.backbone) for p in block.parameters())
-        return 6 * inputs["views"]["input_ids"].numel() * weights
 
     @torch.no_grad()
     def encode(

@@ -6,6 +6,7 @@ back as a row. The function is registered with transformers' `AttentionInterface
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -154,7 +155,7 @@ def packed_attention(
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)
 
 
-def pack_sequences(sequences: Sequence[Sequence[int]]) -> dict[str, Tensor | int]:
+def pack_sequences(sequences: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Token lists → the host-side form of a packed batch: `input_ids` (S,), `lengths` (B,), `width`."""
     lengths = [len(sequence) for sequence in sequences]
     return {

@@ -21,7 +21,8 @@ from transformers import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-WORDS = [f"w{i}" for i in range(60)] + "the a cat dog sat ran on under mat tree big small red blue and but".split()
+ENGLISH = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "big", "small", "red", "blue", "and")
+WORDS = [*(f"w{i}" for i in range(60)), *ENGLISH]
 KINDS = ("bert", "roberta", "xlm-roberta")
 SIZES = {
     "hidden_size": 32,

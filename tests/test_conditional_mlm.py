@@ -176,9 +176,14 @@ def test_fusion_init(backbone_folders, tmp_path):
     for init, first in (("last", 4), ("next", 3)):
         model = load(fusion_init=init)
         for i in range(2):
-            assert torch.equal(weights(model.auxiliary["cmlm"].fusion, i), weights(model.backbone.encoder.layer, first + i))
+            assert torch.equal(
+                weights(model.auxiliary["cmlm"].fusion, i), weights(model.backbone.encoder.layer, first + i)
+            )
     fresh = load(fusion_init="random")
-    assert all(not torch.equal(weights(fresh.auxiliary["cmlm"].fusion, 0), weights(fresh.backbone.encoder.layer, i)) for i in range(6))
+    assert all(
+        not torch.equal(weights(fresh.auxiliary["cmlm"].fusion, 0), weights(fresh.backbone.encoder.layer, i))
+        for i in range(6)
+    )
     fresh.save_pretrained(tmp_path)
     taken = load(fusion_init=str(tmp_path))
     assert torch.equal(weights(taken.auxiliary["cmlm"].fusion, 1), weights(fresh.auxiliary["cmlm"].fusion, 1))

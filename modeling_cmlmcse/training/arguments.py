@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.trainer_utils import IntervalStrategy
 
 from ..configuration_cmlmcse import CMLMCSEConfig
@@ -92,6 +93,8 @@ class RunArguments(TrainingArguments):
         if self.fp16 and not torch.cuda.is_available():
             raise InputError("fp16 needs a GPU, found none; leave out --fp16, or use --bf16 on a CPU that has it")
         super().__post_init__()
+        self.dataloader_pin_memory &= torch.cuda.is_available()
+        assert isinstance(self.accelerator_config, AcceleratorConfig)
         self.accelerator_config.dispatch_batches = False  # a packed batch cannot be cut by rows
 
     def without_dev_set(self) -> None:
@@ -153,12 +156,13 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     Raises:
         InputError: an unknown recipe or field, a value of the wrong type or out of range.
     """
-    parser = RecipeParser(
-        [ModelArguments, DataArguments, RunArguments], prog="train.py", allow_abbrev=False, conflict_handler="resolve"
-    )
+    parts: Any = [ModelArguments, DataArguments, RunArguments]
+    parser = RecipeParser(parts, prog="train.py", allow_abbrev=False)
     parser.add_argument("recipe", help="YAML file, or its bare name under configuration/.")
     if not arguments:
-        parser.error(f"expected RECIPE, found nothing; known: {', '.join(sorted(p.stem for p in RECIPES.glob('*.yaml')))}")
+        parser.error(
+            f"expected RECIPE, found nothing; known: {', '.join(sorted(p.stem for p in RECIPES.glob('*.yaml')))}"
+        )
     known = {action.dest for action in parser._actions}
     if not {"-h", "--help"} & set(arguments):
         if arguments[0].startswith("-"):
@@ -171,7 +175,7 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
             plain = isinstance(value, (bool, int, float, str))
             parser.set_defaults(**{name: str(value) if plain else value})
     with as_input_error():
-        model, data, run, rest, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
+        model, data, run, _, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
     if unknown:
         parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
     return finish(path, model, data, run)

@@ -5,9 +5,10 @@ import importlib.util
 from pathlib import Path
 
 import datasets
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError, as_input_error
+from ..evaluation.encoders import load_tokenizer
 from ..modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .data import StreamedSentences, TrainingSentences, ViewCollator, tokenize_sentences
@@ -52,20 +53,13 @@ def check_weights(path: str, expected: str | None) -> None:
         )
 
 
-def load_tokenizer(model: ModelArguments) -> PreTrainedTokenizerBase:
+def build_tokenizer(model: ModelArguments) -> PreTrainedTokenizerBase:
     """The backbone's tokenizer.
 
     Raises:
         InputError: there is none, or it lacks the mask token that the auxiliary network needs.
     """
-    path = resolve(model.model_name_or_path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"model_name_or_path must be a model's folder with its tokenizer or a Hub name, found "
-            f"{model.model_name_or_path!r}, whose tokenizer cannot be loaded: {str(error).splitlines()[0]}"
-        ) from error
+    tokenizer = load_tokenizer(resolve(model.model_name_or_path))
     if model.cmlm_weight > 0 and tokenizer.mask_token_id is None:
         raise InputError(
             f"cmlm_weight {model.cmlm_weight} expects a tokenizer with a mask token, found none in "
@@ -84,7 +78,7 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
     check_weights(path, model_args.model_sha256)
     with as_input_error():
         model = CMLMCSEForSentenceEmbedding.from_backbone(path, **model_args.config_fields())
-    rows = model.get_input_embeddings().num_embeddings
+    rows = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
     if len(tokenizer) > rows:
         raise InputError(
             f"the tokenizer must fit the model's vocabulary of {rows}, found {len(tokenizer)} tokens; use the "
@@ -125,7 +119,9 @@ def build_collator(
     model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, data: DataArguments, run: RunArguments
 ) -> ViewCollator:
     """The collator that the model's objectives need."""
-    masking = Masking(data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking(
+        data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
+    )
     seed = run.seed if run.data_seed is None else run.data_seed
     return ViewCollator(
         tokenizer,

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import datasets
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
@@ -178,7 +177,7 @@ def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable
     return [*tokens[:start], *body.tolist(), *tokens[end:]]
 
 
-def pack_masked(sentences: list[MaskedTokens]) -> dict[str, Tensor | int]:
+def pack_masked(sentences: list[MaskedTokens]) -> dict[str, Any]:
     """Masked sentences → one packed row with its labels, all indices known to the host."""
     packed = pack_sequences([sentence.tokens.tolist() for sentence in sentences])
     counts = [len(sentence.positions) for sentence in sentences]

@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from ..errors import InputError
-from ..evaluation.lee import load_lee
+from ..evaluation.sts import EncodeOnce, correlation, cosine
 from ..evaluation.sts_data import load_stsb_dev
 
 Encode = Callable[[list[str]], NDArray[np.float32]]
@@ -23,17 +22,13 @@ class DevSet(NamedTuple):
     scores: NDArray[np.float64]
 
     def cosines(self, encode: Encode) -> NDArray[np.float64]:
-        """(N,) cosine similarities; each unique sentence is encoded once."""
-        unique = list(dict.fromkeys(self.first + self.second))
-        vectors = np.asarray(encode(unique), dtype=np.float64)
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        place = {sentence: i for i, sentence in enumerate(unique)}
-        first, second = ([place[s] for s in side] for side in (self.first, self.second))
-        return (vectors[first] * vectors[second]).sum(axis=1)
+        """(N,) cosine similarities of the pairs; each unique sentence is encoded once."""
+        once = EncodeOnce.of(encode).prepare([*self.first, *self.second])
+        return cosine(once(self.first), once(self.second))
 
     def score(self, encode: Encode) -> float:
-        """Spearman correlation × 100 of the cosines with the human scores."""
-        return float(spearmanr(self.cosines(encode), self.scores).statistic * 100)
+        """Spearman correlation × 100 of the cosines with the human scores; 0 where they are all equal."""
+        return correlation(self.cosines(encode), self.scores, self.title)["spearman"] or 0.0
 
 
 def stsb(data_dir: str | None) -> DevSet:
@@ -44,6 +39,8 @@ def stsb(data_dir: str | None) -> DevSet:
 
 def lee(data_dir: str | None) -> DevSet:
     """Lee's 50 documents, 1,225 pairs."""
+    from ..evaluation.lee import load_lee  # gensim is an extra
+
     documents, scores = load_lee()
     first, second = np.triu_indices(len(documents), k=1)
     return DevSet("Lee", [documents[i] for i in first], [documents[i] for i in second], scores[first, second])

@@ -4,11 +4,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from ..card import model_card
-from ..evaluation import TASKS, choose_tasks, format_measures, format_table
+from ..evaluation import Task, choose_tasks, format_measures, format_table
 from ..evaluation.encoders import load_encoder
 from ..evaluation.sts import EncodeOnce
-from ..evaluation.sts_data import MissingData
 from ..export import export
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .build import PACKAGE, resolve
@@ -17,6 +18,8 @@ from .plots import plot_cosine_by_gold, plot_dev_score, plot_losses
 from .records import run_record, write_records
 from .text import fingerprint
 from .trainer import ContrastiveTrainer
+
+FinalTasks = dict[str, tuple[Task, Any]]
 
 
 def finish_run(
@@ -27,12 +30,14 @@ def finish_run(
     run_args: RunArguments,
     trainer: ContrastiveTrainer,
     dev_set: DevSet | None,
+    final_tasks: FinalTasks,
     measured: dict[str, Any],
 ) -> None:
     """Export, evaluate the export, and write run.json, results.json, plots/ and the card."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
     shutil.rmtree(folder / "export", ignore_errors=True)  # of this run, before it was resumed
-    exported = export(model, trainer.processing_class, folder / "export")
+    exported = export(model, tokenizer, folder / "export")
     history = trainer.state.log_history
     plots = folder / "plots"
     plots.mkdir(exist_ok=True)
@@ -45,10 +50,10 @@ def finish_run(
         results["dev"] = {"set": dev_set.title, "spearman": round(dev_set.score(encode), 4), "pairs": len(cosines)}
         plot_dev_score(history, plots, dev_set.title)
         plot_cosine_by_gold(cosines, dev_set.scores, plots, dev_set.title)
-    results |= final_results(encode, data_args)
+    results |= final_results(encode, final_tasks)
     measured |= {
         "steps": trainer.state.global_step,
-        "tokens": trainer.tokens_seen,
+        "tokens": trainer.state.num_input_tokens_seen,
         "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
         "train_data": text_fingerprint(data_args.train_file),
         "log": history,
@@ -60,16 +65,23 @@ def finish_run(
     print(f"\nWritten to {folder}: export/ (load it with AutoModel), results.json, run.json, plots/")
 
 
-def final_results(encode: EncodeOnce, data_args: DataArguments) -> dict[str, Any]:
-    """The results of the recipe's final tasks; a task whose data are not there is absent, and said to be."""
-    results: dict[str, Any] = {}
+def load_final_tasks(data_args: DataArguments) -> FinalTasks:
+    """The recipe's final tasks with their data, loaded before training so that a lack shows before, not after.
+
+    Raises:
+        InputError: an unknown task, or data that cannot be had at all.
+    """
     if data_args.final_evaluation == "none":
-        return results
-    for name, task in choose_tasks(data_args.final_evaluation).items():
-        try:
-            results |= task.run(encode, task.load(data_args.data_dir))
-        except MissingData as error:
-            print(f"not evaluated: {name}: {error}")
+        return {}
+    tasks = choose_tasks(data_args.final_evaluation)
+    return {name: (task, task.load(data_args.data_dir)) for name, task in tasks.items()}
+
+
+def final_results(encode: EncodeOnce, final_tasks: FinalTasks) -> dict[str, Any]:
+    """The results of the final tasks; a set whose data are not there is absent."""
+    results: dict[str, Any] = {}
+    for task, data in final_tasks.values():
+        results |= task.run(encode, data)
     return results
 
 

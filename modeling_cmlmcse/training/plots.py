@@ -37,7 +37,9 @@ def plain(axes: Axes, xlabel: str, ylabel: str, title: str) -> None:
 
 def plot_losses(history: list[dict[str, Any]], folder: Path) -> None:
     """The contrastive loss and each auxiliary loss, a panel each, for their scales differ."""
-    names = [n for n in dict.fromkeys(key for row in history for key in row) if n.endswith("_loss") and n != "train_loss"]
+    names = [
+        n for n in dict.fromkeys(key for row in history for key in row) if n.endswith("_loss") and n != "train_loss"
+    ]
     if not names:
         return
     figure, panels = plt.subplots(1, len(names), figsize=(5.5 * len(names), 4), squeeze=False)

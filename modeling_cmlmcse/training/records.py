@@ -1,13 +1,14 @@
 """What a run leaves behind: its folder, run.json and results.json."""
 
+import dataclasses
 import importlib.metadata
 import platform
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainingArguments
 
 from ..errors import InputError
 from ..export import write_json
@@ -17,13 +18,13 @@ PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "nu
 RUN_FILES = ("run.json", "results.json", "export", "plots")
 
 
-def claim_output_dir(output_dir: str, resume: bool) -> Path:
+def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
     """The run's folder, created; one that holds another run is refused unless that run is resumed.
 
     Raises:
         InputError: it holds a run, or cannot be created.
     """
-    folder = Path(output_dir)
+    folder = Path(output_dir or "")
     if folder.is_dir() and not resume:
         held = [name for name in RUN_FILES if (folder / name).exists()] + [p.name for p in folder.glob("checkpoint-*")]
         if held:
@@ -62,7 +63,7 @@ def run_record(
     recipe: str, model: ModelArguments, data: DataArguments, run: RunArguments, measured: dict[str, Any]
 ) -> dict[str, Any]:
     """The content of run.json: recipe, fields, seeds, versions, hardware, and what was `measured`."""
-    fields = {**asdict(model), **asdict(data), **chosen_arguments(run)}
+    fields = {**dataclasses.asdict(model), **dataclasses.asdict(data), **chosen_arguments(run)}
     return {
         "recipe": recipe,
         "fields": fields,
@@ -78,7 +79,7 @@ def run_record(
 def chosen_arguments(run: RunArguments) -> dict[str, Any]:
     """Trainer's arguments that differ from Trainer's own defaults, without secrets and folders."""
     ours, private = run.to_sanitized_dict(), ("output_dir", "hub_token", "push_to_hub_token", "logging_dir")
-    defaults = {name: f.default for name, f in type(run).__mro__[1].__dataclass_fields__.items()}
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
     return {
         name: value
         for name, value in ours.items()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
+from ..backbone import blocks
 from ..errors import InputError
 from .data import EpochSampler, TrainingSentences
 
@@ -47,12 +49,12 @@ class ContrastiveTrainer(Trainer):
         dev_score: scores an `encode` function, higher is better; None where there is no development set.
     """
 
-    def __init__(self, *args: Any, dev_score: Callable[[Encode], float] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, dev_score: Callable[[Encode], float] | None = None, **kwargs: Any) -> None:
         self.dev_score = dev_score
+        self.sampler: EpochSampler | None = None
         # Trainer insists on an evaluation dataset; what it is evaluated on stands behind `dev_score`.
-        super().__init__(*args, eval_dataset=[] if dev_score else None, **kwargs)
+        super().__init__(eval_dataset=[] if dev_score else None, **kwargs)
         self.window = TrainingWindow()
-        self.tokens_seen = 0  # real tokens of all views on this process
         self.add_callback(EpochOfSampler(self))
         if self.pop_callback(ProgressCallback):
             self.add_callback(DevScoreProgress)
@@ -67,7 +69,7 @@ class ContrastiveTrainer(Trainer):
         """The loss of one batch; a mean over its own rows, so gradient accumulation averages batches."""
         output = model(**inputs)
         tokens = inputs["views"]["input_ids"].numel()
-        self.tokens_seen += tokens
+        self.state.num_input_tokens_seen += tokens  # real tokens of all views on this process
         self.window.add(output.logs, tokens)
         return (output.loss, output) if return_outputs else output.loss
 
@@ -78,7 +80,9 @@ class ContrastiveTrainer(Trainer):
             self.window = TrainingWindow()
         super().log(logs, start_time)
         if not np.isfinite(logs.get("loss", 0.0)):
-            raise FloatingPointError(f"the loss is {logs['loss']} at step {self.state.global_step}: lower the learning rate")
+            raise FloatingPointError(
+                f"the loss is {logs['loss']} at step {self.state.global_step}: lower the learning rate"
+            )
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         """The development score, as `eval_dev_score`."""
@@ -100,6 +104,11 @@ class ContrastiveTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """6 · tokens · weights of the encoder's blocks, forward and backward of one batch."""
+        layers = blocks(self.accelerator.unwrap_model(self.model).backbone)
+        return 6 * inputs["views"]["input_ids"].numel() * sum(weight.numel() for weight in layers.parameters())
+
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
         self.sampler = (
@@ -119,7 +128,7 @@ class EpochOfSampler(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if getattr(self.trainer, "sampler", None) is not None:
+        if self.trainer.sampler is not None:
             self.trainer.sampler.set_epoch(int(state.epoch or 0))
 
 
@@ -139,7 +148,7 @@ class DevScoreProgress(ProgressCallback):
             self.training_bar.set_postfix(dev=f"{score:.2f}", best=f"{max(score, state.best_metric or score):.2f}")
 
 
-def find_checkpoint(output_dir: str, resume: str | None) -> str | None:
+def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
     """The checkpoint to go on from: `auto` is the newest whole one in `output_dir`.
 
     Raises:
@@ -149,7 +158,7 @@ def find_checkpoint(output_dir: str, resume: str | None) -> str | None:
         return None
     if resume != "auto":
         return resume
-    last = get_last_checkpoint(output_dir)
+    last = get_last_checkpoint(str(output_dir))
     if last is None:
         raise InputError(
             "--resume_from_checkpoint auto expects a checkpoint in output_dir, found none; leave it out to start anew"

@@ -1,0 +1,48 @@
+"""Alignment and uniformity of the embedding space."""
+
+from typing import Any
+
+import numpy as np
+
+from .sts import Encode, EncodeOnce, Pairs, rounded, sentences_of
+
+POSITIVE_SCORE = 4.0  # pairs at least this similar count as positives, as in SimCSE's analysis on STS-B
+BLOCK = 1024  # rows of the similarity matrix held at once: 1,024 × 3,000 float64 are 25 MB
+
+
+def geometry(encode: Encode, stsb_pairs: Pairs) -> dict[str, Any]:
+    """Alignment and uniformity, both better when lower (Wang & Isola 2020, §4.1, α = 2, t = 2).
+
+    Alignment is the mean of ‖u − v‖² over the pairs with a score of at least 4, uniformity the logarithm of the
+    mean of exp(−2 ‖x − y‖²) over all pairs of distinct sentences; embeddings have length 1. None where no pair is.
+    """
+    once = EncodeOnce.of(encode)
+    sentences = sentences_of([stsb_pairs])
+    vectors = _unit(once(sentences))  # (M, H)
+    row = {text: index for index, text in enumerate(sentences)}
+    chosen = [index for index, score in enumerate(stsb_pairs.scores) if score >= POSITIVE_SCORE]
+    first = vectors[[row[stsb_pairs.first[index]] for index in chosen]]  # (P, H)
+    second = vectors[[row[stsb_pairs.second[index]] for index in chosen]]  # (P, H)
+    return {
+        "alignment": rounded(np.square(first - second).sum(axis=1).mean()) if chosen else None,
+        "uniformity": rounded(uniformity(vectors)) if len(vectors) > 1 else None,
+        "positive_pairs": len(chosen),
+        "sentences": len(sentences),
+    }
+
+
+def uniformity(vectors: np.ndarray) -> float:
+    """(M, H) of length 1 → log of the mean of exp(−2 ‖x − y‖²) over the M(M − 1)/2 pairs, block by block."""
+    total = 0.0
+    for start in range(0, len(vectors), BLOCK):
+        similar = vectors[start : start + BLOCK] @ vectors[start:].T  # (B, M - start)
+        distances = np.maximum(2 - 2 * similar, 0)  # ‖x − y‖²
+        total += float(np.triu(np.exp(-2 * distances), k=1).sum())
+    return float(np.log(2 * total / (len(vectors) * (len(vectors) - 1))))
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    """(M, H) → (M, H) float64 of length 1."""
+    vectors = vectors.astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)  # (M, 1)
+    return vectors / np.where(norms == 0, 1, norms)
