@@ -92,12 +92,13 @@ def sentences() -> list[str]:
 
 @pytest.fixture
 def text_file(tmp_path: Path) -> Path:
-    """200 different sentences, one a line."""
+    """200 different sentences, one a line; words as unequally frequent as in a language, so that MLM can learn."""
     generator = torch.Generator().manual_seed(1)
+    frequency = 1.0 / torch.arange(1, len(WORDS) + 1) ** 1.5
     lines = []
     for _ in range(200):
         length = int(torch.randint(3, 12, (), generator=generator))
-        lines.append(" ".join(WORDS[i] for i in torch.randint(len(WORDS), (length,), generator=generator)))
+        lines.append(" ".join(WORDS[i] for i in torch.multinomial(frequency, length, True, generator=generator)))
     path = tmp_path / "text.txt"
     path.write_text("\n".join(lines) + "\n")
     return path

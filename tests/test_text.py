@@ -199,6 +199,7 @@ def test_hub_dataset(monkeypatch: pytest.MonkeyPatch, load: Load, streaming: boo
     asked: list[Any] = []
 
     def fake(name: str, **kwargs: Any) -> Any:
+        assert kwargs["data_files"] is None
         asked.append((name, kwargs["split"]))
         if name == "no/body":
             raise ConnectionError("Couldn't reach 'no/body'\non the Hub")

@@ -56,6 +56,7 @@ class DataArguments:
 
     train_file: str = described("princeton-nlp/datasets-for-simcse", "Text: .txt, .csv, .tsv, .jsonl, .parquet, "
                                 "compressed or not, a Wikipedia dump .xml.bz2, or a Hub dataset.")  # fmt: skip
+    train_data_files: str | None = described(None, "File inside a Hub dataset that holds several.")
     text_column: str | None = described(None, "Column of the sentences (default: text, or the only one).")
     streaming: bool = described(False, "Read the text as a stream, shuffled within a buffer of 10,000 sentences.")
     max_train_samples: int | None = described(None, "Sentences to train on (default: all), the first ones.")

@@ -96,7 +96,9 @@ def build_sentences(
         InputError: the text cannot be read, or has fewer sentences than a batch needs.
     """
     with run.main_process_first(desc="reading the text"):
-        sentences = load_sentences(resolve(data.train_file), data.text_column, data.streaming)
+        sentences = load_sentences(
+            resolve(data.train_file), data.text_column, data.streaming, data_files=data.train_data_files
+        )
         if isinstance(sentences, datasets.Dataset):
             if data.max_train_samples is not None:
                 sentences = sentences.select(range(min(data.max_train_samples, len(sentences))))

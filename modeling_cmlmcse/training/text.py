@@ -43,6 +43,7 @@ def load_sentences(
     streaming: bool = False,
     cache_dir: str | None = None,
     split: str = "train",
+    data_files: str | None = None,
 ) -> Sentences:
     """Return the non-empty rows of a file, or of the `split` of a Hub dataset, as a dataset of one column, "text".
 
@@ -57,7 +58,7 @@ def load_sentences(
             if kind in ("text", "wikipedia"):
                 sentences = _generated(kind, train_file, streaming, cache_dir)
             elif kind == "hub":
-                sentences = _from_hub(train_file, text_column, streaming, cache_dir, split)
+                sentences = _from_hub(train_file, text_column, streaming, cache_dir, split, data_files)
             else:
                 sentences = _from_table(kind, train_file, text_column, streaming, cache_dir)
             first = next(iter(sentences.take(1)), None)
@@ -301,10 +302,14 @@ def _bad_json_line(path: str) -> str:
     return ""
 
 
-def _from_hub(dataset: str, text_column: str | None, streaming: bool, cache_dir: str | None, split: str) -> Sentences:
-    """Return a split of a Hub dataset."""
+def _from_hub(
+    dataset: str, text_column: str | None, streaming: bool, cache_dir: str | None, split: str, data_files: str | None
+) -> Sentences:
+    """Return a split of a Hub dataset, or of one file in it."""
     try:
-        rows = datasets.load_dataset(dataset, split=split, streaming=streaming, cache_dir=cache_dir)
+        rows = datasets.load_dataset(
+            dataset, data_files=data_files, split=split, streaming=streaming, cache_dir=cache_dir
+        )
         return _one_column(rows, dataset, text_column)
     except InputError:
         raise
