@@ -88,9 +88,9 @@ def results_text(record: dict[str, Any], results: dict[str, Any]) -> str:
         parts.append("Spearman × 100, setting all.\n\n" + format_table({record["recipe"]: results}))
     if "dev" in results:
         dev = results["dev"]
+        role = "which chose the checkpoint" if record["fields"]["load_best_model_at_end"] else "which chose nothing"
         parts.append(
-            f"Development set, which chose the checkpoint: {dev['set']}, {dev['pairs']} pairs, Spearman × 100 = "
-            f"{dev['spearman']:.2f}."
+            f"Development set, {role}: {dev['set']}, {dev['pairs']} pairs, Spearman × 100 = {dev['spearman']:.2f}."
         )
     return "\n\n".join(parts) or "This run was not evaluated."
 

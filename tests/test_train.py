@@ -190,6 +190,19 @@ def test_augmentations_train(augmentation, recipe, monkeypatch, tmp_path):
     assert second > first  # the views are further apart
 
 
+@pytest.mark.parametrize("projection", ("mlp", "batchnorm"))
+def test_bf16_and_projections(projection, recipe, monkeypatch, tmp_path):
+    """bf16 autocast trains with [CLS] pooling and every training head, close to fp32's losses."""
+    plain = ("--dev_set", "none", "--final_evaluation", "none", "--max_steps", 4, "--logging_steps", 4)
+    plain += ("--pooling", "cls_before_pooler", "--projection", projection, "--learning_rate", "1e-5")
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "fp32")
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "bf16", "--bf16", True)
+    for name in ("contrastive_loss", "cmlm_loss"):
+        full, half = (history(tmp_path / folder, name)[0] for folder in ("fp32", "bf16"))
+        assert half == pytest.approx(full, rel=0.03)
+        assert half != full
+
+
 def test_two_processes_and_tensorboard(recipe, tmp_path):
     """`accelerate launch` with 2 processes runs to the end and reports to TensorBoard."""
     environment = {
@@ -255,6 +268,7 @@ WRONG = [
     (["--final_evaluation", "stss"], ["stss", "sts"]),
     (["--output_dir", "{tmp}/taken"], ["found run.json of another run", "--resume_from_checkpoint auto"]),
     (["--output_dir", "{tmp}/fresh", "--resume_from_checkpoint", "auto"], ["expects a checkpoint in output_dir"]),
+    (["--resume_from_checkpoint", "{tmp}/taken"], ["expects auto or a checkpoint folder", "taken"]),
     (["--output_dir", "{tmp}/one.txt/run"], ["output_dir must be a folder that can be written"]),
 ]  # fmt: skip
 

@@ -64,6 +64,7 @@ def run_record(
 ) -> dict[str, Any]:
     """The content of run.json: recipe, fields, seeds, versions, hardware, and what was `measured`."""
     fields = {**dataclasses.asdict(model), **dataclasses.asdict(data), **chosen_arguments(run)}
+    fields["load_best_model_at_end"] = run.load_best_model_at_end
     return {
         "recipe": recipe,
         "fields": fields,
@@ -78,11 +79,11 @@ def run_record(
 
 def chosen_arguments(run: RunArguments) -> dict[str, Any]:
     """Trainer's arguments that differ from Trainer's own defaults, without secrets and folders."""
-    ours, private = run.to_sanitized_dict(), ("output_dir", "hub_token", "push_to_hub_token", "logging_dir")
+    private = ("output_dir", "hub_token", "push_to_hub_token", "logging_dir", "resume_from_checkpoint")
     defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
     return {
         name: value
-        for name, value in ours.items()
+        for name, value in run.to_dict().items()
         if name not in private and isinstance(value, (bool, int, float, str)) and value != defaults.get(name)
     }
 

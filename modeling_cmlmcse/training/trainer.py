@@ -16,6 +16,7 @@ from ..backbone import blocks
 from ..errors import InputError
 from .data import EpochSampler, TrainingSentences
 
+TRAINER_STATE_NAME = "trainer_state.json"
 Encode = Callable[[list[str]], NDArray[np.float32]]
 
 
@@ -152,11 +153,16 @@ def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
     """The checkpoint to go on from: `auto` is the newest whole one in `output_dir`.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or the named one is no checkpoint.
     """
     if resume is None:
         return None
     if resume != "auto":
+        if not (Path(resume) / TRAINER_STATE_NAME).is_file():
+            raise InputError(
+                f"--resume_from_checkpoint expects auto or a checkpoint folder with {TRAINER_STATE_NAME}, found "
+                f"{resume!r} without it; name a checkpoint-N folder of a run"
+            )
         return resume
     last = get_last_checkpoint(str(output_dir))
     if last is None:
