@@ -2,7 +2,7 @@
 
     python benchmarks/encode.py --repetitions 5 --output benchmarks/encode.json
 
-Arms: sentence-transformers at its default batch size and at its best one (found first), and our `encode`. The embeddings
+Arms: sentence-transformers at its default batch size and at its best one (found first), and our `encode`. Embeddings
 are compared before the clock starts. The bf16 and int8 paths are not part of it yet.
 """
 
