@@ -74,6 +74,10 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         """The weight of an auxiliary objective in the loss."""
         return getattr(self.config, f"{objective}_weight")
 
+    def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
+        """Keep the packed attention, which alone knows where a sentence ends; another one is ignored, with a warning."""
+        logger.warning(f"attn_implementation {attn_implementation!r} is ignored: this model always packs its tokens.")
+
     @property
     def objectives(self) -> dict[str, ConditionalMLM]:
         """The auxiliary objectives of this model by name; empty for SimCSE."""

@@ -78,6 +78,19 @@ def test_gradients(kind, backbone_folders, sentences):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5, msg=name)
 
 
+def test_other_attention_is_ignored(backbone_folders, sentences, tmp_path):
+    """Asking for another attention changes nothing: it would attend across sentences."""
+    tokenizer = tiny_tokenizer("bert")
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"]).eval()
+    expected = model.encode(sentences, tokenizer)
+    model.set_attn_implementation("sdpa")
+    assert (model.encode(sentences, tokenizer) == expected).all()
+    model.save_pretrained(tmp_path)
+    for name in ("eager", "sdpa"):
+        loaded = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path, attn_implementation=name).eval()
+        torch.testing.assert_close(torch.from_numpy(loaded.encode(sentences, tokenizer)), torch.from_numpy(expected))
+
+
 def test_empty_row_is_refused(backbone_folders):
     """A row without a token has no embedding."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"])

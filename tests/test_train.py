@@ -190,6 +190,14 @@ def test_augmentations_train(augmentation, recipe, monkeypatch, tmp_path):
     assert second > first  # the views are further apart
 
 
+def test_gradient_checkpointing_changes_nothing(recipe, monkeypatch, tmp_path):
+    """Recomputed activations give the same losses."""
+    plain = ("--dev_set", "none", "--final_evaluation", "none", "--max_steps", 3, "--logging_steps", 1)
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "kept")
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "again", "--gradient_checkpointing", True)
+    assert history(tmp_path / "kept", "loss") == pytest.approx(history(tmp_path / "again", "loss"), abs=1e-6)
+
+
 @pytest.mark.parametrize("projection", ("mlp", "batchnorm"))
 def test_bf16_and_projections(projection, recipe, monkeypatch, tmp_path):
     """bf16 autocast trains with [CLS] pooling and every training head, close to fp32's losses."""

@@ -88,11 +88,15 @@ class RunArguments(TrainingArguments):
     logging_steps: float = described(25, "Optimizer steps between log lines; a line is an average over them.")
     logging_nan_inf_filter: bool = described(False, "Hide NaN losses in the log; off: nothing is hidden.")
     remove_unused_columns: bool = described(False, "Leave the batches to the collator.")
-    report_to: str | None = described("none", "Where logs go besides the run's folder: tensorboard, wandb, …")
+    report_to: str | None = described(
+        "none", "Where logs go besides the run's folder: tensorboard, wandb, …, by comma."
+    )
 
     def __post_init__(self) -> None:
         if self.fp16 and not torch.cuda.is_available():
             raise InputError("fp16 needs a GPU, found none; leave out --fp16, or use --bf16 on a CPU that has it")
+        if self.report_to and "," in self.report_to:
+            self.report_to = self.report_to.split(",")  # type: ignore[assignment]
         super().__post_init__()
         self.dataloader_pin_memory &= torch.cuda.is_available()
         assert isinstance(self.accelerator_config, AcceleratorConfig)
@@ -158,7 +162,7 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
         InputError: an unknown recipe or field, a value of the wrong type or out of range.
     """
     parts: Any = [ModelArguments, DataArguments, RunArguments]
-    parser = RecipeParser(parts, prog="train.py", allow_abbrev=False)
+    parser = RecipeParser(parts, prog="train.py", usage="train.py RECIPE [--field value ...]", allow_abbrev=False)
     parser.add_argument("recipe", help="YAML file, or its bare name under configuration/.")
     if not arguments:
         parser.error(
