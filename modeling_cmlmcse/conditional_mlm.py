@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from .backbone import MaskedLMHead, Structure, blocks, build_blocks, build_encoder, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
+from .distributed import mean_over_processes
 from .packing import Packing, Selection
 
 
@@ -44,16 +45,18 @@ class ConditionalMLM(nn.Module):
                 row, `mlm_width` their maximum; `mlm_labels` (M,) the true tokens.
 
         Returns:
-            Scalar mean cross-entropy over the masked tokens, exactly zero (with a graph) if there is none; and
-            `{"cmlm_accuracy": scalar}`.
+            Scalar mean cross-entropy over the masked tokens of all processes, exactly zero (with a graph) if there
+            is none; and `{"cmlm_accuracy": scalar}`.
         """
         labels = masked["mlm_labels"]
         if len(labels) == 0:
-            return sum(p.sum() for p in self.parameters() if p.requires_grad) * 0.0 + sentences.sum() * 0.0, {}
+            nothing = sum(p.sum() for p in self.parameters() if p.requires_grad) + sentences.sum()
+            return mean_over_processes(0.0 * nothing, 0), {}
         logits = self.masked_logits(sentences, masked)  # (M, V)
         with torch.autocast(logits.device.type, enabled=False):
-            loss = nn.functional.cross_entropy(logits.float(), labels)
-        return loss, {"cmlm_accuracy": (logits.detach().argmax(dim=-1) == labels).float().mean()}
+            total = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+        accuracy = (logits.detach().argmax(dim=-1) == labels).float().mean()
+        return mean_over_processes(total, len(labels)), {"cmlm_accuracy": accuracy}
 
     def masked_logits(self, sentences: Tensor, masked: dict[str, Any]) -> Tensor:
         """(B, H) sentence vectors and a packed masked batch → (M, V) logits of the masked tokens alone."""

@@ -5,12 +5,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from .distributed import gather_rows, rank
+
 
 def info_nce(views: Tensor, temp: float) -> Tensor:
     """InfoNCE over in-batch negatives, one direction (SimCSE; CMLM-CSE Eq. 4), averaged over the batch.
 
+    With several processes the candidates are the second views of all of them, gradients included.
+
     Args:
-        views: (2, N, H), the two views of N sentences; similarities are cosines.
+        views: (2, N, H), the two views of this process's N sentences; similarities are cosines.
         temp: temperature τ.
 
     Returns:
@@ -18,8 +22,9 @@ def info_nce(views: Tensor, temp: float) -> Tensor:
     """
     with torch.autocast(views.device.type, enabled=False):
         anchors, positives = nn.functional.normalize(views.float(), dim=-1)  # 2 × (N, H)
-        similarities = anchors @ positives.T / temp  # (N, N)
-        return nn.functional.cross_entropy(similarities, torch.arange(len(anchors), device=views.device))
+        similarities = anchors @ gather_rows(positives).T / temp  # (N, W·N)
+        own = torch.arange(len(anchors), device=views.device) + rank() * len(anchors)
+        return nn.functional.cross_entropy(similarities, own)
 
 
 CONTRASTIVE_LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {"info_nce": info_nce}

@@ -75,7 +75,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         return getattr(self.config, f"{objective}_weight")
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
-        """Keep the packed attention, which alone knows where a sentence ends; another one is ignored, with a warning."""
+        """Keep the packed attention, which alone knows where a sentence ends; ignore another, with a warning."""
         logger.warning(f"attn_implementation {attn_implementation!r} is ignored: this model always packs its tokens.")
 
     @property

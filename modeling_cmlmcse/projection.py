@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from .distributed import gather_rows, own_rows
+
 
 class MLPProjection(nn.Module):
     """A fresh Linear and Tanh, (B, H) → (B, H): SimCSE's training head, not BERT's pretrained pooler."""
@@ -18,7 +20,7 @@ class MLPProjection(nn.Module):
 
 class BatchNormProjection(nn.Module):
     """Linear H→2H, BatchNorm, ReLU, Linear 2H→H, BatchNorm without affine, (B, H) → (B, H): InfoCSE's and DiffCSE's
-    training head; the linears have no bias and the statistics run over all views together."""
+    training head; the linears have no bias and the statistics run over all views of all processes together."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -31,7 +33,7 @@ class BatchNormProjection(nn.Module):
         )
 
     def forward(self, sentences: Tensor) -> Tensor:
-        return self.layers(sentences)  # (B, H)
+        return own_rows(self.layers(gather_rows(sentences)))  # (B, H)
 
 
 def no_projection(hidden_size: int) -> nn.Module:

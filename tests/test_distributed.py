@@ -1,0 +1,67 @@
+"""The same global batch on 1, 2 and 4 processes gives the same losses and gradients (gloo, dropout off)."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from conftest import tiny_backbone, tiny_tokenizer
+
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.training.data import Example, ViewCollator
+from modeling_cmlmcse.training.masking import Masking
+
+SENTENCES = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for i in range(8)]
+
+
+def losses_and_gradients(
+    folder: str, projection: str, rank: int, size: int
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """One backward pass on this process's share of the sentences; gradients averaged as DDP averages them."""
+    torch.manual_seed(0)
+    model = CMLMCSEForSentenceEmbedding.from_backbone(folder, cmlm_weight=0.5, projection=projection).train()
+    tokenizer = tiny_tokenizer("bert")
+    masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    share = range(rank * 8 // size, (rank + 1) * 8 // size)
+    examples = [Example(tokenizer(SENTENCES[row])["input_ids"], 0, row) for row in share]
+    wrapped = torch.nn.parallel.DistributedDataParallel(model) if size > 1 else model
+    output = wrapped(**ViewCollator(tokenizer, 1, masking)(examples))
+    output.loss.backward()
+    losses = torch.stack([output.loss.detach(), output.logs["contrastive_loss"], output.logs["cmlm_loss"]])
+    if size > 1:
+        dist.all_reduce(losses)
+    named = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
+    return dict(zip(("loss", "contrastive", "cmlm"), (losses / size).tolist(), strict=True)), named
+
+
+def process(rank: int, size: int, folder: str, projection: str, out: str) -> None:
+    """One of several processes; the first writes what came out."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=size)
+    losses, gradients = losses_and_gradients(folder, projection, rank, size)
+    if rank == 0:
+        Path(out, "losses.json").write_text(json.dumps(losses))
+        np.savez(Path(out, "gradients.npz"), **gradients)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("size", "projection"), [(2, "mlp"), (2, "batchnorm"), (4, "mlp")])
+def test_world_size_changes_nothing(size, projection, tmp_path):
+    """Losses and all gradients at a relative difference of 1e-5; λ does not depend on the number of processes."""
+    folder = str(tmp_path / "backbone")
+    tiny_backbone("bert", dropout=0.0).save_pretrained(folder)
+    expected_losses, expected = losses_and_gradients(folder, projection, 0, 1)
+    mp.start_processes(process, (size, folder, projection, str(tmp_path)), nprocs=size, start_method="spawn")
+    losses = json.loads((tmp_path / "losses.json").read_text())
+    assert losses == pytest.approx(expected_losses, rel=1e-5)
+    gradients = np.load(tmp_path / "gradients.npz")
+    assert set(gradients.files) == expected.keys()
+    for name, gradient in expected.items():
+        difference = np.linalg.norm(gradients[name] - gradient)
+        # the gradient of a key's bias is zero but for rounding: below 0.01 the difference counts absolutely
+        assert difference <= 1e-5 * max(np.linalg.norm(gradient), 1e-2), (name, difference)
