@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from .backbone import MaskedLMHead, Structure, blocks, build_blocks, build_encoder, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
 from .distributed import mean_over_processes
+from .losses import at_least_fp32
 from .packing import Packing, Selection
 
 
@@ -54,7 +55,7 @@ class ConditionalMLM(nn.Module):
             return mean_over_processes(0.0 * nothing, 0), {}
         logits = self.masked_logits(sentences, masked)  # (M, V)
         with torch.autocast(logits.device.type, enabled=False):
-            total = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+            total = nn.functional.cross_entropy(at_least_fp32(logits), labels, reduction="sum")
         accuracy = (logits.detach().argmax(dim=-1) == labels).float().mean()
         return mean_over_processes(total, len(labels)), {"cmlm_accuracy": accuracy}
 

@@ -23,7 +23,8 @@ def losses_and_gradients(
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """One backward pass on this process's share of the sentences; gradients averaged as DDP averages them."""
     torch.manual_seed(0)
-    model = CMLMCSEForSentenceEmbedding.from_backbone(folder, cmlm_weight=0.5, projection=projection).train()
+    fields = {"cmlm_weight": 0.5, "projection": projection, "temp": 1.0}  # at 0.05 the loss is 0 and so is its gradient
+    model = CMLMCSEForSentenceEmbedding.from_backbone(folder, **fields).double().train()  # rounding out of the way
     tokenizer = tiny_tokenizer("bert")
     masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     share = range(rank * 8 // size, (rank + 1) * 8 // size)
@@ -63,5 +64,5 @@ def test_world_size_changes_nothing(size, projection, tmp_path):
     assert set(gradients.files) == expected.keys()
     for name, gradient in expected.items():
         difference = np.linalg.norm(gradients[name] - gradient)
-        # the gradient of a key's bias is zero but for rounding: below 0.01 the difference counts absolutely
-        assert difference <= 1e-5 * max(np.linalg.norm(gradient), 1e-2), (name, difference)
+        # the gradient of a key's bias, for one, is zero but for rounding: below 1e-6 the difference counts absolutely
+        assert difference <= 1e-5 * max(np.linalg.norm(gradient), 1e-6), (name, difference)
