@@ -21,7 +21,7 @@ $(VENV)/.installed-%: setup.cfg constraints.txt
 	touch $@
 
 test: $(VENV)/.installed-dev lint types
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -179,11 +179,12 @@ def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None)
                 f"{source} was trained with the pooling {ours.get('pooling')!r}, found --pooling {given!r}; drop it"
             )
         return str(ours.get("pooling")), False
-    recorded, normalize = _sentence_transformers(source) if given is None else (given, False)
-    if recorded not in HEADLESS_POOLINGS:
-        known, found = ", ".join(HEADLESS_POOLINGS), "none" if recorded is None else repr(recorded)
+    recorded, normalize = _sentence_transformers(source)
+    pooling = given or recorded
+    if pooling not in HEADLESS_POOLINGS:
+        known, found = ", ".join(HEADLESS_POOLINGS), "none" if pooling is None else repr(pooling)
         raise InputError(f"{source} records no pooling: expected --pooling with one of {known}, found {found}")
-    return recorded, normalize
+    return pooling, normalize
 
 
 def load_tokenizer(source: str) -> Any:
