@@ -2,7 +2,6 @@
 
 import sys
 import time
-from typing import Any
 
 from modeling_cmlmcse.errors import command
 
@@ -20,7 +19,7 @@ def main() -> None:
     from modeling_cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
     from modeling_cmlmcse.training.dev import load_dev_set
     from modeling_cmlmcse.training.finish import finish_run, load_final_tasks
-    from modeling_cmlmcse.training.records import claim_output_dir
+    from modeling_cmlmcse.training.records import claim_output_dir, git_commit
     from modeling_cmlmcse.training.trainer import ContrastiveTrainer, find_checkpoint
 
     resume = run_args.resume_from_checkpoint
@@ -43,9 +42,9 @@ def main() -> None:
         processing_class=tokenizer,
         dev_score=dev_set.score if dev_set else None,
     )
-    start = time.time()
+    commit, start = git_commit(), time.time()
     trainer.train(resume_from_checkpoint=checkpoint)
-    measured: dict[str, Any] = {"train_seconds": round(time.time() - start, 1)}
+    measured = {"git_commit": commit, "train_seconds": round(time.time() - start, 1)}
     if trainer.is_world_process_zero():
         finish_run(folder, recipe.stem, model_args, data_args, run_args, trainer, dev_set, final_tasks, measured)
 

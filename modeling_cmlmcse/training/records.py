@@ -42,7 +42,7 @@ def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
 
 
 def git_commit() -> str | None:
-    """The commit of the code, if it runs from a checkout."""
+    """The commit of the code, if it runs from a checkout; asked for at the start, for it may move on meanwhile."""
     root = Path(__file__).resolve().parents[2]
     try:
         done = subprocess.run(
@@ -71,7 +71,6 @@ def run_record(
         "seed": run.seed,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
-        "git_commit": git_commit(),
         "hardware": hardware(run),
         **measured,
     }
