@@ -4,15 +4,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-EXTRA = dev
 
 .PHONY: quickstart install test lint types format clean
 
-quickstart: EXTRA = quickstart
-quickstart: install
+quickstart: $(VENV)/.installed-quickstart
 	$(BIN)/python -m modeling_cmlmcse.quickstart $(QUICKSTART)
 
-install: $(VENV)/.installed-$(EXTRA)
+install: $(VENV)/.installed-dev
 
 $(VENV)/.installed-%: setup.cfg constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
