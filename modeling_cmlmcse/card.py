@@ -1,5 +1,6 @@
 """The model card, written from a run's own records and from nothing else."""
 
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -51,6 +52,11 @@ def eval_results(results: dict[str, Any]) -> list[EvalResult]:
     ]
 
 
+def public_name(source: str) -> str:
+    """A model or text as a card may name it: of a path on somebody's machine, the last part alone."""
+    return Path(source).name if source.startswith(("/", ".", "~")) else source
+
+
 def model_card(record: dict[str, Any], results: dict[str, Any]) -> str:
     """README.md of an export.
 
@@ -71,8 +77,9 @@ def model_card(record: dict[str, Any], results: dict[str, Any]) -> str:
     lines = [
         f"---\n{data.to_yaml()}\n---",
         f"# {record['recipe']}",
-        f"A sentence encoder trained without labels by {method} from `{fields['model_name_or_path']}` on "
-        f"`{fields['train_file']}`.",
+        f"A sentence encoder trained without labels by {method} from "
+        f"`{public_name(fields['model_name_or_path'])}` on "
+        f"`{public_name(fields['train_file'])}`.",
         f"## Use\n\n{USAGE}",
         f"## Results\n\n{results_text(record, results)}",
         f"## Training\n\n{training_text(record)}",

@@ -116,6 +116,8 @@ def test_records(recipe, monkeypatch, tmp_path):
     assert results["dev"]["spearman"] == pytest.approx(best, abs=1e-3)  # the best checkpoint is what is exported
     card = (folder / "export" / "README.md").read_text()
     assert f"{results['dev']['spearman']:.2f}" in card
+    for file in (folder / "export").rglob("*.*"):
+        assert str(tmp_path.parent).encode() not in file.read_bytes(), file
 
 
 def test_lambda_zero_has_no_auxiliary_network(recipe, monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """After the last step: export the chosen checkpoint, score it, and write records, plots and card."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,11 @@ def load_final_tasks(data_args: DataArguments) -> FinalTasks:
     if data_args.final_evaluation == "none":
         return {}
     tasks = choose_tasks(data_args.final_evaluation)
-    return {name: (task, task.load(data_args.data_dir)) for name, task in tasks.items()}
+    loaded = {name: (task, task.load(data_args.data_dir)) for name, task in tasks.items()}
+    for task, data in loaded.values():
+        for line in task.missing(data_args.data_dir, data):
+            print(f"missing: {line}", file=sys.stderr)
+    return loaded
 
 
 def final_results(encode: EncodeOnce, final_tasks: FinalTasks) -> dict[str, Any]:
