@@ -42,7 +42,7 @@ def main() -> None:
     """Export, and unless told otherwise publish the folder in one commit."""
     args = parse()
     from modeling_cmlmcse.card import model_card
-    from modeling_cmlmcse.evaluation.encoders import load_encoder
+    from modeling_cmlmcse.evaluation.encoders import load_model_encoder
     from modeling_cmlmcse.export import export
 
     run_folder = Path(args.checkpoint).resolve().parent
@@ -50,7 +50,7 @@ def main() -> None:
     card = ""
     if all(record.is_file() for record in records):
         card = model_card(*(json.loads(record.read_text(encoding="utf-8")) for record in records))
-    encoder = load_encoder(args.checkpoint)
+    encoder = load_model_encoder(args.checkpoint)
     if args.export_only:
         folder = export(encoder.model, encoder.tokenizer, args.output_dir, card, args.trust_free)
         print(f"Exported to {folder}")

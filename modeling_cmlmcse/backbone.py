@@ -1,148 +1,133 @@
-"""The backbone seen by structure, not by name: its embeddings, its blocks, its masked-language-model head.
-
-Everything that must know how a BERT-like encoder is built stands in this file. A new kind of backbone is a change
-here and a parity test.
+"""The backbone as this project uses it: encoders and parts of encoders on packed tokens, and the masked-language-model
+head. What differs between the kinds of backbone stands in families.py.
 """
 
 import copy
 import os
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
-from .packing import PACKED_ATTENTION, Packing, Selection, packed_attention
-
-Structure = Any  # a module whose parts are known by structure, which static types cannot say
+from .dropout import use_cheap_dropout
+from .families import Structure, family_of, gathered, unsupported
+from .packing import PACKED_ATTENTION, Packing, Selection
 
 
 def build_encoder(config: PretrainedConfig, num_hidden_layers: int | None = None) -> PreTrainedModel:
-    """A freshly initialised encoder without pooler, of `num_hidden_layers` blocks (default: all), that attends
-    through :func:`packed_attention`.
+    """A freshly initialised encoder without pooler that attends through :func:`packed_attention` and drops out through
+    :class:`dropout.Dropout`. With `num_hidden_layers` it is the first blocks alone, whose output is what the next one
+    would get: not through a final norm.
 
     Raises:
-        ValueError: the model type has no embeddings and list of blocks built like BERT's.
+        ValueError: no family is known for its model type.
     """
-    config = copy.deepcopy(config)
-    config.num_hidden_layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
-    try:
-        encoder = AutoModel.from_config(config, add_pooling_layer=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(unsupported(config)) from error
-    if not all(hasattr(block, "feed_forward_chunk") for block in blocks(encoder)):
-        raise ValueError(unsupported(config))
-    encoder.config._attn_implementation = PACKED_ATTENTION
+    if num_hidden_layers is None:
+        return _build(config, 0, config.num_hidden_layers)
+    encoder = _build(config, 0, num_hidden_layers)
+    family_of(config).without_final_norm(encoder)
     return encoder
 
 
-def unsupported(config: PretrainedConfig) -> str:
-    """The message for a backbone that is neither kind."""
-    kind = getattr(config, "model_type", "none") or "none"
-    return (
-        f"the backbone must be built like BERT or RoBERTa (embeddings and encoder.layer), found model_type {kind!r}: "
-        "choose a BERT, RoBERTa or XLM-RoBERTa checkpoint"
-    )
+def build_blocks(config: PretrainedConfig, count: int, first: int | None = None) -> PreTrainedModel:
+    """A freshly initialised encoder without embeddings: `count` blocks, built like those of the backbone from block
+    `first` on (default: its last ones), and what comes after them.
+
+    Raises:
+        ValueError: no family is known for its model type.
+    """
+    encoder = _build(config, max(config.num_hidden_layers - count, 0) if first is None else first, count)
+    encoder.embeddings = NoEmbeddings()
+    if hasattr(encoder, "embeddings_project"):
+        del encoder.embeddings_project
+    return encoder
+
+
+class NoEmbeddings(nn.Module):
+    """In the place of the embeddings that a part of an encoder has not; transformers asks every model for its table."""
+
+    word_embeddings = tok_embeddings = None
+
+
+def _build(config: PretrainedConfig, first: int, count: int) -> PreTrainedModel:
+    """A freshly initialised encoder of `count` blocks, built like those from block `first` on."""
+    family = family_of(config)
+    config = family.part(config, first, count)
+    config._attn_implementation = "eager"  # whatever was asked for; every kind has it
+    encoder = family.build(config, first)
+    encoder.config._attn_implementation = PACKED_ATTENTION
+    use_cheap_dropout(encoder)
+    return encoder
 
 
 def blocks(encoder: Structure) -> nn.ModuleList:
     """The transformer blocks of an encoder.
 
     Raises:
-        ValueError: the encoder is not built like BERT's.
+        ValueError: no family is known for its model type.
     """
-    layers = getattr(getattr(encoder, "encoder", None), "layer", None)
-    if not isinstance(layers, nn.ModuleList) or not hasattr(encoder, "embeddings"):
-        raise ValueError(unsupported(encoder.config))
-    return layers
+    return family_of(encoder.config).blocks(encoder)
 
 
-def build_blocks(config: PretrainedConfig, count: int) -> nn.ModuleList:
-    """`count` freshly initialised blocks of the backbone's kind, that attend through packed attention."""
-    return blocks(build_encoder(config, count))
+@torch.no_grad()
+def copy_layers(target: Structure, source: Structure, first: int = 0) -> None:
+    """Give an encoder, or a part of one, the weights of `source`: its blocks those from block `first` on, everything
+    else that it has by the same name."""
+    prefix, weights = family_of(source.config).layers + ".", source.state_dict()
+
+    def name_in_source(name: str) -> str:
+        if not name.startswith(prefix):
+            return name
+        index, rest = name.removeprefix(prefix).split(".", 1)
+        return f"{prefix}{int(index) + first}.{rest}"
+
+    target.load_state_dict({name: weights[name_in_source(name)] for name in target.state_dict()})
 
 
-def padding_index(encoder: Structure) -> int | None:
-    """The padding row of the position table, which RoBERTa has and BERT has not."""
-    return encoder.embeddings.position_embeddings.padding_idx
+def with_dropout(config: PretrainedConfig, probability: float) -> PretrainedConfig:
+    """The backbone's configuration with this probability wherever its encoder has dropout."""
+    config = copy.deepcopy(config)
+    for name in family_of(config).dropouts:
+        setattr(config, name, probability)
+    return config
 
 
-def position_ids(encoder: Structure, tokens: Tensor, packing: Packing) -> Tensor:
-    """(S,) the position of each token as this backbone counts: BERT by column; RoBERTa from after its padding
-    index, skipping padding tokens."""
-    padding = padding_index(encoder)
-    if padding is None:
-        return packing.columns  # (S,)
-    real = (tokens != padding).long()  # (S,)
-    count = real.cumsum(0)  # (S,)
-    before = (count - real)[packing.starts]  # (B,) real tokens before each row
-    return (count - before[packing.rows]) * real + padding  # (S,)
+def has_dropout(config: PretrainedConfig) -> bool:
+    """Whether a backbone's encoder drops anything out."""
+    return any(getattr(config, name) > 0 for name in family_of(config).dropouts)
 
 
 def max_positions(encoder: Structure) -> int:
-    """How many tokens a sentence may have: RoBERTa's table of 514 rows holds 512."""
-    padding = padding_index(encoder)
-    return encoder.embeddings.position_embeddings.num_embeddings - (0 if padding is None else padding + 1)
+    """How many tokens a sentence may have."""
+    return family_of(encoder.config).max_positions(encoder)
 
 
 def embed_tokens(encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
-    """(S,) token ids → (S, H) the embedding layer's output for packed tokens."""
-    embedded = encoder.embeddings(
-        input_ids=tokens[None],
-        position_ids=position_ids(encoder, tokens, packing)[None],
-        token_type_ids=torch.zeros_like(tokens)[None] if token_types is None else token_types[None],
-    )
-    return embedded[0]
-
-
-def run_block(block: Structure, hidden: Tensor, packing: Packing) -> Tensor:
-    """(S, H) → (S, H) through one block."""
-    output = block(hidden[None], attention_mask=None, packing=packing)
-    return (output[0] if isinstance(output, tuple) else output)[0]  # transformers 4 returns a tuple
-
-
-def run_block_selected(block: Structure, hidden: Tensor, packing: Packing, selection: Selection) -> Tensor:
-    """(S, H) → (M, H): one block whose queries, output projection and feed-forward see the selected tokens only."""
-    attention = block.attention.self
-    heads = (-1, attention.num_attention_heads, attention.attention_head_size)
-    chosen = hidden.index_select(0, selection.index)  # (M, H)
-    query, key, value = (
-        linear(states).view(1, *heads).transpose(1, 2)
-        for linear, states in ((attention.query, chosen), (attention.key, hidden), (attention.value, hidden))
-    )  # (1, heads, M or S, D)
-    context, _ = packed_attention(
-        attention,
-        query,
-        key,
-        value,
-        None,
-        packing=packing,
-        queries=selection.packing,
-        dropout=attention.dropout.p if attention.training else 0.0,
-        scaling=attention.attention_head_size**-0.5,
-    )  # (1, M, heads, D)
-    attended = block.attention.output(context[0].flatten(1), chosen)  # (M, H)
-    return block.feed_forward_chunk(attended)
+    """(S,) token ids → (S, H) what the first block gets, for packed tokens."""
+    return family_of(encoder.config).embed(encoder, tokens, packing, token_types)
 
 
 def run_blocks(
-    layers: nn.ModuleList, hidden: Tensor, packing: Packing, selection: Selection | None = None
+    encoder: Structure, hidden: Tensor, packing: Packing, selection: Selection | None = None
 ) -> list[Tensor]:
-    """The outputs of all blocks, each (S, H); with a `selection` the last one is (M, H), the selected tokens."""
-    outputs = []
+    """The outputs of all blocks of an encoder or a part of one, each (S, H), the last one after the final norm if
+    there is any; with a `selection` the last one is (M, H), the selected tokens."""
+    family, layers, outputs = family_of(encoder.config), blocks(encoder), []
+    shared = family.shared(encoder, hidden, packing)
     for index, block in enumerate(layers):
         if selection is not None and index == len(layers) - 1:
-            hidden = run_block_selected(block, hidden, packing, selection)
+            hidden = family.run_selected(gathered(block), hidden, packing, selection, shared)
         else:
-            hidden = run_block(block, hidden, packing)
+            hidden = family.run(block, hidden, packing, shared)
         outputs.append(hidden)
+    outputs[-1] = family.final_norm(encoder, hidden)
     return outputs
 
 
 class MaskedLMHead(nn.Module):
-    """Hidden states (M, H) → logits (M, V): dense, activation, LayerNorm, decoder, as BERT and RoBERTa have it.
+    """Hidden states (M, H) → logits (M, V): dense, activation, LayerNorm, decoder, as every family has it.
 
     Never tied to the encoder's embeddings: tying would open a second gradient path into the encoder
     (InfoCSE, the authors' code; see also CMLM-CSE §3.2).
@@ -150,10 +135,11 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[getattr(config, "hidden_act", "gelu")]
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        shape = family_of(config).head(config)
+        self.dense = nn.Linear(config.hidden_size, shape.width, bias=shape.dense_bias)
+        self.activation = ACT2FN[shape.activation]
+        self.LayerNorm = nn.LayerNorm(shape.width, eps=shape.norm_eps, bias=shape.norm_bias)
+        self.decoder = nn.Linear(shape.width, config.vocab_size, bias=shape.decoder_bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.decoder(self.LayerNorm(self.activation(self.dense(hidden))))  # (M, V)
@@ -163,21 +149,37 @@ class MaskedLMHead(nn.Module):
         """Take the weights of a masked-language model's head; of an untrained one only the decoder, which is the
         word embeddings."""
         decoder = model.get_output_embeddings()
-        self.decoder.weight.copy_(decoder.weight)
-        self.decoder.bias.zero_()
+        self.decoder.load_state_dict(decoder.state_dict())
         if not trained:
+            if self.decoder.bias is not None:
+                self.decoder.bias.zero_()
             return
-        self.decoder.bias.copy_(decoder.bias)
-        inside = set(model.base_model.modules())
-        others = [m for m in model.modules() if m not in inside and m is not decoder]
-        (dense,) = [m for m in others if isinstance(m, nn.Linear)]
-        (norm,) = [m for m in others if isinstance(m, nn.LayerNorm)]
-        self.dense.load_state_dict(dense.state_dict())
-        self.LayerNorm.load_state_dict(norm.state_dict())
+        for ours, theirs in zip((self.dense, self.LayerNorm), head_parts(model), strict=True):
+            ours.load_state_dict(theirs.state_dict())
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "MaskedLMHead":
+        """The head of a masked-language model itself: its own parts, tied as they are, and no copies."""
+        head = cls(model.config)
+        head.dense, head.LayerNorm = head_parts(model)
+        head.decoder = model.get_output_embeddings()
+        return head
 
 
-def load_backbone(name_or_path: str) -> tuple[PreTrainedModel, bool]:
-    """A pretrained masked-language model in fp32, and whether its checkpoint holds the head's weights.
+def head_parts(model: PreTrainedModel) -> tuple[nn.Linear, nn.LayerNorm]:
+    """The dense layer and the norm between a masked-language model's encoder and its decoder."""
+    outside = {*model.base_model.modules(), model.get_output_embeddings()}
+    others = [module for module in model.modules() if module not in outside]
+    (dense,) = [module for module in others if isinstance(module, nn.Linear)]
+    (norm,) = [module for module in others if isinstance(module, nn.LayerNorm)]
+    return dense, norm
+
+
+def load_backbone(
+    name_or_path: str, fresh: bool = False, new_token_id: int | None = None
+) -> tuple[PreTrainedModel, bool]:
+    """A pretrained masked-language model in fp32, and whether its checkpoint holds the head's weights; a `fresh` one
+    is built alike, with random weights. A new token that follows on its vocabulary gets a fresh embedding.
 
     Raises:
         ValueError: no such model, no masked-language model of this kind, or encoder weights are missing.
@@ -185,7 +187,13 @@ def load_backbone(name_or_path: str) -> tuple[PreTrainedModel, bool]:
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # a missing head and an unused pooler are expected, and handled here
     try:
-        model, info = AutoModelForMaskedLM.from_pretrained(name_or_path, output_loading_info=True, dtype=torch.float32)
+        if fresh:
+            config = AutoConfig.from_pretrained(name_or_path)
+            model, info = AutoModelForMaskedLM.from_config(config, dtype=torch.float32), None
+        else:
+            model, info = AutoModelForMaskedLM.from_pretrained(
+                name_or_path, output_loading_info=True, dtype=torch.float32
+            )
     except (OSError, KeyError) as error:
         raise ValueError(
             f"model_name_or_path must be a folder with config.json and weights or a Hub name, found {name_or_path!r}, "
@@ -196,9 +204,10 @@ def load_backbone(name_or_path: str) -> tuple[PreTrainedModel, bool]:
         raise ValueError(unsupported(config)) from error
     finally:
         logging.set_verbosity(level)
-    blocks(model.base_model)  # refuses a backbone of another structure
+    family_of(model.config)  # refuses a backbone of an unknown kind
     prefix = model.base_model_prefix + "."
-    missing = [key for key in info["missing_keys"] if key.startswith(prefix)]
+    keys = [] if info is None else info["missing_keys"]
+    missing = [key for key in keys if key.startswith(prefix)]
     if missing:
         raise ValueError(
             f"the weights of {name_or_path} must hold the whole encoder, found {len(missing)} tensors missing "
@@ -206,4 +215,6 @@ def load_backbone(name_or_path: str) -> tuple[PreTrainedModel, bool]:
         )
     if os.path.isdir(name_or_path):
         model.config._name_or_path = ""  # a path of this machine tells nobody anything
-    return model, not info["missing_keys"]
+    if new_token_id is not None and new_token_id == model.config.vocab_size:
+        model.resize_token_embeddings(new_token_id + 1, mean_resizing=False)
+    return model, not fresh and not keys

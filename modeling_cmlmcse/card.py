@@ -73,11 +73,13 @@ def model_card(record: dict[str, Any], results: dict[str, Any]) -> str:
         model_name=record["recipe"],
         eval_results=measured or None,
     )
-    method = "CMLM-CSE" if fields["cmlm_weight"] > 0 else "SimCSE"
+    method = {"info_nce": "SimCSE", "nt_xent": "CLEAR"}[fields["contrastive_loss"]]
+    method = "CMLM-CSE" if fields["cmlm_weight"] > 0 else method
+    labels = "without labels" if fields["positive_column"] is None else "on labelled pairs"
     lines = [
         f"---\n{data.to_yaml()}\n---",
         f"# {record['recipe']}",
-        f"A sentence encoder trained without labels by {method} from "
+        f"A sentence encoder trained {labels} by {method} from "
         f"`{public_name(fields['model_name_or_path'])}` on "
         f"`{public_name(fields['train_file'])}`.",
         f"## Use\n\n{USAGE}",

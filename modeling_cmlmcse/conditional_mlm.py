@@ -3,61 +3,59 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from .backbone import MaskedLMHead, Structure, blocks, build_blocks, build_encoder, embed_tokens, run_blocks
+from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, masked_token_loss, zero_with_graph
+from .backbone import (
+    MaskedLMHead,
+    Structure,
+    blocks,
+    build_blocks,
+    build_encoder,
+    copy_layers,
+    embed_tokens,
+    run_blocks,
+)
 from .configuration_cmlmcse import CMLMCSEConfig
-from .distributed import mean_over_processes
-from .losses import at_least_fp32
 from .packing import Packing, Selection
+from .pretrained_auxiliary import PretrainedAuxiliary
 
 
-class ConditionalMLM(nn.Module):
+class ConditionalMLM(AuxiliaryObjective):
     """Conditional masked-language model (CMLM-CSE §3.2): h'' = [h ; h'_{>0}] → fusion → masked words.
 
     The masked sentence goes through the frozen lexical feature extractor (the first `lexical_layers` blocks of the
     original backbone); the sentence vector replaces position 0 of its output; the trainable fusion blocks and an
     untied head predict the masked words. The gradient reaches the encoder through the sentence vector alone.
+
+    A pre-norm backbone (ModernBERT) hands a residual stream from block to block: the extractor's output is that of its
+    last block, without a final norm, and the fusion blocks end in a final norm of their own, for the head was trained
+    behind one. The sentence vector comes from behind the backbone's final norm and enters the stream as it is: the
+    blocks read it through their norms, to which its scale is nothing, and no word is predicted at its position.
     """
 
     def __init__(self, config: CMLMCSEConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
+        self.condition = config.cmlm_condition
         self.extractor: Structure = build_encoder(config.backbone_config, config.lexical_layers)
-        self.fusion = build_blocks(config.backbone_config, config.fusion_layers)
+        self.fusion = build_blocks(config.backbone_config, config.fusion_layers, config.fusion_start)
         self.head = MaskedLMHead(config.backbone_config)
         self.train()
 
     def train(self, mode: bool = True) -> "ConditionalMLM":
-        """Set the mode; the extractor stays in eval mode unless `lexical_dropout` asks for its dropout."""
+        """Set the mode; a frozen extractor stays in eval mode unless `lexical_dropout` asks for its dropout."""
         super().train(mode)
-        self.extractor.requires_grad_(False)  # from_pretrained replaces parameters and forgets it
-        self.extractor.train(mode and self.config.lexical_dropout)
+        frozen = self.config.lexical_frozen
+        self.extractor.requires_grad_(not frozen)  # from_pretrained replaces parameters and forgets it
+        self.extractor.train(mode and (self.config.lexical_dropout or not frozen))
         return self
 
-    def forward(self, sentences: Tensor, masked: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The conditional MLM loss, and its accuracy for the log.
-
-        Args:
-            sentences: (B, H) sentence vectors, one for each masked row.
-            masked: `input_ids` (S,), `lengths` (B,), `width` of the packed masked sentences; `mlm_positions` (M,)
-                indices of the masked tokens in the packed row, ascending; `mlm_counts` (B,) masked tokens in each
-                row, `mlm_width` their maximum; `mlm_labels` (M,) the true tokens.
-
-        Returns:
-            Scalar mean cross-entropy over the masked tokens of all processes, exactly zero (with a graph) if there
-            is none; and `{"cmlm_accuracy": scalar}`.
-        """
-        labels = masked["mlm_labels"]
-        if len(labels) == 0:
-            nothing = sum(p.sum() for p in self.parameters() if p.requires_grad) + sentences.sum()
-            return mean_over_processes(0.0 * nothing, 0), {}
-        logits = self.masked_logits(sentences, masked)  # (M, V)
-        with torch.autocast(logits.device.type, enabled=False):
-            total = nn.functional.cross_entropy(at_least_fp32(logits), labels, reduction="sum")
-        accuracy = (logits.detach().argmax(dim=-1) == labels).float().mean()
-        return mean_over_processes(total, len(labels)), {"cmlm_accuracy": accuracy}
+    def forward(self, encoder: Structure, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
+        """The sum of the cross-entropies of the masked tokens, exactly zero (with a graph) if there is none."""
+        if len(masked["mlm_labels"]) == 0:
+            return zero_with_graph(self, sentences)
+        return masked_token_loss(self.masked_logits(sentences, masked), masked["mlm_labels"])
 
     def masked_logits(self, sentences: Tensor, masked: dict[str, Any]) -> Tensor:
         """(B, H) sentence vectors and a packed masked batch → (M, V) logits of the masked tokens alone."""
@@ -65,9 +63,9 @@ class ConditionalMLM(nn.Module):
         packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
         positions = masked["mlm_positions"]  # (M,)
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
-        with torch.no_grad():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.lexical_frozen):
             features = embed_tokens(self.extractor, tokens, packing, None)  # (S, H)
-            features = run_blocks(blocks(self.extractor), features, packing)[-1]
+            features = run_blocks(self.extractor, features, packing)[-1]
         # position 0 := h
         conditioned = features.index_copy(0, packing.starts, sentences.to(features.dtype))
         fused = run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1]  # (M, H)
@@ -76,19 +74,36 @@ class ConditionalMLM(nn.Module):
     @torch.no_grad()
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
         """Take extractor, fusion layers (`fusion_init`: last | next; random keeps them) and head from `model`."""
-        base: Structure = model.base_model
-        lexical, count = self.config.lexical_layers, self.config.fusion_layers
-        self.extractor.embeddings.load_state_dict(base.embeddings.state_dict())
-        source = blocks(base)
-        for target, block in zip(blocks(self.extractor), source, strict=False):
-            target.load_state_dict(block.state_dict())
-        first = {"last": len(source) - count, "next": lexical}.get(self.config.fusion_init)
-        if first is not None:
-            for target, block in zip(self.fusion, source[first : first + count], strict=True):
-                target.load_state_dict(block.state_dict())
+        copy_layers(self.extractor, model.base_model)
+        if self.config.fusion_init in ("last", "next"):
+            copy_layers(self.fusion, model.base_model, self.config.fusion_start)
         self.head.copy_from(model, trained=has_head)
 
-    def load_trainable(self, other: "ConditionalMLM") -> None:
-        """Take fusion layers and head of another auxiliary network of the same shape."""
+    def load_pretrained(self, network: PretrainedAuxiliary, head: PreTrainedModel | None) -> None:
+        """Take the fusion layers of a pre-trained auxiliary network and, unless the backbone is its own, the `head` of
+        the masked-language model that it was trained with (InfoCSE §3.2)."""
+        network.load_into(self.fusion)
+        if head is not None:
+            self.head.copy_from(head, trained=True)
+
+    def load_trainable(self, other: AuxiliaryObjective) -> None:
+        """Take fusion layers and head of another auxiliary network.
+
+        Raises:
+            ValueError: it has another number of fusion layers, or layers of another kind.
+        """
+        assert isinstance(other, ConditionalMLM)
+        expected, found = len(blocks(self.fusion)), len(blocks(other.fusion))
+        if found != expected:
+            raise ValueError(
+                f"fusion_init expects a checkpoint with {expected} fusion layers, found {found}; "
+                "choose another checkpoint or set fusion_layers"
+            )
+        kinds = [getattr(fusion.config, "layer_types", None) for fusion in (self.fusion, other.fusion)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"fusion_init expects a checkpoint whose fusion layers attend like {kinds[0]}, found {kinds[1]}; "
+                "choose another checkpoint"
+            )
         self.fusion.load_state_dict(other.fusion.state_dict())
         self.head.load_state_dict(other.head.state_dict())

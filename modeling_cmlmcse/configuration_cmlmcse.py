@@ -9,8 +9,9 @@ from .pooling import POOLINGS
 from .projection import PROJECTIONS
 
 EXPORT_KEY = "cmlmcse"
-FUSION_INITS = ("last", "next", "random", "checkpoint")
-CMLM_VIEWS = ("both", "first")
+FUSION_INITS = ("last", "next", "random", "pretrained", "checkpoint")
+MASKED_VIEWS = ("both", "first")
+CONDITIONS = ("before_head", "after_head")
 LEXICAL_SHARE = 8 / 12  # CMLM-CSE Table 6: 8 of 12 layers extract, 3 fuse
 FUSION_SHARE = 3 / 12
 
@@ -19,32 +20,44 @@ class CMLMCSEConfig(PretrainedConfig):
     """Everything a CMLM-CSE model needs to be rebuilt (Zhang & Chen 2023); validated at construction.
 
     Args:
-        backbone_config: the BERT or RoBERTa configuration, as an object or a dictionary (default: BERT-base).
+        backbone_config: the backbone's configuration, as an object or a dictionary (default: BERT-base).
         pooling: how a sentence becomes one vector: `cls_before_pooler` (default; the raw last-layer [CLS], SimCSE's
             evaluation of unsupervised models), `cls` ([CLS] through the training head, at inference too), `avg`,
             `avg_top2`, `avg_first_last` (means over the tokens of the last, last two, first and last layers).
-        projection: the training head: `mlp` (default; Linear and Tanh, SimCSE), `batchnorm` (InfoCSE), `none`.
-        contrastive_loss: the contrastive loss (default `info_nce`, SimCSE).
+        projection: the training head: `mlp` (default; Linear and Tanh, SimCSE), `batchnorm` (InfoCSE), `nonlinear`
+            (CLEAR), `none`.
+        contrastive_loss: the contrastive loss: `info_nce` (default, SimCSE) or `nt_xent` (CLEAR).
+        contrastive_weight: its weight (default 1; 0 is "w/o contrastive loss" of InfoCSE Table 5).
         temp: temperature τ of the contrastive loss (default 0.05, SimCSE).
+        hard_negative_weight: added to the logit of a sentence's own hard negative, where the text has hard negatives
+            (default 0, supervised SimCSE: as likely as any other negative; its paper's α is e to this).
         cmlm_weight: λ of L = L_contrast + λ L_MLM (default 0.005, CMLM-CSE Table 5); 0 builds no auxiliary network.
         lexical_layers: frozen lower layers of the lexical feature extractor (default: 8 of 12 in proportion).
         fusion_layers: trainable layers of the semantic feature fusion (default: 3 of 12 in proportion).
         fusion_init: weights the fusion layers start from. The paper does not say. `last` (default: the backbone's
-            last layers, trained to feed its MLM head), `next` (those after the extractor), `random`, or `checkpoint`
-            (a pre-trained auxiliary network, InfoCSE §3.1).
+            last layers, trained to feed its MLM head), `next` (those after the extractor), `random`, `pretrained`
+            (the auxiliary network pre-trained with the backbone, InfoCSE §3.1), or `checkpoint` (another's).
         cmlm_condition: the vector that replaces position 0. `before_head` (default: what evaluation uses must carry
             the words; as in InfoCSE) or `after_head` (as in DiffCSE). The paper does not say.
-        cmlm_views: which views condition a masked sentence: `both` (default; twice the masked words for each encoder
-            pass, as in InfoCSE) or `first`. The paper does not say.
+        masked_views: which views get a masked sentence of their own: `both` (default; twice the masked words for each
+            encoder pass, as in InfoCSE) or `first` (as in CLEAR). CMLM-CSE does not say.
+        lexical_frozen: whether the extractor stays as it is (default; "w/o gradient detach" of InfoCSE Table 6 is
+            false).
         lexical_dropout: dropout inside the frozen extractor (default off: its features are a fixed given). The paper
             does not say.
+        rtd_weight: weight of replaced-token detection (default 0: none; DiffCSE 0.005).
+        rtd_condition: the vector that replaces the discriminator's position 0: `after_head` (default, DiffCSE) or
+            `before_head`.
+        rtd_fill: how the generator fills a masked word: `argmax` (default, DiffCSE's code) or `sample`.
+        generator_config: the configuration of the generator, which :meth:`from_backbone` fills in.
+        mlm_weight: weight of masked-language modelling on the encoder itself (default 0: none; SimCSE 0.1, CLEAR 1).
 
     Raises:
         ValueError: a field outside its range, or of the wrong type.
     """
 
     model_type = "cmlmcse"
-    sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 (transformers reads a plain class attribute)
+    sub_configs = {"backbone_config": AutoConfig, "generator_config": AutoConfig}  # noqa: RUF012 (transformers reads a plain class attribute)
 
     def __init__(
         self,
@@ -52,14 +65,22 @@ class CMLMCSEConfig(PretrainedConfig):
         pooling: str = "cls_before_pooler",
         projection: str = "mlp",
         contrastive_loss: str = "info_nce",
+        contrastive_weight: float = 1.0,
         temp: float = 0.05,
+        hard_negative_weight: float = 0.0,
         cmlm_weight: float = 0.005,
         lexical_layers: int | None = None,
         fusion_layers: int | None = None,
         fusion_init: str = "last",
         cmlm_condition: str = "before_head",
-        cmlm_views: str = "both",
+        masked_views: str = "both",
+        lexical_frozen: bool = True,
         lexical_dropout: bool = False,
+        rtd_weight: float = 0.0,
+        rtd_condition: str = "after_head",
+        rtd_fill: str = "argmax",
+        generator_config: PretrainedConfig | dict[str, Any] | None = None,
+        mlm_weight: float = 0.0,
         **kwargs: Any,
     ) -> None:
         self.backbone_config = as_backbone_config(backbone_config)
@@ -68,13 +89,21 @@ class CMLMCSEConfig(PretrainedConfig):
         self.projection = one_of("projection", projection, PROJECTIONS)
         self.contrastive_loss = one_of("contrastive_loss", contrastive_loss, CONTRASTIVE_LOSSES)
         self.temp = in_range("temp", temp, float, 1e-4, 10.0)
+        self.hard_negative_weight = in_range("hard_negative_weight", hard_negative_weight, float, -100.0, 100.0)
+        self.contrastive_weight = in_range("contrastive_weight", contrastive_weight, float, 0.0, 1e6)
         self.cmlm_weight = in_range("cmlm_weight", cmlm_weight, float, 0.0, 1e6)
         self.lexical_layers = proportion(depth, LEXICAL_SHARE) if lexical_layers is None else lexical_layers
         self.fusion_layers = proportion(depth, FUSION_SHARE) if fusion_layers is None else fusion_layers
         self.fusion_init = one_of("fusion_init", fusion_init, FUSION_INITS)
-        self.cmlm_condition = one_of("cmlm_condition", cmlm_condition, ("before_head", "after_head"))
-        self.cmlm_views = one_of("cmlm_views", cmlm_views, CMLM_VIEWS)
+        self.cmlm_condition = one_of("cmlm_condition", cmlm_condition, CONDITIONS)
+        self.masked_views = one_of("masked_views", masked_views, MASKED_VIEWS)
+        self.lexical_frozen = in_range("lexical_frozen", lexical_frozen, bool, False, True)
         self.lexical_dropout = in_range("lexical_dropout", lexical_dropout, bool, False, True)
+        self.rtd_weight = in_range("rtd_weight", rtd_weight, float, 0.0, 1e6)
+        self.rtd_condition = one_of("rtd_condition", rtd_condition, CONDITIONS)
+        self.rtd_fill = one_of("rtd_fill", rtd_fill, ("argmax", "sample"))
+        self.generator_config = self._generator_config(generator_config) if rtd_weight > 0 else None
+        self.mlm_weight = in_range("mlm_weight", mlm_weight, float, 0.0, 1e6)
         self._check_layers(depth)
         if self.pooling == "cls" and self.projection != "mlp":
             raise ValueError(
@@ -101,6 +130,20 @@ class CMLMCSEConfig(PretrainedConfig):
         fields["projection"] = self.projection if self.pooling == "cls" else "none"
         return {**self.backbone_config.to_dict(), EXPORT_KEY: fields}
 
+    def _generator_config(self, given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
+        """The generator's configuration: the backbone's own unless another is given.
+
+        Raises:
+            ValueError: it has another vocabulary.
+        """
+        config = self.backbone_config if given is None else as_backbone_config(given)
+        if config.vocab_size != self.backbone_config.vocab_size:
+            raise ValueError(
+                f"rtd_generator must have the backbone's vocabulary of {self.backbone_config.vocab_size}, found "
+                f"{config.vocab_size}; choose a generator with the same tokenizer"
+            )
+        return config
+
     def _check_layers(self, depth: int) -> None:
         """Check the depths of extractor and fusion against the backbone's."""
         for name in ("lexical_layers", "fusion_layers"):
@@ -119,6 +162,12 @@ class CMLMCSEConfig(PretrainedConfig):
                 f"lexical_layers {self.lexical_layers} and fusion_layers {self.fusion_layers}; lower them or choose "
                 "fusion_init 'random'"
             )
+
+    @property
+    def fusion_start(self) -> int:
+        """The block of the backbone that the first fusion block is built like."""
+        last = self.backbone_config.num_hidden_layers - self.fusion_layers
+        return self.lexical_layers if self.fusion_init == "next" else max(last, 0)
 
     @property
     def hidden_size(self) -> int:

@@ -1,11 +1,11 @@
 """Contrastive losses and the two measures of a contrastive space: pure functions, in fp32 under any autocast."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from .distributed import gather_rows, rank
+from .distributed import gather_rows, processes, rank
 
 
 def at_least_fp32(tensor: Tensor) -> Tensor:
@@ -13,26 +13,77 @@ def at_least_fp32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def info_nce(views: Tensor, temp: float) -> Tensor:
+def info_nce(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> Tensor:
     """InfoNCE over in-batch negatives, one direction (SimCSE; CMLM-CSE Eq. 4), averaged over the batch.
 
-    With several processes the candidates are the second views of all of them, gradients included.
+    A third view holds a hard negative for each sentence (supervised SimCSE, §4): the hard negatives of all sentences
+    are candidates too. With several processes the candidates are those of all of them, gradients included.
 
     Args:
-        views: (2, N, H), the two views of this process's N sentences; similarities are cosines.
+        views: (2, N, H), the two views b and c of this process's N sentences, or (3, N, H) with the hard negatives d;
+            similarities are cosines.
         temp: temperature τ.
+        hard_negative_weight: α, added to the logit of a sentence's own hard negative (SimCSE's code: its log-weight).
 
     Returns:
-        The scalar mean over i of −log( exp(cos(a_i, b_i)/τ) / Σ_j exp(cos(a_i, b_j)/τ) ).
+        The scalar mean over i of −log( exp(cos(b_i, c_i)/τ) / Σ_j exp(cos(b_i, c_j)/τ) ), the sum with hard negatives
+        Σ_j [ exp(cos(b_i, c_j)/τ) + exp(cos(b_i, d_j)/τ + α·1[i=j]) ].
     """
     with torch.autocast(views.device.type, enabled=False):
-        anchors, positives = nn.functional.normalize(at_least_fp32(views), dim=-1)  # 2 × (N, H)
-        similarities = anchors @ gather_rows(positives).T / temp  # (N, W·N)
-        own = torch.arange(len(anchors), device=views.device) + rank() * len(anchors)
-        return nn.functional.cross_entropy(similarities, own)
+        views = nn.functional.normalize(at_least_fp32(views), dim=-1)  # (V, N, H)
+        similarities = views[0] @ gather_views(views[1:]).flatten(0, 1).T / temp  # (N, (V−1)·W·N)
+        positives, *hard = own_columns(views[1:])
+        return nn.functional.cross_entropy(weigh(similarities, hard, hard_negative_weight), positives)
 
 
-CONTRASTIVE_LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {"info_nce": info_nce}
+def nt_xent(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> Tensor:
+    """NT-Xent over all 2N views, positives both ways (SimCLR; CLEAR §3.1, Eq. 1 and 2), averaged over the 2N.
+
+    Every view is an anchor, the other view of its sentence is its positive, and all but itself are candidates. CLEAR
+    writes a sum; the mean, as SimCLR has it, keeps its weight beside the MLM loss for any batch size. A third view and
+    `hard_negative_weight` are as in :func:`info_nce`, for both views of a sentence.
+
+    Args:
+        views: (2, N, H), or (3, N, H) with hard negatives; similarities are cosines.
+        temp: temperature τ.
+        hard_negative_weight: added to the logit of a sentence's own hard negative.
+
+    Returns:
+        The scalar mean over the 2N views z_i, with z_j the other view, of
+        −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ).
+    """
+    with torch.autocast(views.device.type, enabled=False):
+        views = nn.functional.normalize(at_least_fp32(views), dim=-1)  # (V, N, H)
+        similarities = views[:2].flatten(0, 1) @ gather_views(views).flatten(0, 1).T / temp  # (2N, V·W·N)
+        first, second, *hard = own_columns(views)
+        itself = torch.cat([first, second])  # (2N,)
+        similarities = similarities.scatter(1, itself[:, None], -torch.inf)
+        similarities = weigh(similarities, [own.repeat(2) for own in hard], hard_negative_weight)
+        return nn.functional.cross_entropy(similarities, torch.cat([second, first]))
+
+
+def gather_views(views: Tensor) -> Tensor:
+    """(V, N, H) → (V, W·N, H), the views of the sentences of all processes."""
+    return gather_rows(views.transpose(0, 1)).transpose(0, 1)
+
+
+def own_columns(views: Tensor) -> Tensor:
+    """(V, N) the places of this process's rows among those of :func:`gather_views`, counted through all views."""
+    count, sentences = views.shape[:2]
+    first = torch.arange(sentences, device=views.device) + rank() * sentences  # (N,)
+    return first + torch.arange(count, device=views.device)[:, None] * sentences * processes()
+
+
+def weigh(similarities: Tensor, columns: Sequence[Tensor], weight: float) -> Tensor:
+    """Add `weight` to each row of (R, C) at the column that each (R,) of `columns` names."""
+    for column in columns:
+        added = torch.full_like(similarities[:, :1], weight)  # (R, 1)
+        similarities = similarities.scatter_add(1, column[:, None], added)
+    return similarities
+
+
+# (views (V, N, H), temperature, weight of hard negatives) → scalar
+CONTRASTIVE_LOSSES: dict[str, Callable[[Tensor, float, float], Tensor]] = {"info_nce": info_nce, "nt_xent": nt_xent}
 
 
 @torch.no_grad()
@@ -44,9 +95,15 @@ def alignment(views: Tensor) -> Tensor:
 
 @torch.no_grad()
 def uniformity(sentences: Tensor) -> Tensor:
-    """log mean exp(−2‖x−y‖²) over all pairs on the unit sphere (Wang & Isola 2020, t = 2), (N, H) → scalar."""
-    sentences = nn.functional.normalize(at_least_fp32(sentences), dim=-1)
-    cosines = sentences @ sentences.T  # (N, N)
-    pairs = torch.triu(torch.ones_like(cosines), diagonal=1)  # (N, N)
+    """log mean exp(−2‖x−y‖²) over all pairs on the unit sphere (Wang & Isola 2020, t = 2), (N, H) → scalar.
+
+    With several processes over the pairs of all of them; 0 for one sentence, which has no pair.
+    """
+    with torch.autocast(sentences.device.type, enabled=False):
+        sentences = gather_rows(nn.functional.normalize(at_least_fp32(sentences), dim=-1))  # (W·N, H)
+        cosines = sentences @ sentences.T  # (W·N, W·N)
+    if len(cosines) == 1:
+        return cosines.new_zeros(())
+    pairs = torch.triu(torch.ones_like(cosines), diagonal=1)  # (W·N, W·N)
     kernel = torch.exp(4 * cosines - 4)  # ‖x−y‖² = 2 − 2cos
     return ((kernel * pairs).sum() / pairs.sum()).log()

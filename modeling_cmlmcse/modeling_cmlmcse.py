@@ -1,8 +1,10 @@
-"""CMLM-CSE sentence encoder: any BERT or RoBERTa, a pooling, and in training a head and auxiliary objectives."""
+"""CMLM-CSE sentence encoder: a backbone, a pooling, and in training a head and auxiliary objectives."""
 
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,18 +12,36 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput, logging
 
-from .backbone import Structure, blocks, build_encoder, embed_tokens, load_backbone, max_positions, run_blocks
+from .auxiliary import AuxiliaryObjective
+from .backbone import (
+    Structure,
+    build_encoder,
+    embed_tokens,
+    has_dropout,
+    load_backbone,
+    max_positions,
+    run_blocks,
+    with_dropout,
+)
 from .conditional_mlm import ConditionalMLM
-from .configuration_cmlmcse import CMLMCSEConfig
+from .configuration_cmlmcse import CMLMCSEConfig, in_range
+from .distributed import mean_count
+from .encoder_mlm import EncoderMLM
 from .losses import CONTRASTIVE_LOSSES, alignment, uniformity
 from .packing import Packing, Selection, pack_sequences
 from .pooling import POOLINGS
+from .pretrained_auxiliary import PretrainedAuxiliary
 from .projection import PROJECTIONS
+from .replaced_token_detection import ReplacedTokenDetection
 
 logger = logging.get_logger(__name__)
 
 # An auxiliary objective is built where its weight, the field `<name>_weight`, is above zero.
-AUXILIARY_OBJECTIVES: dict[str, type[ConditionalMLM]] = {"cmlm": ConditionalMLM}
+AUXILIARY_OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
+    "cmlm": ConditionalMLM,
+    "rtd": ReplacedTokenDetection,
+    "mlm": EncoderMLM,
+}
 
 
 @dataclass
@@ -59,16 +79,40 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
-    _no_split_modules = ["BertLayer", "RobertaLayer", "XLMRobertaLayer"]  # noqa: RUF012
+    _no_split_modules = [  # noqa: RUF012
+        "BertLayer",
+        "RobertaLayer",
+        "XLMRobertaLayer",
+        "CamembertLayer",
+        "ElectraLayer",
+        "TransformerBlock",  # DistilBERT's
+        "MPNetLayer",
+        "ModernBertEncoderLayer",
+    ]
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
         self.backbone: Structure = build_encoder(config.backbone_config)
-        self.projection: Structure = PROJECTIONS[config.projection](config.hidden_size)
+        head = PROJECTIONS[config.projection]
+        self.projection: Structure = self._build("projection", partial(head, config.hidden_size))
         self.auxiliary = nn.ModuleDict(
-            {name: objective(config) for name, objective in AUXILIARY_OBJECTIVES.items() if self._weight(name) > 0}
+            {
+                name: self._build(name, partial(objective, config))
+                for name, objective in AUXILIARY_OBJECTIVES.items()
+                if self._weight(name) > 0
+            }
         )
         self.post_init()
+
+    def _build(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
+        """A part whose fresh weights depend on the seed and its name alone, and not on what was drawn before: at one
+        seed all arms of a study start alike."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed((torch.initial_seed() + zlib.crc32(name.encode())) % 2**63)
+            part = build()
+            if not any(weight.is_meta for weight in part.parameters()):
+                part.apply(self._initialize_weights)
+        return part
 
     def _weight(self, objective: str) -> float:
         """The weight of an auxiliary objective in the loss."""
@@ -79,9 +123,9 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         logger.warning(f"attn_implementation {attn_implementation!r} is ignored: this model always packs its tokens.")
 
     @property
-    def objectives(self) -> dict[str, ConditionalMLM]:
+    def objectives(self) -> dict[str, AuxiliaryObjective]:
         """The auxiliary objectives of this model by name; empty for SimCSE."""
-        return cast(dict[str, ConditionalMLM], dict(self.auxiliary.items()))
+        return cast(dict[str, AuxiliaryObjective], dict(self.auxiliary.items()))
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a module that no checkpoint fills, as the backbone would."""
@@ -100,50 +144,87 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
 
     @classmethod
     def from_backbone(cls, name_or_path: str | os.PathLike[str], **fields: Any) -> "CMLMCSEForSentenceEmbedding":
-        """Start from a pretrained BERT or RoBERTa: encoder, frozen extractor, fusion layers and MLM head.
+        """Start from a pretrained backbone: encoder, frozen extractor, fusion layers and MLM head.
 
         Args:
             name_or_path: a local folder or a Hub name.
             fields: fields of :class:`CMLMCSEConfig`; `fusion_init` may also be a path or Hub name of a saved
-                model of this class, whose auxiliary network is then taken over.
+                model of this class, or of what stage 1 exports, whose auxiliary network is then taken over;
+                `rtd_generator` is a path or Hub name of the masked-language model that edits sentences (default: the
+                backbone itself);
+                `backbone_dropout` is the probability of every dropout of the encoder (default: the backbone's own);
+                `from_scratch` takes the backbone's configuration alone and starts from random weights;
+                `new_token_id` is the id of a token added to the backbone's tokenizer, which gets a fresh embedding
+                if the backbone has none of that id.
 
         Raises:
-            ValueError: the backbone is built like neither, or a field is wrong.
+            ValueError: the backbone is of an unknown kind, or a field is wrong.
         """
         name_or_path = os.fspath(name_or_path)
-        donor = fields.get("fusion_init", "last")
-        if donor not in ("last", "next", "random"):
+        donor, generator_name = fields.get("fusion_init", "last"), fields.pop("rtd_generator", None)
+        from_scratch, new_token_id = fields.pop("from_scratch", False), fields.pop("new_token_id", None)
+        network = PretrainedAuxiliary.choose(donor, name_or_path) if fields.get("cmlm_weight") != 0 else None
+        if network is not None:
+            fields |= network.check(fields)
+        if donor not in ("last", "next", "random", "pretrained"):
             fields["fusion_init"] = "checkpoint"
-        pretrained, has_head = load_backbone(name_or_path)
-        config = CMLMCSEConfig(backbone_config=pretrained.config, **fields)
+        dropout = fields.pop("backbone_dropout", None)
+        if dropout is not None:
+            in_range("backbone_dropout", dropout, float, 0.0, 1.0)
+        pretrained, has_head = load_backbone(name_or_path, from_scratch, new_token_id)
+        generator, generator_has_head = pretrained, has_head
+        if fields.get("rtd_weight", 0) > 0:
+            if generator_name is not None:
+                generator, generator_has_head = load_backbone(generator_name, new_token_id=new_token_id)
+            if not generator_has_head:
+                raise ValueError(
+                    f"rtd_generator expects a model with a trained masked-language-model head, found none in "
+                    f"{generator_name or name_or_path}; choose another generator"
+                )
+            fields["generator_config"] = generator.config
+        if dropout is None and not has_dropout(pretrained.config):
+            logger.warning(
+                f"{name_or_path} has no dropout: in training without labels the two views of a sentence will be "
+                "identical, unless an augmentation changes one. Set backbone_dropout, to 0.1 or the like."
+            )
+        backbone = pretrained.config if dropout is None else with_dropout(pretrained.config, dropout)
+        config = CMLMCSEConfig(backbone_config=backbone, **fields)
         model = cls(config)
         model.backbone.load_state_dict(pretrained.base_model.state_dict())
-        if model.auxiliary and not has_head:
+        if model.auxiliary and not has_head and not from_scratch:
             logger.warning(
                 f"{name_or_path} has no masked-language-model head: the auxiliary network's head starts from the "
                 "word embeddings and fresh weights, and needs training before its gradient means much."
             )
         for objective in model.objectives.values():
             objective.load_backbone_weights(pretrained, has_head)
-        if config.fusion_init == "checkpoint" and model.auxiliary:
+            if isinstance(objective, ReplacedTokenDetection):
+                objective.load_generator(generator)
+        if network is not None:
+            head = None if donor == "pretrained" else load_backbone(donor, new_token_id=new_token_id)[0]
+            cast(ConditionalMLM, model.objectives["cmlm"]).load_pretrained(network, head)
+        elif config.fusion_init == "checkpoint" and model.auxiliary:
             model._load_auxiliary(donor)
         return model
 
     def _load_auxiliary(self, donor: str) -> None:
-        """Take fusion layers and head of every auxiliary objective from a saved model of this class.
+        """Take fusion layers and head of the conditional MLM from a saved model of this class.
 
         Raises:
             ValueError: the saved model has no auxiliary network, or one of another shape.
         """
         saved = type(self).from_pretrained(donor, dtype=torch.float32)
-        for name, objective in self.objectives.items():
-            if name not in saved.auxiliary or saved.config.fusion_layers != self.config.fusion_layers:
-                raise ValueError(
-                    f"fusion_init expects a checkpoint with {self.config.fusion_layers} fusion layers for {name!r}, "
-                    f"found {saved.config.fusion_layers if name in saved.auxiliary else 'none'} in {donor}; "
-                    "choose another checkpoint or set fusion_layers"
-                )
-            objective.load_trainable(saved.objectives[name])
+        objective = self.objectives.get("cmlm")
+        if objective is not None and "cmlm" not in saved.objectives:
+            raise ValueError(f"fusion_init expects a checkpoint with an auxiliary network, found none in {donor}")
+        size, found = (model.config.backbone_config.vocab_size for model in (self, saved))
+        if size != found:
+            raise ValueError(
+                f"fusion_init expects a checkpoint with the vocabulary of {size} tokens, found {found} in {donor}; "
+                "choose one trained with the same augmentation"
+            )
+        if objective is not None:
+            objective.load_trainable(saved.objectives["cmlm"])
 
     def forward(
         self,
@@ -182,7 +263,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     ) -> list[Tensor]:
         """(S,) packed tokens → the outputs of all blocks, each (S, H), the last (M, H) with a selection."""
         embedded = embed_tokens(self.backbone, tokens, packing, token_types)  # (S, H)
-        return run_blocks(blocks(self.backbone), embedded, packing, selection)
+        return run_blocks(self.backbone, embedded, packing, selection)
 
     def _pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
         """(S,) packed tokens → (B, H) sentence vectors before any head, computing what the pooling reads only."""
@@ -197,25 +278,70 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
 
     def _training_losses(self, views: dict[str, Any], masked: dict[str, Any] | None) -> ContrastiveTrainingOutput:
         """The contrastive loss of V·N packed rows plus the weighted auxiliary losses."""
+        loss, sentences, logs = self.contrast(self.sentence_vectors(views))
+        if self.objectives:
+            counts = self.auxiliary_terms([masked])
+            auxiliary, measures = self.auxiliary_loss(sentences, masked, counts)
+            loss, logs = loss + auxiliary, logs | measures
+        return ContrastiveTrainingOutput(loss=loss, logs=logs)
+
+    # The three parts of a training step; training/large_batch.py runs them on one part of a batch after another.
+
+    def sentence_vectors(self, views: dict[str, Any]) -> Tensor:
+        """V·N packed rows → (V, N, H) sentence vectors before the training head."""
         tokens = views["input_ids"]  # (S,)
         packing = Packing.from_lengths(views["lengths"], len(tokens), views["width"])
-        pooled = self._pooled(tokens, packing)  # (V·N, H)
-        projected = self.projection(pooled)  # (V·N, H)
-        by_view = projected.unflatten(0, (views["num_views"], -1))  # (V, N, H)
-        loss = CONTRASTIVE_LOSSES[self.config.contrastive_loss](by_view, self.config.temp)
+        return self._pooled(tokens, packing).unflatten(0, (views["num_views"], -1))
+
+    def contrast(self, vectors: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """(V, N, H) sentence vectors → the weighted contrastive loss, the vectors before and after the training head
+        (2, V, N, H), which condition the auxiliary objectives, and values for the log."""
+        projected = self.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
+        contrastive_loss = CONTRASTIVE_LOSSES[self.config.contrastive_loss]
+        loss = contrastive_loss(projected, self.config.temp, self.config.hard_negative_weight)
         logs = {
             "contrastive_loss": loss.detach(),
-            "alignment": alignment(by_view[:2].detach()),
-            "uniformity": uniformity(by_view[0].detach()),
+            "alignment": alignment(projected[:2].detach()),
+            "uniformity": uniformity(projected[0].detach()),
         }
+        return self.config.contrastive_weight * loss, torch.stack([vectors, projected]), logs
+
+    def auxiliary_terms(self, parts: Sequence[dict[str, Any] | None]) -> dict[str, Tensor | float]:
+        """The number of predictions of every auxiliary objective in the masked parts of a batch; with several
+        processes their mean.
+
+        Raises:
+            ValueError: a batch without masked sentences.
+        """
+        if None in parts:
+            raise ValueError(f"{', '.join(self.objectives)} expects masked sentences in the batch, found none")
+        given = [part for part in parts if part is not None]
+        return {
+            name: mean_count(sum(objective.terms(part) for part in given), self.device)
+            for name, objective in self.objectives.items()
+        }
+
+    def auxiliary_loss(
+        self, sentences: Tensor, masked: dict[str, Any] | None, counts: dict[str, Tensor | float]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What a part of a batch adds to the loss: Σ weight · (sum over the part / number of predictions of the whole
+        batch), and the same for the log.
+
+        Args:
+            sentences: (2, V, N, H) vectors of the part's sentences, before and after the training head.
+            masked: their masked sentences, of the first view or the first views.
+            counts: :meth:`auxiliary_terms` of the whole batch.
+        """
+        assert masked is not None
+        rows = sentences.flatten(1, 2)[:, : len(masked["lengths"])]  # (2, B, H)
+        loss = rows.new_zeros(())
+        logs: dict[str, Tensor] = {}
         for name, objective in self.objectives.items():
-            if masked is None:
-                raise ValueError(f"the {name} objective expects masked sentences in the batch, found none")
-            sentences = projected if self.config.cmlm_condition == "after_head" else pooled
-            auxiliary_loss, measures = objective(sentences[: len(masked["lengths"])], masked)
-            loss = loss + self._weight(name) * auxiliary_loss
-            logs |= {f"{name}_loss": auxiliary_loss.detach(), **measures}
-        return ContrastiveTrainingOutput(loss=loss, logs=logs)
+            found = objective(self.backbone, rows[1 if objective.condition == "after_head" else 0], masked)
+            loss = loss + self._weight(name) * found.total / counts[name]
+            sums = {"loss": found.total.detach(), **found.sums}
+            logs |= {f"{name}_{measure}": value / counts[name] for measure, value in sums.items()}
+        return loss, logs
 
     @torch.no_grad()
     def encode(

@@ -20,7 +20,8 @@ class MLPProjection(nn.Module):
 
 class BatchNormProjection(nn.Module):
     """Linear H→2H, BatchNorm, ReLU, Linear 2H→H, BatchNorm without affine, (B, H) → (B, H): InfoCSE's and DiffCSE's
-    training head; the linears have no bias and the statistics run over all views of all processes together."""
+    training head; the linears have no bias and the statistics run over all views of all processes together. Not in
+    training, where they are fixed, no process needs another one's rows."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -33,7 +34,21 @@ class BatchNormProjection(nn.Module):
         )
 
     def forward(self, sentences: Tensor) -> Tensor:
+        if not self.training:
+            return self.layers(sentences)  # (B, H)
         return own_rows(self.layers(gather_rows(sentences)))  # (B, H)
+
+
+class NonlinearProjection(nn.Module):
+    """Linear, ReLU, Linear, (B, H) → (B, H): the non-linear head of CLEAR (§3.1), which gives no sizes, as SimCLR
+    builds it; used in training alone."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, hidden_size))
+
+    def forward(self, sentences: Tensor) -> Tensor:
+        return self.layers(sentences)  # (B, H)
 
 
 def no_projection(hidden_size: int) -> nn.Module:
@@ -44,5 +59,6 @@ def no_projection(hidden_size: int) -> nn.Module:
 PROJECTIONS: dict[str, Callable[[int], nn.Module]] = {
     "mlp": MLPProjection,
     "batchnorm": BatchNormProjection,
+    "nonlinear": NonlinearProjection,
     "none": no_projection,
 }

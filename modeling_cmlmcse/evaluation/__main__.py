@@ -11,6 +11,8 @@ from modeling_cmlmcse.errors import InputError, command
 
 from . import TASKS, Task, choose_tasks, format_measures, format_table
 
+FULL = 0  # --whitening without a number
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose usage errors are one line."""
@@ -34,15 +36,23 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         epilog="tasks: " + "; ".join(f"{name}: {task.summary}" for name, task in TASKS.items()),
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="exported folder, checkpoint, run folder, BERT or RoBERTa")
+    parser.add_argument("model", metavar="MODEL", help="exported folder, checkpoint, run folder, plain backbone, "
+                        "or a file of word vectors (GloVe's format; .txt, .vec, .gz, .zip)")  # fmt: skip
     parser.add_argument("--tasks", default="sts", help="comma-separated, of those below (default: sts)")
     parser.add_argument("--data_dir", help="folder that holds sts/ and so on (default: from the Hub)")
     parser.add_argument("--output", type=Path, metavar="FILE.json", help="write the results there")
     parser.add_argument("--pooling", help="for models that record none: cls_before_pooler, avg, avg_top2, …")
+    parser.add_argument("--whitening", nargs="?", type=positive, const=FULL, metavar="K", help="whiten the embeddings "
+                        "(Su et al. 2021), to the K dimensions of most variance (default: all)")  # fmt: skip
+    parser.add_argument("--whitening_file", metavar="TEXT", help="sentences that the whitening is fitted on (default: "
+                        "all distinct ones of the evaluated sets)")  # fmt: skip
     parser.add_argument("--batch_size", type=positive, default=64, help="sentences in a forward pass (default: 64)")
     parser.add_argument("--max_seq_length", type=positive, help="tokens a sentence is cut to (default: the model's)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.whitening_file is not None and args.whitening is None:
+        parser.error("--whitening_file expects --whitening, found none; add it")
+    return args
 
 
 def check_output(output: Path | None) -> None:
@@ -112,6 +122,11 @@ def main(argv: list[str] | None = None) -> None:
     settings = {**encoder.settings, "data": args.data_dir or "Hub"}
     results: dict[str, Any] = {"model": args.model, "settings": settings}
     encode = EncodeOnce(encoder)
+    if args.whitening is not None:
+        from .whitening import whiten
+
+        whitened, said = whiten(encode, data, args.whitening or None, args.whitening_file)
+        encode, results["settings"] = EncodeOnce(whitened), settings | said
     for name in data:
         results |= tasks[name].run(encode, data[name])
     report(results)
@@ -125,7 +140,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def report(results: dict[str, Any]) -> None:
     """Print the tables and the settings."""
-    table = format_table({results["model"]: results}) if "sts" in results else ""
+    name = results["model"] + (" + whitening" if "whitening" in results["settings"] else "")
+    table = format_table({name: results}) if "sts" in results else ""
     settings = "Settings: " + ", ".join(f"{name} {value}" for name, value in results["settings"].items())
     print("\n\n".join(block for block in (table, format_measures(results), settings) if block))
 

@@ -12,6 +12,8 @@ from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY, CMLMCSEConfig
 from modeling_cmlmcse.errors import InputError
 from modeling_cmlmcse.pooling import POOLINGS
 
+from .word_vectors import WordVectors, is_word_vectors, load_word_vectors
+
 if TYPE_CHECKING:
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
@@ -41,8 +43,29 @@ def load_encoder(
     batch_size: int = 64,
     device: str | None = None,
     show_progress_bar: bool = True,
+) -> Encoder | WordVectors:
+    """Load a model as :func:`load_model_encoder` does, or a text file of word vectors.
+
+    Raises:
+        InputError: as there; a file of something else; an argument for models with layers.
+    """
+    if not is_word_vectors(name_or_path):
+        return load_model_encoder(name_or_path, pooling, max_seq_length, batch_size, device, show_progress_bar)
+    if pooling is not None or max_seq_length is not None:
+        option = "--max_seq_length" if pooling is None else "--pooling"
+        raise InputError(f"{option} expects a model with layers, found word vectors in {name_or_path}; drop it")
+    return load_word_vectors(name_or_path)
+
+
+def load_model_encoder(
+    name_or_path: str,
+    pooling: str | None = None,
+    max_seq_length: int | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    show_progress_bar: bool = True,
 ) -> Encoder:
-    """Load an exported folder, a training checkpoint, a run's output folder, or a plain BERT or RoBERTa.
+    """Load an exported folder, a training checkpoint, a run's output folder, or a plain backbone.
 
     Args:
         name_or_path: a folder or a Hub name.
@@ -208,7 +231,9 @@ def _load_model(source: str, ours: bool, pooling: str) -> "CMLMCSEForSentenceEmb
     try:
         if ours:
             return Model.from_pretrained(source).eval()
-        return Model.from_backbone(source, cmlm_weight=0.0, projection="none", pooling=pooling).eval()
+        return Model.from_backbone(
+            source, cmlm_weight=0.0, projection="none", pooling=pooling, backbone_dropout=0.0
+        ).eval()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{source}: the model cannot be loaded: {_reason(error)}") from error
 

@@ -5,7 +5,7 @@ pure function of (seed, epoch, row), so that a resumed run, any number of worker
 the same. The sampler carries the epoch in the key it hands out: key = epoch · rows + row.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import datasets
@@ -14,33 +14,45 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InputError
 from ..packing import pack_sequences
-from .augmentation import AUGMENTATIONS, Tokens
+from .augmentation import Tokens, build_augmentation, no_augmentation
 from .masking import MaskedTokens, Masking, mask_tokens
+from .shuffle import permuted
+from .text import BLOCK_ROWS
 
 
 class Example(NamedTuple):
-    """One tokenised sentence, special tokens included, and where in training it is seen."""
+    """One tokenised sentence, special tokens included, and where in training it is seen; of a labelled row also its
+    `others`, the positive and, if there is one, the hard negative (supervised SimCSE, §4)."""
 
     tokens: list[int]
     epoch: int
     row: int
+    others: Sequence[list[int]] = ()
+
+    def text(self, view: int) -> list[int]:
+        """The tokens that a view is made from: the same for all of them, but for a labelled row."""
+        return self.others[view - 1] if self.others and view > 0 else self.tokens
 
 
 def tokenize_sentences(
     sentences: datasets.Dataset | datasets.IterableDataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int
 ) -> datasets.Dataset | datasets.IterableDataset:
-    """Column "text" → column "input_ids", cut to `max_seq_length` tokens; cached by `datasets`."""
+    """Column "text" → column "input_ids", cut to `max_seq_length` tokens; cached by `datasets`. Of labelled rows the
+    columns "positive" and "negative" become one, "others"."""
+    columns = list(sentences.features or ["text"])
 
-    def tokenize(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
-        tokens = tokenizer(batch["text"], truncation=True, max_length=max_seq_length, return_attention_mask=False)
-        return {"input_ids": tokens["input_ids"]}
+    def tokenize(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
+        tokens, *others = (
+            tokenizer(batch[name], truncation=True, max_length=max_seq_length, return_attention_mask=False)["input_ids"]
+            for name in columns
+        )
+        return {"input_ids": tokens} | ({"others": list(zip(*others, strict=True))} if others else {})
 
-    columns = ["text"]
     if isinstance(sentences, datasets.IterableDataset):
         return sentences.map(tokenize, batched=True, remove_columns=columns)
-    return sentences.map(tokenize, batched=True, remove_columns=columns, desc="Tokenising")
+    blocks = {"batch_size": BLOCK_ROWS, "writer_batch_size": BLOCK_ROWS}
+    return sentences.map(tokenize, batched=True, remove_columns=columns, desc="Tokenising", **blocks)
 
 
 class TrainingSentences(Dataset[Example]):
@@ -58,8 +70,10 @@ class TrainingSentences(Dataset[Example]):
     def __getitems__(self, keys: list[int]) -> list[Example]:
         """A whole batch in one read, as PyTorch's loader asks for it."""
         places = [divmod(key, len(self)) for key in keys]
-        tokens = self.table[[row for _, row in places]]["input_ids"].to_pylist()
-        return [Example(sentence, epoch, row) for sentence, (epoch, row) in zip(tokens, places, strict=True)]
+        rows = self.table[[row for _, row in places]]
+        tokens = rows["input_ids"].to_pylist()
+        others = rows["others"].to_pylist() if "others" in rows.column_names else [()] * len(keys)
+        return [Example(tokens[i], epoch, row, others[i]) for i, (epoch, row) in enumerate(places)]
 
 
 class EpochSampler(Sampler[int]):
@@ -76,8 +90,8 @@ class EpochSampler(Sampler[int]):
         return self.rows
 
     def __iter__(self) -> Iterator[int]:
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.rows)
-        yield from (order + self.epoch * self.rows).tolist()
+        for rows in permuted(self.rows, self.seed, self.epoch):
+            yield from (rows + self.epoch * self.rows).tolist()
 
 
 def with_row(example: dict[str, Any], row: int) -> dict[str, Any]:
@@ -90,7 +104,10 @@ class StreamedSentences(IterableDataset[Example]):
 
     def __init__(self, tokenized: datasets.IterableDataset, seed: int, buffer_size: int = 10_000) -> None:
         # 10,000 sentences of 32 tokens are a few MB, and 150 batches of mixing.
-        self.stream = tokenized.map(with_row, with_indices=True).shuffle(seed=seed, buffer_size=buffer_size)
+        numbered = tokenized.map(with_row, with_indices=True)
+        # One source has nothing to interleave, and datasets' threads for that cost as much as tokenising.
+        sources = {"max_buffer_input_shards": 1} if tokenized.num_shards == 1 else {}
+        self.stream = numbered.shuffle(seed=seed, buffer_size=buffer_size, **sources)
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -100,7 +117,7 @@ class StreamedSentences(IterableDataset[Example]):
 
     def __iter__(self) -> Iterator[Example]:
         for example in self.stream:
-            yield Example(example["input_ids"], self.epoch, example["row"])
+            yield Example(example["input_ids"], self.epoch, example["row"], example.get("others", ()))
 
 
 class ViewCollator:
@@ -111,14 +128,16 @@ class ViewCollator:
         seed: of everything drawn at random here.
         masking: how the conditional MLM masks; None for no `masked` part (SimCSE).
         masked_views: how many views get their own masked sentence.
-        augmentation: name in `AUGMENTATIONS`, applied to the second view, the first being the sentence itself.
+        augmentation: names in `AUGMENTATIONS` joined by +, applied to the second view, the first being the sentence
+            itself; to each of the two, with draws of its own, where `augment_both` (CLEAR). A hard negative stays.
+        synonyms: file that the augmentation `substitute` reads.
         limit: the most tokens of an augmented sentence.
+        mini_batch_size: the most sentences to be in memory at a time; a larger batch comes as `parts`, each with
+            `views` and `masked` of its own (see large_batch.py). None: the batch in one piece.
 
     Raises:
-        InputError: an unknown augmentation.
+        InputError: an unknown augmentation, or one that lacks [DEL] or synonyms.
     """
-
-    num_views = 2
 
     def __init__(
         self,
@@ -128,22 +147,33 @@ class ViewCollator:
         masked_views: int = 2,
         augmentation: str = "none",
         limit: int = 512,
+        mini_batch_size: int | None = None,
+        augment_both: bool = False,
+        synonyms: str | None = None,
     ) -> None:
-        if augmentation not in AUGMENTATIONS:
-            raise InputError(
-                f"augmentation must be one of {', '.join(AUGMENTATIONS)}, found {augmentation!r}; choose one of them"
-            )
         self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
-        self.augment = AUGMENTATIONS[augmentation]
+        self.mini_batch_size = mini_batch_size
+        self.augment = build_augmentation(augmentation, tokenizer, synonyms)
+        self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
+        self._philox = np.random.Philox(key=seed)
+        self._generator, self._start = np.random.Generator(self._philox), self._philox.state
 
     def __call__(self, examples: list[Example]) -> dict[str, Any]:
-        views = [self._view(example, view) for view in range(self.num_views) for example in examples]
-        batch: dict[str, Any] = {"views": {**pack_sequences(views), "num_views": self.num_views}}
+        size = self.mini_batch_size or len(examples)
+        if size >= len(examples):
+            return self._batch(examples)
+        return {"parts": [self._batch(examples[start : start + size]) for start in range(0, len(examples), size)]}
+
+    def _batch(self, examples: list[Example]) -> dict[str, Any]:
+        """A batch, or a part of one, in one piece."""
+        num_views = max(2, 1 + len(examples[0].others))
+        views = [self._view(example, view) for view in range(num_views) for example in examples]
+        batch: dict[str, Any] = {"views": {**pack_sequences(views), "num_views": num_views}}
         if self.masking is not None:
             batch["masked"] = pack_masked(
                 [
-                    mask_tokens(np.asarray(example.tokens), self.masking, self._rng(example, view, "mask"))
+                    mask_tokens(np.asarray(example.text(view)), self.masking, self._rng(example, view, "mask"))
                     for view in range(self.masked_views)
                     for example in examples
                 ]
@@ -151,16 +181,19 @@ class ViewCollator:
         return batch
 
     def _rng(self, example: Example, view: int, purpose: str) -> np.random.Generator:
-        """A generator that depends on (seed, epoch, row), the view and the purpose alone."""
-        counter = [0, example.epoch, example.row, 2 * view + (purpose == "mask")]  # [0] is what drawing advances
-        return np.random.Generator(np.random.Philox(key=self.seed, counter=counter))
+        """A generator that depends on (seed, epoch, row), the view and the purpose alone, until the next is asked for:
+        it is one and the same, set back, for making one takes longer than masking a sentence."""
+        counter = self._start["state"]["counter"]
+        counter[:] = 0, example.epoch, example.row, 2 * view + (purpose == "mask")  # [0] is what drawing advances
+        self._philox.state = self._start
+        return self._generator
 
     def _view(self, example: Example, view: int) -> list[int]:
         """The tokens of one view of a sentence; special tokens at its ends are never touched."""
-        if view == 0:
-            return example.tokens
+        if view not in self.augmented or self.augment is no_augmentation:
+            return example.text(view)
         return augment_inside(
-            example.tokens, self.special, lambda body: self.augment(body, self._rng(example, view, "augment"))
+            example.text(view), self.special, lambda body: self.augment(body, self._rng(example, view, "augment"))
         )[: self.limit]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..card import model_card
+from ..distributed import leave
 from ..evaluation import Task, choose_tasks, format_measures, format_table
 from ..evaluation.encoders import load_encoder
 from ..evaluation.sts import EncodeOnce
@@ -17,6 +18,7 @@ from .build import PACKAGE, resolve
 from .dev import DevSet
 from .plots import plot_cosine_by_gold, plot_dev_score, plot_losses
 from .records import run_record, write_records
+from .sharding import whole_model
 from .text import fingerprint
 from .trainer import ContrastiveTrainer
 
@@ -34,8 +36,14 @@ def finish_run(
     final_tasks: FinalTasks,
     measured: dict[str, Any],
 ) -> None:
-    """Export, evaluate the export, and write run.json, results.json, plots/ and the card."""
-    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    """Export, evaluate the export, and write run.json, results.json, plots/ and the card.
+
+    Every process must call this; the first one does it.
+    """
+    model, tokenizer, tokens = whole_model(trainer), trainer.processing_class, trainer.add_up_tokens()
+    leave()
+    if model is None:
+        return
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     shutil.rmtree(folder / "export", ignore_errors=True)  # of this run, before it was resumed
     exported = export(model, tokenizer, folder / "export")
@@ -54,7 +62,7 @@ def finish_run(
     results |= final_results(encode, final_tasks)
     measured |= {
         "steps": trainer.state.global_step,
-        "tokens": trainer.state.num_input_tokens_seen,
+        "tokens": tokens,
         "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
         "train_data": text_fingerprint(data_args.train_file),
         "log": history,

@@ -1,19 +1,16 @@
 """Where training sentences come from: text, tables, a Wikipedia dump or a Hub dataset, one sentence a row."""
 
-import bz2
 import codecs
 import contextlib
 import glob
-import gzip
 import hashlib
-import io
+import itertools
 import json
-import lzma
 import os
 import re
-import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, TypeAlias
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import datasets
 import pandas
@@ -24,17 +21,19 @@ from pyarrow import parquet
 
 from ..errors import InputError
 from . import wikipedia
+from .lines import CHUNK, check_utf8, read_documents, read_lines, readable, split_compression
 
-FEATURES = Features({"text": Value("string")})
+STRING = Value("string")
+FEATURES = Features({"text": STRING})
 FORMATS = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 KNOWN = ".txt, .csv, .tsv, .json, .jsonl (also .gz, .bz2, .xz, .zst), .parquet, .xml.bz2 (a Wikipedia dump)"
-CHUNK = 1 << 20  # bytes read at a time
 HEAD_ROWS = 1000  # rows looked at to learn what a table's columns hold
+BLOCK_ROWS = 10_000  # rows in a block of the cache: opening it visits each block, so few of them; some MB of memory
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")
 _READERS = ("text", "csv", "json", "pandas", "parquet", "arrow", "xml", "webdataset", "generator")  # of datasets
-_CORRUPT = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, OSError)
 
 Sentences: TypeAlias = Dataset | IterableDataset
+Columns: TypeAlias = Mapping[str, str | None]  # what the columns become, "text" and others, → their names in the source
 
 
 def load_sentences(
@@ -44,23 +43,34 @@ def load_sentences(
     cache_dir: str | None = None,
     split: str = "train",
     data_files: str | None = None,
+    positive_column: str | None = None,
+    negative_column: str | None = None,
+    documents: bool = False,
 ) -> Sentences:
     """Return the non-empty rows of a file, or of the `split` of a Hub dataset, as a dataset of one column, "text".
+
+    With `documents` a row of a text file or a dump is a document, its sentences on a line each; a row of anything else
+    is one anyway.
+
+    Rows with labels, of a table, also have the columns "positive" and "negative" where these are named; they are kept
+    where all of their texts are there.
 
     Raises:
         InputError: the source is missing, unreadable, empty, not UTF-8 or malformed, or has no such column.
     """
     kind = source_kind(train_file)
-    if kind in ("text", "wikipedia") and text_column not in (None, "text"):
-        raise _no_column(train_file, f"column {text_column!r}", ["text"])
+    labels = {"positive": positive_column, "negative": negative_column}
+    columns = {"text": text_column} | {name: column for name, column in labels.items() if column is not None}
+    if kind in ("text", "wikipedia"):
+        _choose_columns(train_file, ["text"], ["text"], columns)
     try:
         with _quiet():
             if kind in ("text", "wikipedia"):
-                sentences = _generated(kind, train_file, streaming, cache_dir)
+                sentences = _generated(kind, train_file, streaming, cache_dir, documents)
             elif kind == "hub":
-                sentences = _from_hub(train_file, text_column, streaming, cache_dir, split, data_files)
+                sentences = _from_hub(train_file, columns, streaming, cache_dir, split, data_files)
             else:
-                sentences = _from_table(kind, train_file, text_column, streaming, cache_dir)
+                sentences = _from_table(kind, train_file, columns, streaming, cache_dir)
             first = next(iter(sentences.take(1)), None)
     except InputError:
         raise
@@ -89,7 +99,7 @@ def source_kind(path: str) -> str:
         InputError: it is neither a readable, non-empty file of a known suffix nor a dataset's id.
     """
     name = os.path.basename(path).lower()
-    stem, compression = _stem(name)
+    stem, compression = split_compression(name)
     kind = FORMATS.get(os.path.splitext(stem)[1])
     if kind == "parquet" and compression:
         kind = None
@@ -108,94 +118,11 @@ def source_kind(path: str) -> str:
     return kind
 
 
-def _stem(name: str) -> tuple[str, str]:
-    """Split a compression's suffix off a file name."""
-    stem, suffix = os.path.splitext(name)
-    return (stem, suffix) if suffix.lower() in (".gz", ".bz2", ".xz", ".zst") else (name, "")
-
-
-def _open(path: str) -> BinaryIO:
-    """Open a file, decompressed if its suffix says so."""
-    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, "": open}
-    suffix = _stem(path)[1].lower()
-    if suffix == ".zst":
+def read_articles(path: str) -> Iterator[list[str]]:
+    """Yield the sentences of each article of a Wikipedia dump, with its errors as InputErrors."""
+    with readable(path) as file:
         try:
-            import zstandard
-        except ImportError:
-            raise InputError(f"{path}: .zst needs a decoder, which was not found; pip install zstandard") from None
-        return io.BufferedReader(zstandard.open(path, "rb"))
-    return openers[suffix](path, "rb")
-
-
-@contextlib.contextmanager
-def _readable(path: str) -> Iterator[BinaryIO]:
-    """Open a file so that a truncated or corrupt one raises an InputError."""
-    try:
-        with _open(path) as file:
-            yield file
-    except InputError:
-        raise
-    except Exception as error:
-        if not isinstance(error, _CORRUPT) and type(error).__name__ != "ZstdError":
-            raise
-        detail = str(error) or type(error).__name__
-        raise InputError(
-            f"{path}: expected a whole, readable file, found it truncated or corrupt ({detail}); fetch it again"
-        ) from error
-
-
-def _not_utf8(path: str, offset: int, byte: int) -> InputError:
-    """Return the error for a byte which is not UTF-8."""
-    return InputError(
-        f"{path}: expected UTF-8 text, found byte 0x{byte:02x} at offset {offset}; convert it, as in "
-        "`iconv -f latin1 -t utf-8`"
-    )
-
-
-def check_utf8(path: str) -> None:
-    """Read a file in chunks to see that it is whole and UTF-8.
-
-    Raises:
-        InputError: it is corrupt, or not UTF-8 (names the byte's offset in the decompressed text).
-    """
-    decoder, done = codecs.getincrementaldecoder("utf-8")(), 0
-    with _readable(path) as file:
-        while True:
-            chunk = file.read(CHUNK)
-            pending = len(decoder.getstate()[0])
-            try:
-                decoder.decode(chunk, final=not chunk)
-            except UnicodeDecodeError as error:
-                raise _not_utf8(path, done - pending + error.start, error.object[error.start]) from None
-            done += len(chunk)
-            if not chunk:
-                return
-
-
-def read_lines(path: str) -> Iterator[str]:
-    """Yield the non-blank lines of a text file: a line ends at a line feed only, its carriage return is dropped.
-
-    Raises:
-        InputError: the file is corrupt or not UTF-8.
-    """
-    offset = 0
-    with _readable(path) as file:
-        for raw in file:
-            start = len(codecs.BOM_UTF8) if offset == 0 and raw.startswith(codecs.BOM_UTF8) else 0
-            try:
-                line = raw[start:].decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise _not_utf8(path, offset + start + error.start, error.object[error.start]) from None
-            offset += len(raw)
-            if line.strip():
-                yield line
-
-
-def _read_dump(path: str) -> Iterator[str]:
-    """Yield the sentences of a Wikipedia dump, with its errors as InputErrors."""
-    with _readable(path) as file:
-        try:
-            yield from wikipedia.read_dump(file)
+            yield from wikipedia.read_articles(file)
         except (SyntaxError, ValueError, AttributeError) as error:  # ElementTree's ParseError is a SyntaxError
             if isinstance(error, InputError):
                 raise
@@ -204,47 +131,67 @@ def _read_dump(path: str) -> Iterator[str]:
             ) from error
 
 
-def _rows(kind: str, path: str, version: int, sha256: str) -> Iterator[dict[str, str]]:
-    """Yield a generated dataset's rows; `version` and `sha256` only make the cache's key."""
-    for text in read_lines(path) if kind == "text" else _read_dump(path):
+def _state(path: str) -> dict[str, str | int]:
+    """Return what tells a file's content from an earlier one without reading it: place, size and time of change."""
+    status = os.stat(path)
+    return {"path": os.path.abspath(path), "bytes": status.st_size, "changed_ns": status.st_mtime_ns}
+
+
+def _check_once(path: str, cache_dir: str | None) -> None:
+    """Check a file's bytes, unless the cache says that they were found good: a start does not read the whole file."""
+    key = hashlib.sha256(json.dumps(_state(path)).encode()).hexdigest()
+    mark = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "cmlmcse-checked" / key
+    if not mark.exists():
+        check_utf8(path)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+def _rows(kind: str, path: str, version: int, documents: bool = False, **state: int) -> Iterator[dict[str, str]]:
+    """Yield a generated dataset's rows; `version` and `state` only make the cache's key."""
+    texts: Iterator[str]
+    if documents:
+        texts = map("\n".join, read_documents(path) if kind == "text" else filter(None, read_articles(path)))
+    else:
+        texts = read_lines(path) if kind == "text" else itertools.chain.from_iterable(read_articles(path))
+    for text in texts:
         yield {"text": text}
 
 
-def _generated(kind: str, path: str, streaming: bool, cache_dir: str | None) -> Sentences:
-    """Return the dataset of a text file or a dump, cached by the file's content."""
-    arguments = {"kind": kind, "path": os.path.abspath(path), "version": wikipedia.VERSION}
+def _generated(kind: str, path: str, streaming: bool, cache_dir: str | None, documents: bool) -> Sentences:
+    """Return the dataset of a text file or a dump, cached by the file's place, size and time of change."""
+    arguments = {"kind": kind, "version": wikipedia.VERSION, "documents": documents, **_state(path)}
     if streaming:
-        return IterableDataset.from_generator(_rows, features=FEATURES, gen_kwargs=arguments | {"sha256": ""})
-    arguments["sha256"] = fingerprint(path)["sha256"]
-    return Dataset.from_generator(_rows, features=FEATURES, cache_dir=cache_dir, gen_kwargs=arguments)
+        return IterableDataset.from_generator(_rows, features=FEATURES, gen_kwargs=arguments)
+    return Dataset.from_generator(
+        _rows, features=FEATURES, cache_dir=cache_dir, gen_kwargs=arguments, writer_batch_size=BLOCK_ROWS
+    )
 
 
-def _from_table(kind: str, path: str, text_column: str | None, streaming: bool, cache_dir: str | None) -> Sentences:
+def _from_table(kind: str, path: str, columns: Columns, streaming: bool, cache_dir: str | None) -> Sentences:
     """Return the dataset of a .csv, .tsv, .json, .jsonl or .parquet file through datasets' own reader."""
     options: dict[str, Any] = {}
     if kind != "parquet":
-        check_utf8(path)
+        _check_once(path, cache_dir)
     if kind in ("csv", "tsv"):
         options, strings = _csv_options(kind, path)
-        column: str | None = _choose_column(path, list(options["features"]), strings, text_column)
+        columns = _choose_columns(path, list(options["features"]), strings, columns)
     elif kind == "parquet":
-        column = _parquet_column(path, text_column)
-        options["columns"] = [column]
-    else:
-        column = text_column
+        columns = _parquet_columns(path, columns)
+        options["columns"] = list(dict.fromkeys(columns.values()))
     name = "csv" if kind == "tsv" else kind
     file = glob.escape(os.path.abspath(path))  # datasets reads a name as a pattern
     rows = datasets.load_dataset(
         name, data_files=file, split="train", streaming=streaming, cache_dir=cache_dir, **options
     )
-    return _one_column(rows, path, column)
+    return _only_columns(rows, path, columns)
 
 
 def _csv_options(kind: str, path: str) -> tuple[dict[str, Any], list[str]]:
     """Return the reader's options, every column a string, and the names of the columns that hold strings."""
     options = {"sep": "\t", "quoting": 3} if kind == "tsv" else {"sep": ",", "quoting": 0}  # no quoting in .tsv
     options |= {"keep_default_na": False}  # "NA" and "null" are words
-    with _readable(path) as file:
+    with readable(path) as file:
         head = pandas.read_csv(file, encoding="utf-8-sig", nrows=HEAD_ROWS, **options)
     if not isinstance(head.index, pandas.RangeIndex):
         raise _malformed(kind, path, "rows have more fields than the header; put quotes round text with commas")
@@ -253,11 +200,11 @@ def _csv_options(kind: str, path: str) -> tuple[dict[str, Any], list[str]]:
     return options | {"features": Features(dict.fromkeys(names, Value("string")))}, strings
 
 
-def _parquet_column(path: str, text_column: str | None) -> str:
-    """Return the text column of a .parquet file by its schema."""
+def _parquet_columns(path: str, columns: Columns) -> dict[str, str]:
+    """Return the columns of a .parquet file by its schema."""
     schema = parquet.read_schema(path)
     types = Features.from_arrow_schema(schema)
-    return _choose_column(path, list(types), [name for name in types if _is_string(types[name])], text_column)
+    return _choose_columns(path, list(types), [name for name in types if _is_string(types[name])], columns)
 
 
 def _is_string(feature: object) -> bool:
@@ -290,9 +237,9 @@ def _malformed(kind: str, path: str, detail: object) -> InputError:
 
 def _bad_json_line(path: str) -> str:
     """Return the line of the first row of a JSON Lines file (or in a JSON list) that is not JSON, and why."""
-    with _readable(path) as file:
+    with readable(path) as file:
         whole = file.read(1 << 10).lstrip(codecs.BOM_UTF8).lstrip().startswith(b"[")
-    with _readable(path) as file:
+    with readable(path) as file:
         for number, line in enumerate([file.read()] if whole else file, start=1):
             try:
                 json.loads(line.decode("utf-8-sig") or "null") if line.strip() else None
@@ -303,14 +250,14 @@ def _bad_json_line(path: str) -> str:
 
 
 def _from_hub(
-    dataset: str, text_column: str | None, streaming: bool, cache_dir: str | None, split: str, data_files: str | None
+    dataset: str, columns: Columns, streaming: bool, cache_dir: str | None, split: str, data_files: str | None
 ) -> Sentences:
     """Return a split of a Hub dataset, or of one file in it."""
     try:
         rows = datasets.load_dataset(
             dataset, data_files=data_files, split=split, streaming=streaming, cache_dir=cache_dir
         )
-        return _one_column(rows, dataset, text_column)
+        return _only_columns(rows, dataset, columns)
     except InputError:
         raise
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
@@ -321,26 +268,25 @@ def _from_hub(
         ) from error
 
 
-def _choose_column(source: str, names: list[str], strings: list[str], wanted: str | None) -> str:
-    """Return the wanted column, else "text", else the only column of strings."""
-    if wanted is not None:
-        if wanted not in names:
-            raise _no_column(source, f"column {wanted!r}", names)
-        return wanted
-    if "text" in names:
-        return "text"
-    if len(strings) != 1:
-        raise _no_column(source, 'a column "text" or a single column of strings', names)
-    return strings[0]
+def _choose_columns(source: str, names: list[str], strings: list[str], columns: Columns) -> dict[str, str]:
+    """Return the wanted columns; for the text "text", else the only column of strings, if none is named."""
+    chosen = {}
+    for use, wanted in columns.items():
+        if wanted is None and "text" not in names and len(strings) != 1:
+            raise _no_column(source, 'a column "text" or a single column of strings', names, use)
+        if wanted is not None and wanted not in names:
+            raise _no_column(source, f"column {wanted!r}", names, use)
+        chosen[use] = wanted or ("text" if "text" in names else strings[0])
+    return chosen
 
 
-def _no_column(source: str, expected: str, names: list[str]) -> InputError:
+def _no_column(source: str, expected: str, names: list[str], use: str) -> InputError:
     """Return the error for a column which is not there."""
-    return InputError(f"{source}: expected {expected}, found the columns {', '.join(names)}; set text_column")
+    return InputError(f"{source}: expected {expected}, found the columns {', '.join(names)}; set {use}_column")
 
 
-def _one_column(rows: Sentences, source: str, wanted: str | None) -> Sentences:
-    """Return the text column alone, without rows that are null or blank."""
+def _only_columns(rows: Sentences, source: str, columns: Columns) -> Sentences:
+    """Return the wanted columns alone, without rows that are null or blank in one of them."""
     features = rows.features
     if features is None:  # a stream that has not been looked at
         head = list(rows.take(HEAD_ROWS // 10))
@@ -348,18 +294,22 @@ def _one_column(rows: Sentences, source: str, wanted: str | None) -> Sentences:
         strings = [name for name in names if any(isinstance(row.get(name), str) for row in head)]
     else:
         names, strings = list(features), [name for name in features if _is_string(features[name])]
-    column = _choose_column(source, names, strings, wanted)
-    if column not in strings:
-        raise InputError(f"{source}: expected text in column {column!r}, found another type; set text_column")
-    options = {} if isinstance(rows, IterableDataset) else {"desc": "Dropping blank rows"}
-    return rows.map(
-        _clean, batched=True, remove_columns=names, features=FEATURES, fn_kwargs={"column": column}, **options
-    )
+    chosen = _choose_columns(source, names, strings, columns)
+    for use, column in chosen.items():
+        if column not in strings:
+            raise InputError(f"{source}: expected text in column {column!r}, found another type; set {use}_column")
+    features = Features(dict.fromkeys(chosen, STRING))
+    options: dict[str, Any] = {"remove_columns": names, "features": features, "fn_kwargs": {"columns": chosen}}
+    if isinstance(rows, Dataset):
+        options |= {"batch_size": BLOCK_ROWS, "writer_batch_size": BLOCK_ROWS, "desc": "Dropping blank rows"}
+    return rows.map(_clean, batched=True, **options)
 
 
-def _clean(batch: dict[str, list[str | None]], column: str) -> dict[str, list[str]]:
-    """Keep the rows of a batch that have text, without line ends at their end."""
-    return {"text": [text.rstrip("\r\n") for text in batch[column] if text and text.strip()]}
+def _clean(batch: dict[str, list[str | None]], columns: dict[str, str]) -> dict[str, list[str]]:
+    """Keep the rows of a batch that have text in each column, without line ends at their end."""
+    rows = zip(*(batch[column] for column in columns.values()), strict=True)
+    whole = [[text.rstrip("\r\n") for text in row] for row in rows if all(text and text.strip() for text in row)]
+    return {use: [row[place] for row in whole] for place, use in enumerate(columns)}
 
 
 @contextlib.contextmanager

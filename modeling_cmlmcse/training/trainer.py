@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from ..backbone import blocks
+from ..distributed import average_gradients, from_first_process, processes, rank, sums_over_processes
 from ..errors import InputError
 from .data import EpochSampler, TrainingSentences
+from .large_batch import backward_in_parts
+from .sharding import ShardedModel
 
 TRAINER_STATE_NAME = "trainer_state.json"
 Encode = Callable[[list[str]], NDArray[np.float32]]
@@ -37,10 +40,12 @@ class TrainingWindow:
         self.tokens += tokens
 
     def averages(self) -> dict[str, float]:
-        """The means over the batches, and real tokens a second (of both views, on this process)."""
+        """The means over the batches of all processes, and their real tokens of all views a second."""
         seconds = time.perf_counter() - self.start
-        means = {name: float(total) / self.batches for name, total in self.sums.items()}
-        return {**means, "tokens_per_second": round(self.tokens / seconds, 1)}
+        sums = sums_over_processes({name: float(total) for name, total in self.sums.items()} | {"tokens": self.tokens})
+        tokens = sums.pop("tokens")
+        means = {name: total / (self.batches * processes()) for name, total in sums.items()}
+        return {**means, "tokens_per_second": round(tokens / seconds, 1)}
 
 
 class ContrastiveTrainer(Trainer):
@@ -48,15 +53,26 @@ class ContrastiveTrainer(Trainer):
 
     Args:
         dev_score: scores an `encode` function, higher is better; None where there is no development set.
+
+    Raises:
+        InputError: `mini_batch_size` with sharded weights.
     """
 
     def __init__(self, *, dev_score: Callable[[Encode], float] | None = None, **kwargs: Any) -> None:
         self.dev_score = dev_score
         self.sampler: EpochSampler | None = None
         # Trainer insists on an evaluation dataset; what it is evaluated on stands behind `dev_score`.
-        super().__init__(eval_dataset=[] if dev_score else None, **kwargs)
+        kwargs.setdefault("eval_dataset", [] if dev_score else None)
+        super().__init__(**kwargs)
+        if getattr(self.args, "mini_batch_size", None) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
         self.window = TrainingWindow()
+        self.tokens_seen = 0  # on this process, since they were last added up
+        if processes() > 1:
+            set_seed(self.args.seed + rank())  # each process draws a dropout of its own
         self.add_callback(EpochOfSampler(self))
+        if self.is_fsdp_enabled:
+            self.add_callback(ShardedModel(self))
         if self.pop_callback(ProgressCallback):
             self.add_callback(DevScoreProgress)
 
@@ -68,11 +84,44 @@ class ContrastiveTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The loss of one batch; a mean over its own rows, so gradient accumulation averages batches."""
-        output = model(**inputs)
-        tokens = inputs["views"]["input_ids"].numel()
-        self.state.num_input_tokens_seen += tokens  # real tokens of all views on this process
-        self.window.add(output.logs, tokens)
+        with self.accelerator.autocast():  # Accelerate does it for DDP, but not for FSDP 2
+            output = model(**inputs)
+        self._count(output.logs, inputs)
         return (output.loss, output) if return_outputs else output.loss
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Forward and backward of one batch; of a batch in parts (`mini_batch_size`), part by part."""
+        if "parts" not in inputs:
+            return super().training_step(model, inputs, num_items_in_batch)
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        plain = self.accelerator.unwrap_model(model)  # whose backward passes synchronise nothing
+        steps = self.current_gradient_accumulation_steps
+        loss, logs = backward_in_parts(
+            plain, inputs["parts"], lambda loss: self.accelerator.backward(loss / steps), self.accelerator.autocast
+        )
+        if self.accelerator.sync_gradients and self.accelerator.num_processes > 1:
+            average_gradients(plain.parameters())
+        self._count(logs, inputs)
+        return loss / steps
+
+    def _count(self, logs: dict[str, Tensor], inputs: dict[str, Any]) -> None:
+        """Note what a batch reported, and its real tokens of all views on this process."""
+        tokens = count_tokens(inputs)
+        self.tokens_seen += tokens
+        self.window.add(logs, tokens)
+
+    def add_up_tokens(self) -> int:
+        """The real tokens of all views that all processes have trained on; every process must call this."""
+        self.state.num_input_tokens_seen += int(sums_over_processes({"tokens": self.tokens_seen})["tokens"])
+        self.tokens_seen = 0
+        return self.state.num_input_tokens_seen
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self.add_up_tokens()
+        super()._save_checkpoint(model, trial)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the window's averages to a training log line, and stop at a loss that is no number."""
@@ -86,29 +135,31 @@ class ContrastiveTrainer(Trainer):
             )
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """The development score, as `eval_dev_score`."""
-        if self.dev_score is None:
+        """What the development set says (:meth:`dev_metrics`)."""
+        if self.eval_dataset is None:
             return {}
         start = time.perf_counter()
-        model = self.accelerator.unwrap_model(self.model)
-
-        def encode(sentences: list[str]) -> NDArray[np.float32]:
-            return model.encode(sentences, self.processing_class, batch_size=128)
-
-        score = self.dev_score(encode)
-        metrics = {
-            f"{metric_key_prefix}_dev_score": score,
-            f"{metric_key_prefix}_runtime": round(time.perf_counter() - start, 3),
-        }
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_metrics().items()}
+        metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
         self.window.start += time.perf_counter() - start  # scoring is not training time
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def dev_metrics(self) -> dict[str, float]:
+        """The development score, as `dev_score`; all processes score, and agree on what the first one found."""
+        assert self.dev_score is not None
+        model = self.accelerator.unwrap_model(self.model)
+
+        def encode(sentences: list[str]) -> NDArray[np.float32]:
+            return model.encode(sentences, self.processing_class, batch_size=128)
+
+        return {"dev_score": from_first_process(self.dev_score(encode))}
+
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """6 · tokens · weights of the encoder's blocks, forward and backward of one batch."""
         layers = blocks(self.accelerator.unwrap_model(self.model).backbone)
-        return 6 * inputs["views"]["input_ids"].numel() * sum(weight.numel() for weight in layers.parameters())
+        return 6 * count_tokens(inputs) * sum(weight.numel() for weight in layers.parameters())
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -118,6 +169,11 @@ class ContrastiveTrainer(Trainer):
             else None
         )
         return self.sampler
+
+
+def count_tokens(inputs: dict[str, Any]) -> int:
+    """The real tokens of all views of a batch, whole or in parts."""
+    return sum((part.get("views") or part["masked"])["input_ids"].numel() for part in inputs.get("parts", [inputs]))
 
 
 class EpochOfSampler(TrainerCallback):

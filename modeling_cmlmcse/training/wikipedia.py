@@ -243,8 +243,8 @@ def article_sentences(raw: str, dropped: frozenset[str]) -> Iterator[str]:
                 yield sentence
 
 
-def read_dump(file: BinaryIO) -> Iterator[str]:
-    """Yield the sentences of a MediaWiki dump's articles (main namespace, no redirects) in their order.
+def read_articles(file: BinaryIO) -> Iterator[list[str]]:
+    """Yield the sentences of each of a MediaWiki dump's articles (main namespace, no redirects) in their order.
 
     Raises:
         InputError: gensim is not installed.
@@ -266,4 +266,4 @@ def read_dump(file: BinaryIO) -> Iterator[str]:
 
     for _title, raw, _page in extract_pages(file, filter_articles=is_article):
         if raw:
-            yield from article_sentences(raw, dropped)
+            yield list(article_sentences(raw, dropped))

@@ -1,0 +1,69 @@
+"""What every auxiliary objective is: a loss beside the contrastive one, conditioned on the sentence vector."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .backbone import Structure
+from .configuration_cmlmcse import CMLMCSEConfig
+from .losses import at_least_fp32
+
+
+class AuxiliaryLoss(NamedTuple):
+    """What an objective says of a batch, as sums over its predictions, so that parts of a batch add up: `total`, the
+    sum of their losses, and sums for the log, detached."""
+
+    total: Tensor
+    sums: dict[str, Tensor]
+
+
+class AuxiliaryObjective(nn.Module):
+    """An auxiliary objective, built where its weight, the field `<name>_weight`, is above zero.
+
+    Attributes:
+        condition: whether it reads the sentence vector `before_head` or `after_head`, the training head.
+    """
+
+    condition = "before_head"
+
+    def __init__(self, config: CMLMCSEConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def terms(self, masked: dict[str, Any]) -> int:
+        """How many predictions the loss of this masked batch is a sum over; known to the host."""
+        return len(masked["mlm_labels"])
+
+    def forward(self, encoder: Structure, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
+        """The objective's loss.
+
+        Args:
+            encoder: the sentence encoder that is trained.
+            sentences: (B, H) sentence vectors, one for each masked row.
+            masked: `input_ids` (S,), `lengths` (B,), `width` of the packed masked sentences; `mlm_positions` (M,)
+                indices of the masked tokens in the packed row, ascending; `mlm_counts` (B,) masked tokens in each
+                row, `mlm_width` their maximum; `mlm_labels` (M,) the true tokens.
+        """
+        raise NotImplementedError
+
+    def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
+        """Start from the weights of a pretrained masked-language model."""
+
+    def load_trainable(self, other: "AuxiliaryObjective") -> None:
+        """Start from the trained parts of the same objective in a saved model."""
+        raise ValueError(f"{type(self).__name__} takes no weights from a checkpoint; choose another fusion_init")
+
+
+def masked_token_loss(logits: Tensor, labels: Tensor) -> AuxiliaryLoss:
+    """Cross-entropy of (M, V) logits with (M,) true tokens, in fp32 under any autocast; `accuracy` counts the right
+    ones."""
+    with torch.autocast(logits.device.type, enabled=False):
+        total = nn.functional.cross_entropy(at_least_fp32(logits), labels, reduction="sum")
+    return AuxiliaryLoss(total, {"accuracy": (logits.detach().argmax(dim=-1) == labels).float().sum()})
+
+
+def zero_with_graph(module: nn.Module, sentences: Tensor) -> AuxiliaryLoss:
+    """A loss of zero that gives every trainable parameter of `module`, and `sentences`, a gradient of zero."""
+    return AuxiliaryLoss(0.0 * (sum(p.sum() for p in module.parameters() if p.requires_grad) + sentences.sum()), {})

@@ -1,0 +1,39 @@
+"""Masked-language modelling on the sentence encoder itself, beside the contrastive loss."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, masked_token_loss, zero_with_graph
+from .backbone import MaskedLMHead, Structure, embed_tokens, run_blocks
+from .configuration_cmlmcse import CMLMCSEConfig
+from .packing import Packing, Selection
+
+
+class EncoderMLM(AuxiliaryObjective):
+    """The encoder predicts the masked words by itself (SimCSE §4, "w/ MLM", weight 0.1; CLEAR §3.1, weight 1).
+
+    The sentence vector has no part in it: the gradient reaches every layer of the encoder directly, which SimCSE and
+    InfoCSE (Table 1) report to lower STS and to raise transfer.
+    """
+
+    def __init__(self, config: CMLMCSEConfig) -> None:
+        super().__init__(config)
+        self.head = MaskedLMHead(config.backbone_config)
+
+    def forward(self, encoder: Structure, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
+        """The sum of the cross-entropies of the masked tokens, exactly zero (with a graph) if there is none."""
+        positions = masked["mlm_positions"]  # (M,)
+        if len(positions) == 0:
+            return zero_with_graph(self, sentences)
+        tokens = masked["input_ids"]  # (S,)
+        packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
+        chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
+        hidden = embed_tokens(encoder, tokens, packing, None)  # (S, H)
+        hidden = run_blocks(encoder, hidden, packing, Selection(positions, chosen))[-1]  # (M, H)
+        return masked_token_loss(self.head(hidden), masked["mlm_labels"])
+
+    def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
+        """Take the head of the pretrained masked-language model."""
+        self.head.copy_from(model, trained=has_head)

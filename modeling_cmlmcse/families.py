@@ -1,0 +1,326 @@
+"""How each kind of backbone is built: one small class a family, found by model type in `FAMILIES`.
+
+A family knows where the blocks are, how packed tokens are embedded, how a block runs on all of them or ends in a few of
+them, and what the pretrained masked-language-model head looks like. A new kind of backbone is a class or a name here,
+and a parity test.
+"""
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel
+
+from .packing import Packing, Selection, packed_attention
+
+Structure = Any  # a module whose parts are known by structure, which static types cannot say
+
+
+class HeadShape(NamedTuple):
+    """The sizes of a masked-language-model head: dense H → `width`, activation, LayerNorm, decoder `width` → V."""
+
+    width: int
+    activation: str
+    norm_eps: float
+    dense_bias: bool = True
+    norm_bias: bool = True
+    decoder_bias: bool = True
+
+
+class Family:
+    """What all families share.
+
+    Attributes:
+        layers: the path of the list of blocks.
+        dropouts: the configuration's fields that hold a probability of dropout inside the encoder.
+        options: arguments that make transformers build the encoder without a pooler.
+    """
+
+    layers = "encoder.layer"
+    dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    options: dict[str, Any] = {}  # noqa: RUF012 (read only)
+
+    def part(self, config: PretrainedConfig, first: int, count: int) -> PretrainedConfig:
+        """The configuration of the `count` blocks from block `first` on."""
+        config = copy.deepcopy(config)
+        config.num_hidden_layers = count
+        return config
+
+    def build(self, config: PretrainedConfig, first: int) -> PreTrainedModel:
+        """A freshly initialised encoder, whose blocks are those from block `first` on of a deeper one."""
+        return AutoModel.from_config(config, **self.options)
+
+    def blocks(self, encoder: Structure) -> nn.ModuleList:
+        """The transformer blocks."""
+        return encoder.get_submodule(self.layers)
+
+    def max_positions(self, encoder: Structure) -> int:
+        """How many tokens a sentence may have."""
+        return encoder.config.max_position_embeddings
+
+    def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+        """(S,) token ids → (S, H) what the first block gets."""
+        raise NotImplementedError
+
+    def shared(self, encoder: Structure, hidden: Tensor, packing: Packing) -> Any:
+        """What all blocks of one forward pass need besides hidden states and packing, computed once."""
+        return None
+
+    def run(self, block: Structure, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
+        """(S, H) → (S, H) through one block."""
+        return first_output(block(hidden[None], attention_mask=None, packing=packing))[0]
+
+    def run_selected(
+        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+    ) -> Tensor:
+        """(S, H) → (M, H): one block whose queries, output projection and feed-forward see the selected tokens only."""
+        raise NotImplementedError
+
+    def final_norm(self, encoder: Structure, hidden: Tensor) -> Tensor:
+        """(…, H) → (…, H) what comes after the last block."""
+        return hidden
+
+    def without_final_norm(self, encoder: Structure) -> None:
+        """Let the encoder end in its last block's output as the next block would get it."""
+
+    def head(self, config: PretrainedConfig) -> HeadShape:
+        """The head of the pretrained masked-language model."""
+        raise NotImplementedError
+
+
+class Bert(Family):
+    """BERT, RoBERTa, XLM-RoBERTa, CamemBERT, and ELECTRA, whose embeddings may be narrower than its blocks."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def max_positions(self, encoder: Structure) -> int:
+        """The rows of the position table behind its padding row: RoBERTa's 514 rows hold 512 tokens."""
+        table = encoder.embeddings.position_embeddings
+        return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
+
+    def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+        embedded = encoder.embeddings(
+            input_ids=tokens[None],
+            position_ids=position_ids(encoder.embeddings.position_embeddings.padding_idx, tokens, packing)[None],
+            token_type_ids=torch.zeros_like(tokens)[None] if token_types is None else token_types[None],
+        )[0]  # (S, E)
+        return encoder.embeddings_project(embedded) if hasattr(encoder, "embeddings_project") else embedded
+
+    def run_selected(
+        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+    ) -> Tensor:
+        attention, chosen = block.attention.self, hidden.index_select(0, selection.index)  # (M, H)
+        projected = attention.query(chosen), attention.key(hidden), attention.value(hidden)
+        context = attend(attention, *projected, attention.attention_head_size, attention.dropout.p, packing, selection)
+        return block.feed_forward_chunk(block.attention.output(context, chosen))
+
+    def head(self, config: PretrainedConfig) -> HeadShape:
+        activation = config.hidden_act if config.model_type == "bert" else "gelu"  # the others' heads have no choice
+        return HeadShape(getattr(config, "embedding_size", config.hidden_size), activation, config.layer_norm_eps)
+
+
+class DistilBert(Family):
+    """DistilBERT: BERT without token types, and with other names."""
+
+    layers = "transformer.layer"
+    dropouts = ("dropout", "attention_dropout")
+
+    def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+        return encoder.embeddings(input_ids=tokens[None], position_ids=packing.columns[None])[0]
+
+    def run_selected(
+        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+    ) -> Tensor:
+        attention, chosen = block.attention, hidden.index_select(0, selection.index)  # (M, H)
+        projected = attention.q_lin(chosen), attention.k_lin(hidden), attention.v_lin(hidden)
+        context = attend(attention, *projected, attention.attention_head_size, attention.dropout.p, packing, selection)
+        attended = block.sa_layer_norm(attention.out_lin(context) + chosen)  # (M, H)
+        return block.output_layer_norm(block.ffn.ff_chunk(attended) + attended)
+
+    def head(self, config: PretrainedConfig) -> HeadShape:
+        return HeadShape(config.hidden_size, config.activation, 1e-12)
+
+
+class MPNet(Bert):
+    """MPNet: BERT's blocks with other names, RoBERTa's positions, and a bias of each head for the distance between
+    two columns, one table for all blocks. Its blocks take no attention function, so they all run part by part."""
+
+    def shared(self, encoder: Structure, hidden: Tensor, packing: Packing) -> Tensor:
+        """(1, heads, T, T) what is added to the attention scores of the grid."""
+        return encoder.encoder.compute_position_bias(hidden.new_empty(1, packing.shape[1]))
+
+    def run(self, block: Structure, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
+        return self._run(gathered(block), hidden, hidden, packing, None, shared)
+
+    def run_selected(
+        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+    ) -> Tensor:
+        return self._run(block, hidden, hidden.index_select(0, selection.index), packing, selection, shared)
+
+    def _run(
+        self,
+        block: Structure,
+        hidden: Tensor,
+        chosen: Tensor,
+        packing: Packing,
+        selection: Selection | None,
+        bias: Tensor,
+    ) -> Tensor:
+        """(S, H) and the chosen of them (M, H) → (M, H)."""
+        attention = block.attention.attn
+        projected = attention.q(chosen), attention.k(hidden), attention.v(hidden)
+        size, dropout = attention.attention_head_size, attention.dropout.p
+        context = attend(attention, *projected, size, dropout, packing, selection, bias=bias)  # (M, H)
+        attended = block.attention.LayerNorm(block.attention.dropout(attention.o(context)) + chosen)
+        return block.output(block.intermediate(attended), attended)
+
+
+class ModernBert(Family):
+    """ModernBERT (Warner et al. 2024): a residual stream that each block reads through a norm of its own and a final
+    norm ends; rotary positions, of another base in blocks whose attention reaches `local_attention` / 2 tokens only.
+
+    As in transformers, the last block's output is what comes after the final norm; those of the others are the stream.
+    All its dropouts are 0 by default, and then the two views of a sentence are the same: see `backbone_dropout`.
+    """
+
+    layers = "layers"
+    dropouts = ("embedding_dropout", "mlp_dropout", "attention_dropout")
+
+    def part(self, config: PretrainedConfig, first: int, count: int) -> PretrainedConfig:
+        kinds = config.layer_types  # of each block: which attention, and with it which rotary base
+        config = super().part(config, first, count)
+        config.layer_types = [kinds[index % len(kinds)] for index in range(first, first + count)]
+        return config
+
+    def build(self, config: PretrainedConfig, first: int) -> PreTrainedModel:
+        encoder: Structure = super().build(config, first)
+        if not hasattr(encoder, "rotary_emb"):
+            raise ValueError("ModernBERT needs a newer release of transformers; 5.23 is tested")
+        if first > 0 and len(encoder.layers):  # the very first block alone has no norm, for the embeddings have one
+            block = encoder.layers[0]
+            block.attn_norm = copy.deepcopy(block.mlp_norm)
+        return encoder
+
+    def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+        return encoder.embeddings(input_ids=tokens[None])[0]
+
+    def shared(self, encoder: Structure, hidden: Tensor, packing: Packing) -> dict[str, tuple[Tensor, Tensor]]:
+        """The cosines and sines (1, S, D) of the tokens' columns, for each kind of attention."""
+        kinds, columns = sorted(set(encoder.config.layer_types)), packing.columns[None]  # (1, S)
+        return {kind: encoder.rotary_emb(hidden[None], columns, kind) for kind in kinds}
+
+    def run(self, block: Structure, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
+        rotary = shared[block.attention_type]
+        return first_output(block(hidden[None], attention_mask=None, position_embeddings=rotary, packing=packing))[0]
+
+    def run_selected(
+        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+    ) -> Tensor:
+        attention, chosen = block.attn, hidden.index_select(0, selection.index)  # (M, H)
+        cosine, sine = (part[0] for part in shared[block.attention_type])  # (S, D)
+        rows, fused, size = selection.index, attention.Wqkv, attention.head_dim
+        to_query, to_rest = fused.weight.tensor_split([chosen.shape[1]])
+        bias = (None, None) if fused.bias is None else fused.bias.tensor_split([chosen.shape[1]])
+        normed = block.attn_norm(hidden)  # (S, H)
+        query = nn.functional.linear(normed.index_select(0, rows), to_query, bias[0])  # (M, H)
+        key, value = nn.functional.linear(normed, to_rest, bias[1]).chunk(2, dim=-1)  # (S, H)
+        query, key = rotate(query, cosine[rows], sine[rows]), rotate(key, cosine, sine)
+        context = attend(
+            attention, query, key, value, size, attention.attention_dropout, packing, selection,
+            sliding_window=attention.sliding_window,
+        )  # fmt: skip
+        attended = chosen + attention.out_drop(attention.Wo(context))  # (M, H)
+        return attended + block.mlp(block.mlp_norm(attended))
+
+    def final_norm(self, encoder: Structure, hidden: Tensor) -> Tensor:
+        return encoder.final_norm(hidden)
+
+    def without_final_norm(self, encoder: Structure) -> None:
+        encoder.final_norm = nn.Identity()
+
+    def head(self, config: PretrainedConfig) -> HeadShape:
+        biases = config.classifier_bias, config.norm_bias, config.decoder_bias
+        return HeadShape(config.hidden_size, config.classifier_activation, config.norm_eps, *biases)
+
+
+BERT = Bert(add_pooling_layer=False)
+FAMILIES: dict[str, Family] = {
+    "bert": BERT,
+    "roberta": BERT,
+    "xlm-roberta": BERT,
+    "camembert": BERT,
+    "electra": Bert(),
+    "distilbert": DistilBert(),
+    "mpnet": MPNet(add_pooling_layer=False),
+    "modernbert": ModernBert(),
+}
+
+
+def family_of(config: PretrainedConfig) -> Family:
+    """The family of a backbone.
+
+    Raises:
+        ValueError: none is known for its model type.
+    """
+    family = FAMILIES.get(getattr(config, "model_type", ""))
+    if family is None:
+        raise ValueError(unsupported(config))
+    return family
+
+
+def unsupported(config: PretrainedConfig) -> str:
+    """The message for a backbone of no known family."""
+    kind = getattr(config, "model_type", "none") or "none"
+    return f"the backbone must be one of {', '.join(FAMILIES)}, found model_type {kind!r}; choose another checkpoint"
+
+
+def first_output(output: Any) -> Tensor:
+    """A block's output, which some releases of transformers put into a tuple."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def gathered(block: Structure) -> Structure:
+    """The block with whole weights: FSDP gathers them where a block is called as a whole, not where its parts are."""
+    if hasattr(block, "unshard"):
+        block.unshard()
+    return block
+
+
+def position_ids(padding: int | None, tokens: Tensor, packing: Packing) -> Tensor:
+    """(S,) the position of each token: BERT counts columns; a table with a `padding` row, as RoBERTa's, counts from
+    after it, skipping padding tokens."""
+    if padding is None:
+        return packing.columns  # (S,)
+    real = (tokens != padding).long()  # (S,)
+    count = real.cumsum(0)  # (S,)
+    before = (count - real)[packing.starts]  # (B,) real tokens before each row
+    return (count - before[packing.rows]) * real + padding  # (S,)
+
+
+def attend(
+    attention: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    head_size: int,
+    dropout: float,
+    packing: Packing,
+    selection: Selection | None,
+    **options: Any,
+) -> Tensor:
+    """(M, H) queries of the selected tokens, (S, H) keys and values of all → (M, H) what the queries found."""
+    query, key, value = (states.unflatten(1, (-1, head_size)).transpose(0, 1)[None] for states in (query, key, value))
+    dropout, scaling = dropout if attention.training else 0.0, head_size**-0.5
+    options |= {"packing": packing, "selection": selection, "dropout": dropout, "scaling": scaling}
+    context, _ = packed_attention(attention, query, key, value, None, **options)  # (1, M, heads, D)
+    return context[0].flatten(1)
+
+
+def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """(M, H) queries or keys, each head turned by its token's position, of which (M, D) are the cosines and sines."""
+    heads = states.unflatten(1, (-1, cosine.shape[1])).float()  # (M, heads, D)
+    first, second = heads.chunk(2, dim=-1)
+    turned = heads * cosine[:, None] + torch.cat([-second, first], dim=-1) * sine[:, None]
+    return turned.flatten(1).to(states.dtype)

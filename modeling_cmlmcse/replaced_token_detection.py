@@ -1,0 +1,87 @@
+"""Replaced-token detection: which words of an edited sentence are not the original's, told by its vector."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .auxiliary import AuxiliaryLoss, AuxiliaryObjective
+from .backbone import MaskedLMHead, Structure, build_encoder, embed_tokens, run_blocks
+from .configuration_cmlmcse import CMLMCSEConfig
+from .losses import at_least_fp32
+from .packing import Packing, Selection
+
+
+class ReplacedTokenDetection(AuxiliaryObjective):
+    """The auxiliary objective of DiffCSE (Chuang et al. 2022, §2).
+
+    A frozen generator fills the masked words of a sentence; a trainable discriminator, a copy of the backbone whose
+    position 0 after the embedding layer is the sentence vector of the *original* sentence, says of every token
+    whether it was replaced. The gradient reaches the encoder through the sentence vector alone. The loss is a mean
+    over real tokens; the authors' code averages over padding too.
+    """
+
+    def __init__(self, config: CMLMCSEConfig) -> None:
+        super().__init__(config)
+        self.condition = config.rtd_condition
+        assert config.generator_config is not None
+        self.generator: Structure = build_encoder(config.generator_config)
+        self.generator_head = MaskedLMHead(config.generator_config)
+        self.discriminator: Structure = build_encoder(config.backbone_config)
+        self.classifier = nn.Linear(config.hidden_size, 2)
+        self.train()
+
+    def train(self, mode: bool = True) -> "ReplacedTokenDetection":
+        """Set the mode; the generator stays frozen and in eval mode."""
+        super().train(mode)
+        for frozen in (self.generator, self.generator_head):
+            frozen.requires_grad_(False).eval()  # from_pretrained replaces parameters and forgets it
+        return self
+
+    def terms(self, masked: dict[str, Any]) -> int:
+        """Every real token is a prediction."""
+        return len(masked["input_ids"])
+
+    def forward(self, encoder: Structure, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
+        """The sum of the two-class cross-entropies of all tokens; `accuracy` counts the right ones, `replaced` those
+        that the generator did not restore."""
+        tokens = masked["input_ids"]  # (S,)
+        packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
+        original = tokens.index_copy(0, masked["mlm_positions"], masked["mlm_labels"])  # (S,)
+        edited = self.edit(masked, packing)  # (S,)
+        replaced = (edited != original).long()  # (S,)
+        embedded = embed_tokens(self.discriminator, edited, packing, None)  # (S, H)
+        embedded = embedded.index_copy(0, packing.starts, sentences.to(embedded.dtype))  # position 0 := h
+        logits = self.classifier(run_blocks(self.discriminator, embedded, packing)[-1])  # (S, 2)
+        with torch.autocast(logits.device.type, enabled=False):
+            total = nn.functional.cross_entropy(at_least_fp32(logits), replaced, reduction="sum")
+        right = (logits.detach().argmax(dim=-1) == replaced).float().sum()
+        return AuxiliaryLoss(total, {"accuracy": right, "replaced": replaced.float().sum()})
+
+    @torch.no_grad()
+    def edit(self, masked: dict[str, Any], packing: Packing) -> Tensor:
+        """(S,) the masked sentences with every masked token filled by the generator: its likeliest token
+        (`rtd_fill` argmax, DiffCSE's code) or one drawn from its distribution (sample)."""
+        tokens, positions = masked["input_ids"], masked["mlm_positions"]  # (S,), (M,)
+        if len(positions) == 0:
+            return tokens
+        chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
+        hidden = embed_tokens(self.generator, tokens, packing, None)  # (S, G)
+        hidden = run_blocks(self.generator, hidden, packing, Selection(positions, chosen))[-1]  # (M, G)
+        logits = self.generator_head(hidden)  # (M, V)
+        if self.config.rtd_fill == "sample":
+            words = torch.multinomial(at_least_fp32(logits).softmax(dim=-1), 1)[:, 0]
+        else:
+            words = logits.argmax(dim=-1)
+        return tokens.index_copy(0, positions, words)
+
+    @torch.no_grad()
+    def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
+        """Start the discriminator as the backbone."""
+        self.discriminator.load_state_dict(model.base_model.state_dict())
+
+    def load_generator(self, model: PreTrainedModel) -> None:
+        """Take the generator's weights from a pretrained masked-language model."""
+        self.generator.load_state_dict(model.base_model.state_dict())
+        self.generator_head.copy_from(model, trained=True)
