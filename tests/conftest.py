@@ -11,20 +11,19 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
-    BertConfig,
-    BertForMaskedLM,
+    AutoConfig,
+    AutoModelForMaskedLM,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
-    XLMRobertaConfig,
-    XLMRobertaForMaskedLM,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGLISH = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "big", "small", "red", "blue", "and")
 WORDS = [*(f"w{i}" for i in range(60)), *ENGLISH]
 KINDS = ("bert", "roberta", "xlm-roberta")
+OTHER_KINDS = ("camembert", "electra", "distilbert", "mpnet", "modernbert")  # in tests of what depends on the kind
+BERT_TOKENS = ("bert", "electra", "distilbert", "modernbert")  # kinds with BERT's special tokens; the others: RoBERTa's
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 6,
@@ -36,7 +35,7 @@ SIZES = {
 
 def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """A word tokenizer with the special tokens, and their order, of its kind."""
-    bert = kind == "bert"
+    bert = kind in BERT_TOKENS
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if bert else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     pad, unk, cls, sep, mask = special if bert else (special[1], special[3], special[0], special[2], special[4])
     vocabulary = {word: i for i, word in enumerate(special + WORDS)}
@@ -56,18 +55,29 @@ def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     )
 
 
+def tiny_config(kind: str, dropout: float = 0.1, **sizes: int) -> PretrainedConfig:
+    """A configuration of this kind, with every dropout of its encoder at `dropout`."""
+    fields = {**SIZES, "vocab_size": len(WORDS) + 5, **sizes}
+    fields |= {"pad_token_id": 0} if kind in BERT_TOKENS else {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    if kind == "distilbert":
+        fields["hidden_dim"] = fields.pop("intermediate_size")
+        return AutoConfig.for_model(kind, dropout=dropout, attention_dropout=dropout, **fields)
+    if kind == "modernbert":  # sentences are longer than its window of 4, and blocks 0 and 3 have none
+        fields |= {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3, "local_attention": 4}
+        fields |= {"embedding_dropout": dropout, "mlp_dropout": dropout, "attention_dropout": dropout}
+        return AutoConfig.for_model(kind, **fields)
+    fields |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    if kind == "electra":
+        fields["embedding_size"] = 24
+    if kind not in BERT_TOKENS and kind != "mpnet":
+        fields["type_vocab_size"] = 1
+    return AutoConfig.for_model(kind, **fields)
+
+
 def tiny_backbone(kind: str, dropout: float = 0.1, **sizes: int) -> PreTrainedModel:
     """A masked-language model of a few thousand weights, seeded."""
     torch.manual_seed(0)
-    fields = {**SIZES, "vocab_size": len(WORDS) + 5, "hidden_dropout_prob": dropout, **sizes}
-    fields["attention_probs_dropout_prob"] = dropout
-    if kind == "bert":
-        model = BertForMaskedLM(BertConfig(pad_token_id=0, **fields))
-    else:
-        config, cls = (
-            (RobertaConfig, RobertaForMaskedLM) if kind == "roberta" else (XLMRobertaConfig, XLMRobertaForMaskedLM)
-        )
-        model = cls(config(pad_token_id=1, bos_token_id=0, eos_token_id=2, type_vocab_size=1, **fields))
+    model = AutoModelForMaskedLM.from_config(tiny_config(kind, dropout, **sizes))
     for parameter in model.parameters():  # biases and norms away from their zeros and ones, so that copies show
         parameter.data.add_(0.05 * torch.randn_like(parameter))
     return model.eval()
@@ -77,7 +87,7 @@ def tiny_backbone(kind: str, dropout: float = 0.1, **sizes: int) -> PreTrainedMo
 def backbone_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A saved tiny masked-language model with its tokenizer, for each kind."""
     folders = {}
-    for kind in KINDS:
+    for kind in (*KINDS, *OTHER_KINDS):
         folder = tmp_path_factory.mktemp(kind)
         tiny_backbone(kind).save_pretrained(folder)
         tiny_tokenizer(kind).save_pretrained(folder)

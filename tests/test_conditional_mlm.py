@@ -5,8 +5,8 @@ import copy
 import numpy as np
 import pytest
 import torch
-from conftest import KINDS, tiny_backbone, tiny_tokenizer
-from transformers import AutoModel, AutoModelForMaskedLM
+from conftest import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.training.data import Example, ViewCollator
@@ -29,15 +29,36 @@ def unpack(packed: dict) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, mask
 
 
+class Given(torch.nn.Module):
+    """Embeddings of which the result is known."""
+
+    def __init__(self, states: torch.Tensor) -> None:
+        super().__init__()
+        self.states = states
+
+    def forward(self, *args, **kwargs) -> torch.Tensor:
+        return self.states
+
+
+def from_states(pretrained: PreTrainedModel, states: torch.Tensor, first: int = 0) -> PreTrainedModel:
+    """transformers' own model on padded `states` (B, T, H), with its blocks from `first` on."""
+    model = copy.deepcopy(pretrained)
+    path = {"distilbert": "transformer.layer", "modernbert": "layers"}.get(model.config.model_type, "encoder.layer")
+    base = model.base_model
+    base.set_submodule(path, base.get_submodule(path)[first:])
+    base.embeddings = Given(states)
+    if hasattr(base, "embeddings_project"):
+        del base.embeddings_project
+    return model
+
+
 def reference_losses(folder: str, model, batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Contrastive and conditional MLM loss with transformers' own padded layers and full logits."""
     pretrained = AutoModelForMaskedLM.from_pretrained(folder).eval()
     pretrained.set_attn_implementation("eager")
     base = pretrained.base_model
     ids, mask = unpack(batch["views"])
-    padding = 1 - mask
-    if pretrained.config.model_type != "bert":
-        ids = ids.masked_fill(padding.bool(), 1)
+    ids = ids.masked_fill(mask == 0, pretrained.config.pad_token_id)
     h = base(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
     z = torch.tanh(model.projection.dense(h))
     first, second = z.chunk(2)
@@ -45,23 +66,18 @@ def reference_losses(folder: str, model, batch) -> tuple[torch.Tensor, torch.Ten
     contrastive = torch.nn.functional.cross_entropy(cosines, torch.arange(len(first)))
 
     masked_ids, mask = unpack(batch["masked"])
-    if pretrained.config.model_type != "bert":
-        masked_ids = masked_ids.masked_fill(~mask.bool(), 1)
+    masked_ids = masked_ids.masked_fill(mask == 0, pretrained.config.pad_token_id)
     with torch.no_grad():
         states = base(input_ids=masked_ids, attention_mask=mask, output_hidden_states=True).hidden_states
     lexical = states[model.config.lexical_layers]
     fused = torch.cat([h[:, None], lexical[:, 1:]], dim=1)
-    allowed = (1.0 - mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
-    depth, count = len(base.encoder.layer), model.config.fusion_layers
-    for block in copy.deepcopy(base.encoder.layer[depth - count :]):
-        fused = block(fused, attention_mask=allowed)
-    head = pretrained.cls if hasattr(pretrained, "cls") else pretrained.lm_head
-    logits = head(fused)  # (B, T, V)
+    first = pretrained.config.num_hidden_layers - model.config.fusion_layers
+    logits = from_states(pretrained, fused, first)(input_ids=masked_ids, attention_mask=mask).logits  # (B, T, V)
     flat = logits[mask.bool()][batch["masked"]["mlm_positions"]]
     return contrastive, torch.nn.functional.cross_entropy(flat, batch["masked"]["mlm_labels"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", (*KINDS, *OTHER_KINDS))
 def test_losses_equal_an_independent_computation(kind, backbone_folders, sentences):
     """Loss = contrastive + λ · MLM, masked-only logits equal full logits, on padded reference layers, at 1e-5."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.5).eval()
@@ -108,20 +124,15 @@ def test_mlm_gradient_flows_through_the_sentence_vector_alone(kind, backbone_fol
     objective = model.auxiliary["cmlm"]
     batch = make_batch(kind, sentences)
     views = batch["views"]
-    from modeling_cmlmcse.packing import Packing
-
-    packing = Packing.from_lengths(views["lengths"], len(views["input_ids"]), views["width"])
-    h = model._pooled(views["input_ids"], packing)
-    loss, _ = objective(h, batch["masked"])
-    loss.backward()
+    h = model.sentence_vectors(views).flatten(0, 1)
+    objective(model.backbone, h, batch["masked"]).total.backward()
     assert all(p.grad is None for p in objective.extractor.parameters())
     trainable = [p for n, p in objective.named_parameters() if not n.startswith("extractor.")]
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in objective.head.named_parameters())
     assert sum(p.grad is not None for p in trainable) == len(trainable)
     assert model.backbone.embeddings.word_embeddings.weight.grad.abs().sum() > 0
     model.zero_grad()
-    loss, _ = objective(h.detach(), batch["masked"])
-    loss.backward()
+    objective(model.backbone, h.detach(), batch["masked"]).total.backward()
     assert all(p.grad is None or p.grad.abs().max() == 0 for p in model.backbone.parameters())
 
 
@@ -170,25 +181,22 @@ def test_fusion_init(backbone_folders, tmp_path):
             backbone_folders["bert"], lexical_layers=3, fusion_layers=2, **fields
         )
 
-    def weights(layers, index):
-        return layers[index].attention.self.query.weight
+    def weights(encoder, index):
+        return encoder.encoder.layer[index].attention.self.query.weight
 
     for init, first in (("last", 4), ("next", 3)):
         model = load(fusion_init=init)
         for i in range(2):
-            assert torch.equal(
-                weights(model.auxiliary["cmlm"].fusion, i), weights(model.backbone.encoder.layer, first + i)
-            )
+            assert torch.equal(weights(model.auxiliary["cmlm"].fusion, i), weights(model.backbone, first + i))
     fresh = load(fusion_init="random")
     assert all(
-        not torch.equal(weights(fresh.auxiliary["cmlm"].fusion, 0), weights(fresh.backbone.encoder.layer, i))
-        for i in range(6)
+        not torch.equal(weights(fresh.auxiliary["cmlm"].fusion, 0), weights(fresh.backbone, i)) for i in range(6)
     )
     fresh.save_pretrained(tmp_path)
     taken = load(fusion_init=str(tmp_path))
     assert torch.equal(weights(taken.auxiliary["cmlm"].fusion, 1), weights(fresh.auxiliary["cmlm"].fusion, 1))
     assert taken.config.fusion_init == "checkpoint"
-    with pytest.raises(ValueError, match="expects a checkpoint with 1 fusion layers for 'cmlm', found 2"):
+    with pytest.raises(ValueError, match="expects a checkpoint with 1 fusion layers, found 2"):
         CMLMCSEForSentenceEmbedding.from_backbone(
             backbone_folders["bert"], lexical_layers=3, fusion_layers=1, fusion_init=str(tmp_path)
         )
@@ -222,7 +230,7 @@ def test_conditioning_choices(views, rows, backbone_folders, sentences):
     for condition in ("before_head", "after_head"):
         torch.manual_seed(0)
         model = CMLMCSEForSentenceEmbedding.from_backbone(
-            backbone_folders["bert"], cmlm_views=views, cmlm_condition=condition
+            backbone_folders["bert"], masked_views=views, cmlm_condition=condition
         ).eval()
         losses[condition] = model(**batch).logs["cmlm_loss"].item()
     assert np.isfinite(list(losses.values())).all()

@@ -10,8 +10,9 @@ from modeling_cmlmcse import CMLMCSEConfig
     ("fields", "message"),
     [
         ({"pooling": "max"}, "pooling must be one of cls, cls_before_pooler, .*found 'max'"),
-        ({"projection": "linear"}, "projection must be one of mlp, batchnorm, none, found 'linear'"),
-        ({"contrastive_loss": "triplet"}, "contrastive_loss must be one of info_nce, found 'triplet'"),
+        ({"projection": "linear"}, "projection must be one of mlp, batchnorm, nonlinear, none, found 'linear'"),
+        ({"contrastive_loss": "triplet"}, "contrastive_loss must be one of info_nce, nt_xent, found 'triplet'"),
+        ({"hard_negative_weight": "log 2"}, "hard_negative_weight must be a number from -100 to 100, found 'log 2'"),
         ({"temp": 0.0}, "temp must be a number from 0.0001 to 10, found 0.0"),
         ({"temp": "hot"}, "temp must be a number from 0.0001 to 10, found 'hot'"),
         ({"temp": True}, "temp must be a number from 0.0001 to 10, found True"),
@@ -22,12 +23,16 @@ from modeling_cmlmcse import CMLMCSEConfig
         ({"fusion_layers": 1.5}, "fusion_layers must be a whole number of at least 1, found 1.5"),
         ({"fusion_layers": 13}, "fusion_init 'last' takes the fusion layers from the backbone's 12"),
         ({"fusion_init": "next", "lexical_layers": 10}, "fusion_init 'next' takes the fusion layers"),
-        ({"fusion_init": "first"}, "fusion_init must be one of last, next, random, checkpoint, found 'first'"),
+        (
+            {"fusion_init": "first"},
+            "fusion_init must be one of last, next, random, pretrained, checkpoint, found 'first'",
+        ),
         ({"cmlm_condition": "middle"}, "cmlm_condition must be one of before_head, after_head"),
-        ({"cmlm_views": "second"}, "cmlm_views must be one of both, first"),
+        ({"masked_views": "second"}, "masked_views must be one of both, first"),
         ({"lexical_dropout": 1}, "lexical_dropout must be true or false, found 1"),
         ({"backbone_config": 3}, "backbone_config must be a configuration or a dictionary, found int"),
         ({"pooling": "cls", "projection": "none"}, "expects projection 'mlp', found 'none'"),
+        ({"pooling": "cls", "projection": "nonlinear"}, "expects projection 'mlp', found 'nonlinear'"),
     ],
 )
 def test_wrong_fields(fields, message):

@@ -1,5 +1,8 @@
 """Masking statistics, augmentations, and randomness that is a pure function of (seed, epoch, row)."""
 
+import itertools
+import tracemalloc
+
 import datasets
 import numpy as np
 import pytest
@@ -9,6 +12,8 @@ from modeling_cmlmcse.errors import InputError
 from modeling_cmlmcse.training.augmentation import drop_one_token, repeat_tokens
 from modeling_cmlmcse.training.data import EpochSampler, Example, TrainingSentences, ViewCollator, augment_inside
 from modeling_cmlmcse.training.masking import Masking, mask_tokens
+from modeling_cmlmcse.training.shuffle import BLOCK, TABLE_ROWS, permuted, permuted_without_table
+from modeling_cmlmcse.training.text import BLOCK_ROWS
 
 MASKING = Masking(0.15, mask_token_id=4, vocab_size=1000, special_token_ids=frozenset(range(5)))
 
@@ -63,8 +68,8 @@ def test_views_differ_only_by_the_augmentation():
     batch = ViewCollator(tokenizer, 1, masking, augmentation="drop_one_token")(examples)
     assert batch["views"]["lengths"].tolist() == [8] * 3 + [7] * 3
     assert batch["masked"]["lengths"].tolist() == [8] * 6
-    with pytest.raises(InputError, match="must be one of none, repeat_tokens, drop_one_token, found 'reorder'"):
-        ViewCollator(tokenizer, 1, augmentation="reorder")
+    with pytest.raises(InputError, match=r"must be one of none, repeat_tokens, drop_one_token, .*found 'shuffle'"):
+        ViewCollator(tokenizer, 1, augmentation="shuffle")
 
 
 def test_randomness_is_a_function_of_seed_epoch_and_row():
@@ -100,3 +105,81 @@ def test_sampler_carries_the_epoch():
     again = EpochSampler(20, seed=3)
     again.set_epoch(2)
     assert [key % 20 for key in again] == seen[2]
+
+
+@pytest.mark.parametrize("order", (permuted, permuted_without_table))
+@pytest.mark.parametrize("rows", (1, 2, 3, 10, 99, 100, 101, BLOCK, BLOCK + 1, 200_003))
+def test_an_order_is_an_exact_permutation(order, rows):
+    """Each row exactly once, in another order for another epoch or seed, and in the same for the same."""
+    first, again, epoch, seed = (
+        np.concatenate(list(order(rows, *key))) for key in ((1, 0), (1, 0), (1, 1), (2, 0))
+    )  # fmt: skip
+    for found in (first, again, epoch, seed):
+        assert (np.sort(found) == np.arange(rows)).all()
+    assert (first == again).all()
+    if rows > 10:
+        for other in (epoch, seed, np.arange(rows)):
+            assert (first == other).mean() < 0.1
+
+
+def test_small_corpora_keep_numpys_order():
+    """A table's order is numpy's permutation, of which runs of old are records; beyond it there is no table."""
+    for rows in (1, 7, 1000, BLOCK + 5):
+        expected = np.random.default_rng([42, 3]).permutation(rows)
+        assert (np.concatenate(list(permuted(rows, 42, 3))) == expected).all()
+    for rows, order in ((TABLE_ROWS + 1, permuted_without_table), (10**9, permuted_without_table)):
+        assert (next(permuted(rows, 42, 3)) == next(order(rows, 42, 3))).all()
+
+
+def test_an_order_without_a_table_looks_random():
+    """Small corpora: all 24 orders of 4 rows alike; a large one: where a row goes tells nothing of where it or its
+    neighbour stands; each statistic within 4.5 standard errors."""
+    counts = dict.fromkeys(itertools.permutations(range(4)), 0)
+    for epoch in range(4800):
+        counts[tuple(next(permuted_without_table(4, 0, epoch)).tolist())] += 1
+    excess = sum((count - 200) ** 2 / 200 for count in counts.values()) - 23  # χ², 23 degrees of freedom
+    assert abs(excess) < 4.5 * 46**0.5
+    order = np.concatenate(list(permuted_without_table(200_003, 5, 0)))
+    for one, other in ((order, np.arange(len(order))), (order[1:], order[:-1]), (order[1:] % 2, order[:-1] % 2)):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 4.5 / len(order) ** 0.5
+    places = np.bincount((order - np.arange(len(order))) % len(order) * 50 // len(order), minlength=50)
+    assert abs(((places - len(order) / 50) ** 2).sum() / (len(order) / 50) - 49) < 4.5 * 98**0.5
+
+
+def test_a_billion_rows_take_no_more_memory_than_a_million():
+    """The sampler holds a few blocks whatever the corpus, and hands out distinct keys of its epoch at once."""
+    peaks = []
+    for rows in (TABLE_ROWS + 1, 10**9):
+        sampler = EpochSampler(rows, seed=0)
+        sampler.set_epoch(2)
+        tracemalloc.start()
+        keys = list(itertools.islice(sampler, 3 * BLOCK))[-1000:]
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(set(keys)) == 1000
+        assert min(keys) >= 2 * rows
+        assert max(keys) < 3 * rows
+    assert peaks[1] < 1.2 * peaks[0] < 40e6
+
+
+def test_the_generator_is_that_of_seed_epoch_row_view_and_purpose():
+    """The generator that is set back draws what one made anew draws, whatever was drawn before."""
+    collator = ViewCollator(tiny_tokenizer("bert"), 42)
+    for epoch, row, view, purpose in ((0, 0, 0, "mask"), (3, 10**9, 1, "augment"), (3, 10**9, 1, "mask")):
+        found = collator._rng(Example([], epoch, row), view, purpose)
+        new = np.random.Generator(np.random.Philox(key=42, counter=[0, epoch, row, 2 * view + (purpose == "mask")]))
+        assert (found.random(7) == new.random(7)).all()
+        assert (found.integers(1000, size=3) == new.integers(1000, size=3)).all()  # leaves half a draw in the buffer
+
+
+def test_the_cache_has_few_blocks(tmp_path):
+    """Text and tokens lie in blocks of BLOCK_ROWS, for a start visits every block."""
+    from modeling_cmlmcse.training.data import tokenize_sentences
+    from modeling_cmlmcse.training.text import load_sentences
+
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat\n" * (2 * BLOCK_ROWS + 5))
+    text = load_sentences(str(path), cache_dir=str(tmp_path))
+    tokens = tokenize_sentences(text, tiny_tokenizer("bert"), 8)
+    for table in (text, tokens):
+        assert [len(block) for block in table.data.to_batches()] == [BLOCK_ROWS, BLOCK_ROWS, 5]

@@ -12,6 +12,7 @@ import torch.multiprocessing as mp
 from conftest import tiny_backbone, tiny_tokenizer
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.distributed import gather_rows
 from modeling_cmlmcse.training.data import Example, ViewCollator
 from modeling_cmlmcse.training.masking import Masking
 
@@ -37,6 +38,17 @@ def losses_and_gradients(
         dist.all_reduce(losses)
     named = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
     return dict(zip(("loss", "contrastive", "cmlm"), (losses / size).tolist(), strict=True)), named
+
+
+def uneven_process(rank: int, size: int, out: str) -> None:
+    """One of several processes, each with another number of rows; writes down how gathering them is answered."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=size)
+    try:
+        gather_rows(torch.zeros(3 - rank, 4))
+    except RuntimeError as error:
+        Path(out, f"{rank}.txt").write_text(str(error))
+    dist.destroy_process_group()
 
 
 def process(rank: int, size: int, folder: str, projection: str, out: str) -> None:
@@ -66,3 +78,35 @@ def test_world_size_changes_nothing(size, projection, tmp_path):
         difference = np.linalg.norm(gradients[name] - gradient)
         # the gradient of a key's bias, for one, is zero but for rounding: below 1e-6 the difference counts absolutely
         assert difference <= 1e-5 * max(np.linalg.norm(gradient), 1e-6), (name, difference)
+
+
+def test_unequal_numbers_of_rows_are_an_error(tmp_path):
+    """3 rows here and 2 there: both processes say so, instead of waiting for one another or mixing up rows."""
+    mp.start_processes(uneven_process, (2, str(tmp_path)), nprocs=2, start_method="spawn")
+    for rank in range(2):
+        assert f"as many rows, {3 - rank} as here" in (tmp_path / f"{rank}.txt").read_text()
+
+
+@pytest.mark.parametrize("share", (0.3, 1e-9), ids=("masked", "nothing masked"))
+@pytest.mark.parametrize(
+    "fields",
+    (
+        {"cmlm_weight": 0.1},
+        {"cmlm_weight": 0.0},
+        {"cmlm_weight": 0.1, "projection": "batchnorm", "pooling": "avg_first_last"},
+        {"cmlm_weight": 0.1, "contrastive_weight": 0.0},
+        {"cmlm_weight": 0.1, "lexical_frozen": False},
+        {"cmlm_weight": 0.0, "rtd_weight": 0.1},
+        {"cmlm_weight": 0.0, "mlm_weight": 0.1},
+    ),
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ("bert", "roberta"))
+def test_every_weight_has_a_gradient(kind, fields, share, backbone_folders):
+    """In every batch, if only zero: DDP need not search for weights that wait for none."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], **fields).train()
+    tokenizer = tiny_tokenizer(kind)
+    masking = Masking(share, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    collator = ViewCollator(tokenizer, 1, masking if model.auxiliary else None)
+    model(**collator([Example(tokenizer(s)["input_ids"], 0, i) for i, s in enumerate(SENTENCES)])).loss.backward()
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]

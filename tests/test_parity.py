@@ -1,14 +1,24 @@
-"""The encoder gives what transformers' own BERT and RoBERTa give, padded and unpadded, in all poolings."""
+"""The encoder gives what transformers' own backbone of each kind gives, padded and unpadded, in all poolings."""
+
+from itertools import pairwise
 
 import pytest
 import torch
-from conftest import KINDS, tiny_tokenizer
-from transformers import AutoModel
+from conftest import BERT_TOKENS, KINDS, OTHER_KINDS, tiny_tokenizer
+from transformers import AutoModel, PreTrainedModel
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse import packing as packing_module
 from modeling_cmlmcse.packing import Packing
 
 POOLINGS = ("cls_before_pooler", "avg", "avg_top2", "avg_first_last")
+ALL_KINDS = (*KINDS, *OTHER_KINDS)
+
+
+def load_reference(kind: str, folder: str) -> PreTrainedModel:
+    """transformers' own encoder, without a pooler."""
+    never_has_one = kind in ("electra", "distilbert", "modernbert")
+    return AutoModel.from_pretrained(folder, **({} if never_has_one else {"add_pooling_layer": False})).eval()
 
 
 def reference_pooling(outputs, mask: torch.Tensor, pooling: str) -> torch.Tensor:
@@ -25,37 +35,40 @@ def reference_pooling(outputs, mask: torch.Tensor, pooling: str) -> torch.Tensor
     return (chosen[pooling] * weights).sum(1) / weights.sum(1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_padded_batch(kind, pooling, backbone_folders, sentences):
     """A padded batch: tokens, embedding, and encode() without padding agree with the reference at 1e-5."""
     tokenizer = tiny_tokenizer(kind)
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], pooling=pooling).eval()
-    reference = AutoModel.from_pretrained(backbone_folders[kind], add_pooling_layer=False).eval()
+    reference = load_reference(kind, backbone_folders[kind])
     batch = tokenizer(sentences, padding=True, return_tensors="pt")
     with torch.no_grad():
-        ours, theirs = model(**batch), reference(**batch, output_hidden_states=True)
+        ours = model(**batch, output_hidden_states=True)
+        theirs = reference(**batch, output_hidden_states=True)
     mask = batch["attention_mask"]
     expected = reference_pooling(theirs, mask, pooling)
     real = mask.bool()
+    for found, wanted in zip(ours.hidden_states, theirs.hidden_states[1:], strict=True):
+        torch.testing.assert_close(found[real], wanted[real], rtol=0, atol=1e-5)
     torch.testing.assert_close(ours.last_hidden_state[real], theirs.last_hidden_state[real], rtol=0, atol=1e-5)
     torch.testing.assert_close(ours.pooler_output, expected, rtol=0, atol=1e-5)
     encoded = model.encode(sentences, tokenizer, batch_size=3)
     torch.testing.assert_close(torch.from_numpy(encoded), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_random_masks_and_token_types(kind, backbone_folders):
     """Holes and left padding in the mask, and token types, give the reference's tokens at 1e-5."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind]).eval()
-    reference = AutoModel.from_pretrained(backbone_folders[kind], add_pooling_layer=False).eval()
+    reference = load_reference(kind, backbone_folders[kind])
     torch.manual_seed(3)
     ids = torch.randint(5, 60, (4, 11))
     mask = (torch.rand(4, 11) < 0.6).long()
     mask[:, 4] = 1
-    ids[mask == 0] = 0 if kind == "bert" else 1  # what a tokenizer puts there; RoBERTa counts its positions by it
+    ids[mask == 0] = 0 if kind in BERT_TOKENS else 1  # what a tokenizer puts there; RoBERTa counts its positions by it
     batch = {"input_ids": ids, "attention_mask": mask}
-    if kind == "bert":
+    if kind in ("bert", "electra"):
         batch["token_type_ids"] = torch.randint(0, 2, (4, 11))
     with torch.no_grad():
         ours, theirs = model(**batch).last_hidden_state, reference(**batch).last_hidden_state
@@ -63,14 +76,14 @@ def test_random_masks_and_token_types(kind, backbone_folders):
     assert ours[mask == 0].abs().max() == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_gradients(kind, backbone_folders, sentences):
     """The packed path's gradients equal the padded reference's at 1e-5, the trimmed last layer included."""
     tokenizer = tiny_tokenizer(kind)
-    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.0).eval()
-    reference = AutoModel.from_pretrained(backbone_folders[kind], add_pooling_layer=False).eval()
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.0).eval().double()
+    reference = load_reference(kind, backbone_folders[kind]).double()
     batch = tokenizer(sentences, padding=True, return_tensors="pt")
-    weights = torch.randn(len(sentences), 32)
+    weights = torch.randn(len(sentences), 32, dtype=torch.float64)
     packing = Packing.from_mask(batch["attention_mask"])
     (model._pooled(packing.pack(batch["input_ids"]), packing) * weights).sum().backward()
     (reference(**batch).last_hidden_state[:, 0] * weights).sum().backward()
@@ -96,3 +109,29 @@ def test_empty_row_is_refused(backbone_folders):
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"])
     with pytest.raises(ValueError, match="found none in row 1"):
         model(input_ids=torch.tensor([[2, 6, 3], [0, 0, 0]]), attention_mask=torch.tensor([[1, 1, 1], [0, 0, 0]]))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_variable_length_kernel(pooling, backbone_folders, sentences, monkeypatch):
+    """What the padding path hands over to a GPU's variable-length kernel gives the same embeddings: here a plain
+    loop over the rows stands for the kernel, which no CPU has."""
+    calls = []
+
+    def loop(query, key, value, query_bounds, key_bounds, longest_query, longest_key):
+        assert query_bounds.dtype == key_bounds.dtype == torch.int32
+        assert (longest_query, longest_key) == (query_bounds.diff().max(), key_bounds.diff().max())
+        calls.append(longest_query)
+        rows = []
+        for (a, b), (c, d) in zip(pairwise(query_bounds), pairwise(key_bounds), strict=True):
+            states = (part.transpose(0, 1) for part in (query[a:b], key[c:d], value[c:d]))
+            rows.append(torch.nn.functional.scaled_dot_product_attention(*states).transpose(0, 1))
+        return torch.cat(rows)
+
+    tokenizer = tiny_tokenizer("bert")
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling=pooling).eval()
+    expected = model.encode(sentences, tokenizer)
+    monkeypatch.setattr(packing_module, "has_varlen_kernel", lambda query, scaling: True)
+    monkeypatch.setattr(packing_module, "varlen_attn", loop)
+    assert abs(model.encode(sentences, tokenizer) - expected).max() < 1e-6
+    assert len(calls) == 6
+    assert calls[-1] == (1 if pooling == "cls_before_pooler" else max(calls))

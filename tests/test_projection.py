@@ -21,6 +21,16 @@ def test_batchnorm_statistics_run_over_all_views():
     assert last.weight is None
 
 
+def test_nonlinear():
+    """CLEAR's head: linear, ReLU, linear."""
+    torch.manual_seed(0)
+    rows = torch.randn(3, 6)
+    head = PROJECTIONS["nonlinear"](6)
+    first, _, second = head.layers
+    hidden = (rows @ first.weight.T + first.bias).clamp(min=0)
+    torch.testing.assert_close(head(rows), hidden @ second.weight.T + second.bias)
+
+
 def test_mlp_and_none():
     """MLP is one linear layer and tanh; none is the vector itself."""
     torch.manual_seed(0)

@@ -14,6 +14,7 @@ import datasets
 import pytest
 
 from modeling_cmlmcse.errors import InputError
+from modeling_cmlmcse.training import text
 from modeling_cmlmcse.training.text import fingerprint, load_sentences, source_kind
 from modeling_cmlmcse.training.wikipedia import is_sentence, paragraphs, split_sentences, strip_markup
 
@@ -66,6 +67,27 @@ def test_compressed_files(tmp_path: Path, load: Load, suffix: str, compress: Cal
     for name in (f"cut.txt.{suffix}", f"cut.csv.{suffix}"):
         with pytest.raises(InputError, match=rf"{name}: expected a whole, readable file, found it truncated"):
             load(put(tmp_path / name, whole[: len(whole) // 2]))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_zstandard(tmp_path: Path, load: Load, streaming: bool) -> None:
+    """Every frame of a .zst file is read, and a truncated file is an error that names it, wherever it is cut."""
+    compress = pytest.importorskip("zstandard").ZstdCompressor().compress
+    rows = [f"sentence {i} {hashlib.sha256(str(i).encode()).hexdigest()}" for i in range(40_000)]  # 3 MB in 2 frames
+    first, second = ("".join(f"{row}\n" for row in part).encode() for part in (rows[:30_000], rows[30_000:]))
+    frames = compress(first), compress(second)
+    whole = b"".join(frames)
+    assert load(put(tmp_path / "a.txt.zst", whole), streaming=streaming) == rows
+    table = compress(b"text\n" + first) + frames[1]
+    assert load(put(tmp_path / "a.csv.zst", table), streaming=streaming) == rows
+    for name, content in (
+        ("cut.txt.zst", whole[:-1]),
+        ("cut.txt.zst", frames[0][: len(frames[0]) // 2]),
+        ("cut.txt.zst", frames[0] + frames[1][:3]),
+        ("cut.csv.zst", table[:-1]),
+    ):
+        with pytest.raises(InputError, match=rf"{name}: expected a whole, readable file, found it truncated"):
+            load(put(tmp_path / name, content), streaming=streaming)
 
 
 def test_compressed_in_name_only(tmp_path: Path, load: Load) -> None:
@@ -169,11 +191,38 @@ def test_bad_files(tmp_path: Path, load: Load, name: str, content: str | bytes, 
     assert "\n" not in str(error.value)
 
 
-def test_a_repaired_file_is_read_again(tmp_path: Path, load: Load) -> None:
-    """The cache follows a file's content, not its name."""
-    path = put(tmp_path / "a.txt", "old\n")
-    assert load(path) == ["old"]
-    assert load(put(path, "new\n")) == ["new"]
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl", "a.txt.gz", "a.csv.gz"])
+def test_a_repaired_file_is_read_again(tmp_path: Path, load: Load, name: str) -> None:
+    """The cache follows a file's size and time of change, not its name alone; so does what is known of its bytes."""
+
+    def written(word: bytes) -> Path:
+        content = {"a.csv": b"text\n%s\n", "a.jsonl": b'{"text": "%s"}\n'}.get(name.removesuffix(".gz"), b"%s\n") % word
+        return put(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+
+    for word in ("old", "new"):
+        assert load(written(word.encode())) == [word]
+    with pytest.raises(InputError, match="found byte 0xe9"):
+        load(written(b"n\xe9w"))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_a_second_start_does_not_read_the_file(
+    tmp_path: Path, load: Load, name: str, streaming: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read or found good once is neither read, checked nor hashed again."""
+    rows = [f"sentence {i}" for i in range(5000)]
+    head = ["text"] if name == "a.csv" else []
+    written = [json.dumps({"text": row}) for row in rows] if name == "a.jsonl" else head + rows
+    path = put(tmp_path / name, "\n".join(written))
+    assert load(path, streaming=streaming) == rows
+
+    def refused(*_: Any) -> None:
+        raise AssertionError("read as a whole")
+
+    for function in ("check_utf8", "fingerprint", *([] if streaming else ["read_lines"])):
+        monkeypatch.setattr(text, function, refused)
+    assert load(path, streaming=streaming) == rows
 
 
 def test_missing_file_and_directory(tmp_path: Path, load: Load) -> None:

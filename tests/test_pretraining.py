@@ -1,0 +1,503 @@
+"""Stage 1: its losses against an independent computation, its text, its resume, and stage 2 from what it leaves."""
+
+import copy
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import KINDS, OTHER_KINDS, ROOT, WORDS, tiny_backbone, tiny_tokenizer
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.backbone import blocks, load_backbone
+from modeling_cmlmcse.errors import InputError
+from modeling_cmlmcse.training.arguments import DataArguments
+from modeling_cmlmcse.training.data import Example
+from modeling_cmlmcse.training.documents import (
+    MaskedCollator,
+    join_sentences,
+    load_documents,
+    split_documents,
+    tokenize_documents,
+)
+from modeling_cmlmcse.training.masking import Masking, continuing_tokens, mask_words
+from modeling_cmlmcse.training.pretraining_export import export_pretrained
+from modeling_cmlmcse.training.pretraining_model import AuxiliaryPretraining
+from modeling_cmlmcse.training.text import load_sentences
+from modeling_cmlmcse.training.tokenizer import train_tokenizer
+
+sys.path.insert(0, str(ROOT))
+import train as command
+
+FAMILIES = ("bert", "roberta")
+
+
+def pretraining(folder: str, weight: float = 1.0) -> AuxiliaryPretraining:
+    """The model of stage 1 on a tiny backbone: 3 of 6 layers below, 2 fusion layers, which start as the last."""
+    pretrained, _ = load_backbone(folder)
+    model = AuxiliaryPretraining(pretrained.config, 3, 2, weight)
+    model.load_backbone_weights(pretrained, "last" if weight > 0 else "random")
+    return model.eval()
+
+
+def make_batch(kind: str, sentences: list[str], probability: float = 0.4, seed: int = 5) -> dict:
+    """A masked batch of these sentences."""
+    tokenizer = tiny_tokenizer(kind)
+    masking = Masking(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    collator = MaskedCollator(seed, masking)
+    return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
+
+
+def reference_losses(folder: str, masked: dict) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
+    """Both losses with transformers' own padded layers, full logits and its tied head; and that model."""
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    model.set_attn_implementation("eager")
+    rows = masked["input_ids"].split(masked["lengths"].tolist())
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    states = model.base_model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    fused = torch.cat([states[6][:, :1], states[3][:, 1:]], dim=1)  # [CLS_L ; H_k[1:]]
+    allowed = (1.0 - mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
+    for block in copy.deepcopy(model.base_model.encoder.layer[4:]):
+        fused = block(fused, attention_mask=allowed)
+    head = model.cls if hasattr(model, "cls") else model.lm_head
+    losses = [
+        torch.nn.functional.cross_entropy(
+            head(hidden)[mask.bool()][masked["mlm_positions"]], masked["mlm_labels"]
+        )
+        for hidden in (states[6], fused)
+    ]  # fmt: skip
+    return losses[0], losses[1], model
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_losses_and_gradients_equal_an_independent_computation(kind, backbone_folders, sentences):
+    """L = L_mlm + λ L_aux, and the gradient of every backbone weight, on padded reference layers at 1e-5."""
+    model = pretraining(backbone_folders[kind], weight=0.7)
+    masked = make_batch(kind, sentences)["masked"]
+    output = model(masked)
+    mlm, auxiliary, reference = reference_losses(backbone_folders[kind], masked)
+    assert output.logs["mlm_loss"].item() == pytest.approx(mlm.item(), abs=1e-5)
+    assert output.logs["auxiliary_loss"].item() == pytest.approx(auxiliary.item(), abs=1e-5)
+    assert output.loss.item() == pytest.approx((mlm + 0.7 * auxiliary).item(), abs=1e-5)
+    output.loss.backward()
+    (mlm + 0.7 * auxiliary).backward()
+    theirs = dict(reference.named_parameters())
+    for name, parameter in model.masked_lm.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_where_the_gradients_go(kind, backbone_folders, sentences):
+    """The lower layers get a gradient from each loss, the upper ones of the auxiliary loss through [CLS] alone, the
+    fusion layers of the auxiliary loss alone; head and embeddings are one tensor."""
+    model = pretraining(backbone_folders[kind])
+    masked = make_batch(kind, sentences)["masked"]
+    assert model.masked_lm.get_output_embeddings().weight is model.get_input_embeddings().weight
+    for name in ("mlm", "auxiliary"):
+        model.zero_grad()
+        model.losses(masked)[name].total.backward()
+        for block in blocks(model.backbone):
+            assert all(parameter.grad.abs().sum() > 0 for parameter in block.parameters()), name
+        fusion = [parameter.grad for parameter in model.fusion.parameters()]
+        assert all((gradient is None) == (name == "mlm") for gradient in fusion)
+        assert model.get_input_embeddings().weight.grad.abs().sum() > 0
+
+
+def test_weight_zero_is_plain_masked_language_modelling(backbone_folders, sentences):
+    """Without the auxiliary loss: no fusion layers, and the loss is the masked-language model's."""
+    model = pretraining(backbone_folders["bert"], weight=0.0)
+    masked = make_batch("bert", sentences)["masked"]
+    assert model.fusion is None
+    output = model(masked)
+    assert set(output.logs) == {"mlm_loss", "mlm_accuracy"}
+    assert output.loss.item() == pytest.approx(reference_losses(backbone_folders["bert"], masked)[0].item(), abs=1e-5)
+
+
+def test_no_masked_token_is_exactly_zero(backbone_folders, sentences):
+    """A batch without a masked token: a loss of zero, with a gradient of zero for every weight."""
+    model = pretraining(backbone_folders["bert"])
+    loss = model(make_batch("bert", sentences, probability=1e-12)["masked"]).loss
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(parameter.grad.abs().max() == 0 for parameter in model.parameters())
+
+
+# --- text
+
+
+def test_masks_are_a_function_of_seed_epoch_and_row():
+    """The same (seed, epoch, row) masks the same whatever the batch; another seed, epoch or row does not."""
+    tokenizer = tiny_tokenizer("bert")
+    masking = Masking(0.5, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    tokens = tokenizer(" ".join(f"w{i}" for i in range(50)))["input_ids"]
+
+    def row(place: int, seed: int, *examples: Example) -> tuple[int, ...]:
+        packed = MaskedCollator(seed, masking)(list(examples))["masked"]
+        return tuple(packed["input_ids"].split(packed["lengths"].tolist())[place].tolist())
+
+    one = Example(tokens, 0, 7)
+    assert row(0, 1, one) == row(1, 1, Example(tokens, 0, 8), one)
+    others = {row(0, 2, one), row(0, 1, Example(tokens, 1, 7)), row(0, 1, Example(tokens, 0, 8))}
+    assert len(others | {row(0, 1, one)}) == 4
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_whole_words_are_never_split(kind):
+    """All tokens of a word are masked or none; special tokens never; the rate is that of words; 80/10/10 of tokens."""
+    lines = (ROOT / "README.md").read_text().splitlines() * 3
+    tokenizer = train_tokenizer(kind, lambda: lines, 400)
+    text = " ".join(" ".join(lines).split())
+    encoded = tokenizer(text, return_attention_mask=False)
+    tokens, words = np.asarray(encoded["input_ids"]), encoded.word_ids()
+    masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masked = mask_words(tokens, masking, continuing_tokens(tokenizer), np.random.default_rng(0))
+    chosen = np.isin(np.arange(len(tokens)), masked.positions)
+    assert (tokens[masked.positions] == masked.labels).all()
+    assert not np.isin(masked.labels, tokenizer.all_special_ids).any()
+    fates: dict[int, set[bool]] = {}
+    for token, word, fate in zip(tokens.tolist(), words, chosen.tolist(), strict=True):
+        if word is not None and token not in masking.special_token_ids:
+            fates.setdefault(word, set()).add(fate)
+    assert all(len(fate) == 1 for fate in fates.values())
+    assert abs(np.mean([fate == {True} for fate in fates.values()]) - 0.3) < 0.05
+    after = masked.tokens[masked.positions]
+    assert abs((after == tokenizer.mask_token_id).mean() - 0.8) < 0.05
+    assert abs((after == masked.labels).mean() - 0.1) < 0.05
+
+
+def test_sentences_are_joined_whole_and_none_is_lost():
+    """Rows of at most the limit; whole sentences unless longer than a row; all tokens in their order."""
+    rng = np.random.default_rng(0)
+    sentences = [list(range(100 * i, 100 * i + int(rng.integers(1, 14)))) for i in range(50)]
+    sentences.append(list(range(9000, 9050)))
+    rows = join_sentences(sentences, 20)
+    assert max(map(len, rows)) <= 20
+    assert sum(rows, []) == sum(sentences, [])  # noqa: RUF017 (it is short)
+    starts = {row[0] for row in rows[:-3]}
+    assert starts <= {sentence[0] for sentence in sentences}
+    assert join_sentences([], 20) == []
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_no_sequence_crosses_a_document(kind, tmp_path):
+    """Blank lines part documents; each sequence holds words of one document, with its special tokens, at most
+    max_seq_length of them; nothing is lost."""
+    words = [[[f"w{(7 * d + s) % 60}"] * (3 + s % 5) for s in range(12)] for d in range(5)]
+    text = "\n\n\n".join("\n".join(" ".join(sentence) for sentence in document) for document in words)
+    (tmp_path / "text.txt").write_text("\n" + text + "\n")
+    documents = load_sentences(str(tmp_path / "text.txt"), documents=True)
+    assert len(documents) == 5
+    tokenizer = tiny_tokenizer(kind)
+    data = DataArguments(sequences="documents", max_seq_length=16)
+    for one, expected in zip(range(5), words, strict=True):
+        rows = tokenize_documents(documents.select([one]), tokenizer, data)["input_ids"]
+        assert max(map(len, rows)) <= 16
+        assert {(row[0], row[-1]) for row in rows} == {(tokenizer.cls_token_id, tokenizer.sep_token_id)}
+        inside = tokenizer.convert_ids_to_tokens([token for row in rows for token in row[1:-1]])
+        assert inside == [word for sentence in expected for word in sentence]
+    together = tokenize_documents(documents, tokenizer, data)["input_ids"]
+    apart = [tokenize_documents(documents.select([one]), tokenizer, data)["input_ids"] for one in range(5)]
+    assert list(together) == [row for rows in apart for row in rows]
+
+
+def test_several_files_are_one_text(tmp_path):
+    """Files by comma come one after another; a table's row is a document, its lines are sentences."""
+    (tmp_path / "a.txt").write_text("w1 w2\nw3\n\nw4\n")
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": "w5\nw6"}) + "\n")
+    files = f"{tmp_path / 'a.txt'}, {tmp_path / 'b.jsonl'}"
+    documents = load_documents(DataArguments(train_file=files, sequences="documents"))
+    assert list(documents["text"]) == ["w1 w2\nw3", "w4", "w5\nw6"]
+    assert len(load_documents(DataArguments(train_file=files, sequences="documents", max_train_samples=2))) == 2
+
+
+def test_split_takes_whole_documents_from_the_end():
+    """The development documents are the last ones, at least one; one document alone cannot be split."""
+    documents = datasets.Dataset.from_dict({"text": [str(i) for i in range(30)]})
+    train, dev = split_documents(documents, 10)
+    assert dev is not None
+    assert [*train["text"], *dev["text"]] == list(documents["text"])
+    assert len(dev) == 3
+    assert split_documents(documents, 0)[1] is None
+    with pytest.raises(InputError, match="at least 2 documents or sentences, found 1"):
+        split_documents(documents.select([0]), 1)
+
+
+TRAIN_TOKENIZER = """
+import hashlib, json, sys
+from modeling_cmlmcse.training.tokenizer import train_tokenizer
+lines = open(sys.argv[1], encoding="utf-8").read().splitlines()
+for kind in sys.argv[2:]:
+    tokenizer = train_tokenizer(kind, lambda: lines, 500)
+    print(hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest())
+"""
+
+
+@pytest.fixture(scope="module")
+def other_process() -> dict[str, str]:
+    """The hash of the vocabulary that another process learns, for each kind."""
+    arguments = [sys.executable, "-c", TRAIN_TOKENIZER, str(ROOT / "README.md"), *FAMILIES]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
+    return dict(zip(FAMILIES, done.stdout.split()[-len(FAMILIES) :], strict=True))
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_trained_tokenizer_is_the_same_in_every_process(kind, other_process, tmp_path):
+    """Two processes learn the same tokens with the same numbers; it loads again with AutoTokenizer."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    tokenizer = train_tokenizer(kind, lambda: lines, 500)
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
+    assert other_process[kind] == hashlib.sha256(vocabulary).hexdigest()
+    assert len(tokenizer) == 500
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    sentence = "The Sentence encoder's café, trained."
+    assert again(sentence)["input_ids"] == tokenizer(sentence)["input_ids"]
+    assert again(sentence)["input_ids"][0] == again.cls_token_id
+    assert again.mask_token_id is not None
+    with pytest.raises(InputError, match="vocab_size must be at least 300, found 10"):
+        train_tokenizer(kind, list, 10)
+    with pytest.raises(InputError, match="bert or roberta, found 'electra'"):
+        train_tokenizer("electra", list, 500)
+
+
+# --- the command
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Path:
+    """A recipe of stage 1 from scratch, on documents of words as unequally frequent as in a language."""
+    rng = np.random.default_rng(0)
+    frequency = 1.0 / np.arange(1, len(WORDS) + 1) ** 1.5
+    lines = []
+    for number in range(300):
+        lines.append(" ".join(rng.choice(WORDS, size=8, p=frequency / frequency.sum())))
+        if number % 10 == 9:
+            lines.append("")
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    fields = {
+        "stage": "pretrain",
+        "model_type": "bert",
+        "config_overrides": "num_hidden_layers=4,hidden_size=32,num_attention_heads=4,intermediate_size=64,"
+        "max_position_embeddings=64",
+        "vocab_size": 300,
+        "train_file": str(tmp_path / "text.txt"),
+        "sequences": "documents",
+        "validation_split_percentage": 10,
+        "max_seq_length": 32,
+        "lexical_layers": 2,
+        "fusion_layers": 1,
+        "learning_rate": "3e-3",
+        "per_device_train_batch_size": 16,
+        "per_device_eval_batch_size": 16,
+        "max_steps": 12,
+        "eval_steps": 6,
+        "save_steps": 6,
+        "logging_steps": 3,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "output_dir": str(tmp_path / "run"),
+    }
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    return path
+
+
+def run(monkeypatch, *arguments: object) -> None:
+    """The command in this process."""
+    monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
+    command.main()
+
+
+def history(folder: Path, name: str) -> list[float]:
+    """One logged quantity of a run."""
+    return [row[name] for row in json.loads((folder / "run.json").read_text())["log"] if name in row]
+
+
+def test_from_scratch_learns_and_exports(recipe, monkeypatch, tmp_path):
+    """Both development losses fall; the export is a masked-language model that fills masks, with the fusion layers, a
+    card and records; no path leaks."""
+    run(monkeypatch, recipe, "--max_steps", 80, "--eval_steps", 20, "--save_steps", 20, "--whole_word_mask", True)
+    folder = tmp_path / "run"
+    for name in ("eval_mlm_loss", "eval_auxiliary_loss", "mlm_loss", "auxiliary_loss"):
+        losses = history(folder, name)
+        assert losses[-1] < 0.9 * losses[0], (name, losses)
+    results = json.loads((folder / "results.json").read_text())["pretraining"]
+    assert results["mlm_loss"] == pytest.approx(min(history(folder, "eval_mlm_loss")), abs=1e-3)  # the best is exported
+    assert results["perplexity"] == pytest.approx(np.exp(results["mlm_loss"]), rel=1e-3)
+    filled = pipeline("fill-mask", model=str(folder / "export"), device="cpu")("the [MASK] sat")
+    assert len(filled) == 5
+    record = json.loads((folder / "run.json").read_text())
+    assert record["fields"]["stage"] == "pretrain"
+    assert record["train_data"][0]["file"] == "text.txt"
+    assert f"{results['mlm_loss']:.3f}" in (folder / "export" / "README.md").read_text()
+    assert (folder / "plots" / "loss.png").stat().st_size > 5000
+    for file in (folder / "export").iterdir():
+        assert str(tmp_path.parent).encode() not in file.read_bytes(), file
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_goes_on_from_a_backbone(kind, recipe, backbone_folders, monkeypatch, tmp_path):
+    """From a backbone with its tokenizer, on single sentences, in bf16: the export keeps kind and vocabulary."""
+    options = ("--model_name_or_path", backbone_folders[kind], "--sequences", "sentences")
+    fields = yaml.safe_load(recipe.read_text())
+    del fields["model_type"], fields["config_overrides"]
+    recipe.write_text(yaml.safe_dump(fields))
+    run(monkeypatch, recipe, *options, "--bf16", True, "--max_steps", 6)
+    exported = AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "export")
+    assert exported.config.model_type == kind
+    assert AutoTokenizer.from_pretrained(tmp_path / "run" / "export").get_vocab() == tiny_tokenizer(kind).get_vocab()
+
+
+@pytest.mark.parametrize("workers", (0, 2))
+def test_resume_gives_the_uninterrupted_run(workers, recipe, monkeypatch, tmp_path):
+    """A run resumed from its middle ends in bit-identical weights, head, fusion layers and all."""
+    options = ("--max_steps", 24, "--save_steps", 8, "--eval_steps", 8, "--dataloader_num_workers", workers)
+    options += ("--load_best_model_at_end", False, "--save_total_limit", 5)
+    run(monkeypatch, recipe, *options, "--output_dir", tmp_path / "whole")
+    (tmp_path / "part").mkdir()
+    (tmp_path / "whole" / "checkpoint-8").rename(tmp_path / "part" / "checkpoint-8")
+    run(monkeypatch, recipe, *options, "--output_dir", tmp_path / "part", "--resume_from_checkpoint", "auto")
+    whole, part = tmp_path / "whole" / "export", tmp_path / "part" / "export"
+    for file in ("model.safetensors", "tokenizer.json"):
+        assert (whole / file).read_bytes() == (part / file).read_bytes(), file
+    fusion = [load_file(folder / "auxiliary_network.safetensors") for folder in (whole, part)]
+    assert all(torch.equal(tensor, fusion[1][name]) for name, tensor in fusion[0].items())
+    assert history(tmp_path / "whole", "eval_mlm_loss")[1:] == history(tmp_path / "part", "eval_mlm_loss")[-2:]
+
+
+def test_recipe_names_its_first_stage(recipe, monkeypatch, tmp_path):
+    """`RECIPE --stage pretrain` runs the recipe that RECIPE names in its field `pretrain`."""
+    second = tmp_path / "second.yaml"
+    second.write_text(yaml.safe_dump({"pretrain": str(recipe), "learning_rate": "1e-5"}))
+    from modeling_cmlmcse.training.arguments import parse_recipe
+
+    path, _, _, first_stage = parse_recipe([str(second), "--stage", "pretrain", "--use_cpu", "true"])
+    assert (path, first_stage.learning_rate, first_stage.stage) == (recipe, 3e-3, "pretrain")
+    path, _, _, second_stage = parse_recipe([str(second), "--use_cpu", "true"])
+    assert (path, second_stage.learning_rate, second_stage.stage) == (second, 1e-5, "train")
+
+
+# --- stage 2
+
+
+@pytest.fixture(scope="module")
+def stage_one(tmp_path_factory, backbone_folders) -> Path:
+    """What stage 1 exports, of 3 + 2 layers: the fusion layers unlike any of the backbone's."""
+    pretrained, _ = load_backbone(backbone_folders["bert"])
+    torch.manual_seed(3)
+    model = AuxiliaryPretraining(pretrained.config, 3, 2)
+    model.load_backbone_weights(pretrained, "random")
+    folder = tmp_path_factory.mktemp("stage") / "export"
+    export_pretrained(model, tiny_tokenizer("bert"), folder, "")
+    return folder
+
+
+@pytest.mark.parametrize("elsewhere", (False, True))
+def test_stage_two_takes_encoder_extractor_fusion_and_head(elsewhere, stage_one, backbone_folders, tmp_path):
+    """Every weight of stage 2 is the one of stage 1, bit for bit, and the depths are those of stage 1; with a folder's
+    path as `fusion_init` fusion layers and head come from there, the rest from the backbone."""
+    if elsewhere:
+        tiny_backbone("bert").save_pretrained(tmp_path)
+    backbone = tmp_path if elsewhere else stage_one
+    model = CMLMCSEForSentenceEmbedding.from_backbone(
+        backbone, fusion_init=str(stage_one) if elsewhere else "pretrained"
+    )
+    assert (model.config.lexical_layers, model.config.fusion_layers) == (3, 2)
+    assert model.config.fusion_init == ("checkpoint" if elsewhere else "pretrained")
+    masked_lm = AutoModelForMaskedLM.from_pretrained(backbone)
+    objective = model.auxiliary["cmlm"]
+    encoder = masked_lm.bert.state_dict()
+    assert all(torch.equal(tensor, encoder[name]) for name, tensor in model.backbone.state_dict().items())
+    extractor = objective.extractor.state_dict()
+    assert len(blocks(objective.extractor)) == 3
+    assert all(torch.equal(tensor, encoder[name]) for name, tensor in extractor.items())
+    fusion = load_file(stage_one / "auxiliary_network.safetensors")
+    assert fusion.keys() == objective.fusion.state_dict().keys()
+    assert all(torch.equal(tensor, fusion[name]) for name, tensor in objective.fusion.state_dict().items())
+    head = AutoModelForMaskedLM.from_pretrained(stage_one).cls.predictions
+    assert torch.equal(objective.head.dense.weight, head.transform.dense.weight)
+    assert torch.equal(objective.head.LayerNorm.weight, head.transform.LayerNorm.weight)
+    assert torch.equal(objective.head.decoder.weight, head.decoder.weight)
+    assert torch.equal(objective.head.decoder.bias, head.decoder.bias)
+
+
+@pytest.mark.parametrize("kind", (*KINDS, *OTHER_KINDS))
+def test_every_kind_of_backbone_through_both_stages(kind, backbone_folders, sentences, tmp_path):
+    """Stage 1's MLM loss is that of transformers' own padded model; its export has the model's weights; and with the
+    masked sentences' own vectors stage 2's loss is stage 1's auxiliary loss."""
+    pretrained, _ = load_backbone(backbone_folders[kind])
+    first = AuxiliaryPretraining(pretrained.config, 3, 2)
+    first.load_backbone_weights(pretrained, "random")
+    masked = make_batch(kind, sentences)["masked"]
+    losses = first.eval().losses(masked)
+
+    rows = masked["input_ids"].split(masked["lengths"].tolist())
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pretrained.config.pad_token_id)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    logits = pretrained.eval()(input_ids=ids, attention_mask=mask).logits[mask.bool()][masked["mlm_positions"]]
+    expected = torch.nn.functional.cross_entropy(logits, masked["mlm_labels"], reduction="sum")
+    assert losses["mlm"].total.item() == pytest.approx(expected.item(), rel=1e-5)
+
+    folder = tmp_path / "export"
+    export_pretrained(first, tiny_tokenizer(kind), folder, "")
+    exported = AutoModelForMaskedLM.from_pretrained(folder).state_dict()
+    assert all(torch.equal(tensor, exported[name]) for name, tensor in pretrained.state_dict().items())
+    second = CMLMCSEForSentenceEmbedding.from_backbone(folder, fusion_init="pretrained").eval()
+    vectors = second.sentence_vectors({**masked, "num_views": 1})[0]
+    found = second.auxiliary["cmlm"](second.backbone, vectors, masked).total
+    assert found.item() == pytest.approx(losses["auxiliary"].total.item(), rel=1e-5)
+
+
+def test_stage_two_trains(stage_one, recipe, monkeypatch, tmp_path):
+    """The command goes on from a stage 1 folder."""
+    plain = ("--stage", "train", "--model_name_or_path", stage_one, "--fusion_init", "pretrained", "--max_steps", 2)
+    plain += ("--lexical_layers", 3, "--fusion_layers", 2, "--dev_set", "none", "--final_evaluation", "none")
+    run(monkeypatch, recipe, *plain)
+    assert (tmp_path / "run" / "export" / "model.safetensors").exists()
+
+
+WRONG = [
+    (["--stage", "train", "--model_name_or_path", "{one}", "--fusion_init", "pretrained", "--lexical_layers", "2"],
+     ["lexical_layers must be 3", "found 2"]),
+    (["--stage", "train", "--model_name_or_path", "{one}", "--fusion_init", "{one}", "--lexical_layers", "3"],
+     ["fusion_layers must be 2", "found 1"]),
+    (["--stage", "train", "--model_name_or_path", "{bert}", "--fusion_init", "pretrained"],
+     ["expects auxiliary_network.safetensors", "found none", "--stage pretrain"]),
+    (["--stage", "train", "--model_name_or_path", "{tmp}/no/export", "--fusion_init", "pretrained"],
+     ["must be what stage 1 exports", "found no folder", "--stage pretrain first"]),
+    (["--stage", "pretrian"], ["stage must be one of train, pretrain, found 'pretrian'"]),
+    (["--sequences", "paragraphs"], ["sequences must be one of documents, sentences, found 'paragraphs'"]),
+    (["--lexical_layers", "4"], ["lexical_layers must be from 1 to 3", "found 4"]),
+    (["--model_type", "llama9"], ["model_type", "found 'llama9'"]),
+    (["--config_overrides", "depth=3"], ["config_overrides expects", "depth"]),
+    (["--vocab_size", "20"], ["vocab_size must be at least 300, found 20"]),
+    (["--max_seq_length", "65"], ["max_seq_length must be at most 64", "found 65"]),
+    (["--validation_split_percentage", "100"], ["validation_split_percentage must be a number from 0 to 99"]),
+    (["--auxiliary_weight", "-1"], ["auxiliary_weight must be a number from 0"]),
+    (["--streaming", "true"], ["found streaming"]),
+    (["--mini_batch_size", "4"], ["mini_batch_size is for the contrast", "gradient_accumulation_steps"]),
+    (["--train_file", "{tmp}/absent.txt"], ["absent.txt", "expected a file or a Hub dataset id"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "expected"), WRONG, ids=[" ".join(a[-2:])[:40] for a, _ in WRONG])
+def test_wrong_input(arguments, expected, recipe, stage_one, backbone_folders, monkeypatch, tmp_path, capsys):
+    """Exit status 2 and one line that says what was expected and what was found."""
+    places = {"one": stage_one, "bert": backbone_folders["bert"], "tmp": tmp_path}
+    plain = ("--dev_set", "none", "--final_evaluation", "none")
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, *plain, *(argument.format(**places) for argument in arguments))
+    assert stop.value.code == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, errors
+    for piece in expected:
+        assert piece in errors[0]
