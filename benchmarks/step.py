@@ -1,17 +1,37 @@
 """Seconds of one training step at BERT-base size: ours against what people run today, side by side.
 
     python benchmarks/step.py --repetitions 5 --output benchmarks/step.json
+    python benchmarks/step.py --arms plain,simcse,cmlm --bf16
 
-Arms: the plain SimCSE step (transformers' BertModel, both views concatenated and padded, full last layer); our SimCSE
-and CMLM-CSE steps; an InfoCSE-style step (padded, logits at all positions, the extractor's own discarded head, 6 + 2
-layers); a step of sentence-transformers' MultipleNegativesRankingLoss on (s, s) pairs with its own tokenisation.
+Arms:
+    plain       the SimCSE step as it is usually written: transformers' BertModel, both views concatenated and padded
+    simcse      our SimCSE step
+    cmlm        our CMLM-CSE step, 8 extracting and 3 fusing layers, a masked sentence for each view
+    cmlm-first  the same with a masked sentence for the first view only
+    infocse     an InfoCSE-style step: padded, logits at all positions, the extractor's own discarded head, 6 + 2 layers
+    st          the loss of sentence-transformers on (s, s) pairs with its tokenisation, in this loop (its own trainer
+                is in trainers.py)
+
+Forward, backward, clipping and AdamW; batches are ready on the device but for `st`. Every round has other sentences,
+the same for all arms, and the first --warmup rounds do not count. --bf16 runs forward passes under autocast.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from common import interleaved, parser, report, tokenizer
+from common import (
+    LENGTH,
+    choose,
+    device,
+    interleaved,
+    parser,
+    read_batches,
+    report,
+    sentence_transformer,
+    timed,
+    tokenizer,
+)
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
@@ -19,27 +39,36 @@ from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.training.data import Example, ViewCollator
 from modeling_cmlmcse.training.masking import Masking
 
-LENGTH = 32
+Loss = Callable[[int], Tensor]  # of the round's batch
 
 
-def optimizer_step(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-    """Clip, step and clear, the same for every arm."""
-    nn.utils.clip_grad_norm_(parameters, 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
+class Batches:
+    """The same sentences for every arm: `lines` of text and `padded` tensors, a batch a round."""
+
+    def __init__(self, lines: list[list[str]]) -> None:
+        self.lines, self.tokenizer = lines, tokenizer()
+        self.padded: list[dict[str, Tensor]] = [
+            dict(self.tokenizer(batch, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt"))
+            for batch in lines
+        ]
+        self.tokens = sum(int(batch["attention_mask"].sum()) for batch in self.padded)
+        self.fill = self.tokens / sum(batch["attention_mask"].numel() for batch in self.padded)
+        self.padded = [move(batch) for batch in self.padded]
+
+    def packed(self, masked_views: int) -> list[dict[str, Any]]:
+        """The batches as our collator makes them; no `masked` part for 0 views."""
+        tok = self.tokenizer
+        masking = Masking(0.15, tok.mask_token_id, len(tok), frozenset(tok.all_special_ids))
+        collator = ViewCollator(tok, 0, masking if masked_views else None, masked_views=masked_views)
+        tokens = [tok(batch, truncation=True, max_length=LENGTH)["input_ids"] for batch in self.lines]
+        return [move(collator([Example(t, 0, row) for row, t in enumerate(batch)])) for batch in tokens]
 
 
-def trainer_of(model: nn.Module, loss: Callable[[int], Tensor]) -> Callable[[int], None]:
-    """One training step of a model, as a function of the repetition."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=3e-5, fused=True)
-    model.train()
-
-    def step(repetition: int) -> None:
-        loss(repetition).backward()
-        optimizer_step(parameters, optimizer)
-
-    return step
+def move(value: Any) -> Any:
+    """Tensors, also inside dictionaries, on the device; other values as they are."""
+    if isinstance(value, dict):
+        return {name: move(item) for name, item in value.items()}
+    return value.to(device()) if isinstance(value, Tensor) else value
 
 
 def contrast(h: Tensor) -> Tensor:
@@ -90,94 +119,102 @@ class InfoCSEStyle(nn.Module):
         return contrast(self.head(h)) + 0.005 * loss
 
 
-def sentence_transformers_arm(config: BertConfig, lines: list[list[str]], device: str) -> Callable[[int], None]:
-    """A step of sentence-transformers' loss, tokenisation included as in its trainer's collator."""
-    import tempfile
+def plain(batches: Batches) -> tuple[nn.Module, Loss]:
+    """The plain padded SimCSE arm."""
+    model = PlainSimCSE(BertConfig())
+    return model, lambda number: model(batches.padded[number])
 
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
-    from sentence_transformers.models import Pooling, Transformer
 
-    with tempfile.TemporaryDirectory() as folder:
-        BertModel(config).save_pretrained(folder)
-        tokenizer().save_pretrained(folder)
-        transformer = Transformer(folder, max_seq_length=LENGTH)
-    model = SentenceTransformer(modules=[transformer, Pooling(config.hidden_size, pooling_mode="cls")], device=device)
+def infocse(batches: Batches) -> tuple[nn.Module, Loss]:
+    """The InfoCSE-style arm."""
+    model = InfoCSEStyle(BertConfig())
+    both = [torch.cat([batch["input_ids"]] * 2) for batch in batches.padded]
+    labels = [ids.masked_fill(torch.rand(ids.shape, device=ids.device) > 0.15, -100) for ids in both]
+    return model, lambda number: model(batches.padded[number], both[number], labels[number])
+
+
+def our_model(**fields: Any) -> CMLMCSEForSentenceEmbedding:
+    """A fresh model of BERT-base size."""
+    return CMLMCSEForSentenceEmbedding(CMLMCSEConfig(backbone_config=BertConfig(), **fields))
+
+
+def simcse(batches: Batches) -> tuple[nn.Module, Loss]:
+    """Our SimCSE arm."""
+    model, packed = our_model(cmlm_weight=0.0), batches.packed(0)
+    return model, lambda number: model(**packed[number]).loss
+
+
+def cmlm(batches: Batches, masked_views: str = "both") -> tuple[nn.Module, Loss]:
+    """Our CMLM-CSE arm."""
+    model = our_model(lexical_layers=8, fusion_layers=3, masked_views=masked_views)
+    packed = batches.packed(2 if masked_views == "both" else 1)
+    return model, lambda number: model(**packed[number]).loss
+
+
+def mnrl(batches: Batches) -> tuple[nn.Module, Loss]:
+    """sentence-transformers' loss, each view tokenised in the step as its trainer's collator does."""
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    model = sentence_transformer(BertConfig())
     objective = MultipleNegativesRankingLoss(model)
-
-    def loss(repetition: int) -> Tensor:
-        features = [model.preprocess(lines[repetition]) for _ in range(2)]
-        features = [{k: v.to(device) if isinstance(v, Tensor) else v for k, v in f.items()} for f in features]
-        return objective(features, None)
-
-    return trainer_of(model, loss)
+    return model, lambda number: objective([move(model.preprocess(batches.lines[number])) for _ in range(2)], None)
 
 
-def build_arms(args: Any, device: str) -> dict[str, Callable[[int], None]]:
-    """Every arm, on the same sentences."""
-    config, tok = BertConfig(), tokenizer()
-    with args.text.open(encoding="utf-8") as file:
-        texts = [next(file).strip() for _ in range(args.batch * (args.repetitions + 1))]
-    lines = [texts[i : i + args.batch] for i in range(0, len(texts), args.batch)]
-    padded = [
-        tok(batch, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt").to(device) for batch in lines
-    ]
-    masking = Masking(0.15, tok.mask_token_id, len(tok), frozenset(tok.all_special_ids))
-    collator = ViewCollator(tok, 0, masking)
-    tokens = [tok(batch, truncation=True, max_length=LENGTH)["input_ids"] for batch in lines]
-    packed = [collator([Example(t, 0, row) for row, t in enumerate(batch)]) for batch in tokens]
-    labels = []
-    for batch in padded:
-        ids = torch.cat([batch["input_ids"]] * 2)
-        labels.append(ids.masked_fill((torch.rand(ids.shape, device=device) > 0.15), -100))
+class Arm(NamedTuple):
+    """An arm's title in the table, and what builds its model and loss."""
 
-    def ours(**fields: Any) -> Callable[[int], None]:
-        model = CMLMCSEForSentenceEmbedding(CMLMCSEConfig(backbone_config=BertConfig(), **fields)).to(device)
-        keys = ("views", "masked") if model.auxiliary else ("views",)
-        batches = [{k: {n: move(v, device) for n, v in b[k].items()} for k in keys} for b in packed]
-        return trainer_of(model, lambda repetition: model(**batches[repetition]).loss)
-
-    def plain() -> Callable[[int], None]:
-        model = PlainSimCSE(config).to(device)
-        return trainer_of(model, lambda repetition: model(dict(padded[repetition])))
-
-    def infocse() -> Callable[[int], None]:
-        model = InfoCSEStyle(config).to(device)
-        return trainer_of(
-            model,
-            lambda repetition: model(
-                dict(padded[repetition]), torch.cat([padded[repetition]["input_ids"]] * 2), labels[repetition]
-            ),
-        )
-
-    arms = {
-        "SimCSE, plain padded": plain,
-        "SimCSE, ours": lambda: ours(cmlm_weight=0.0),
-        "CMLM-CSE, ours": lambda: ours(lexical_layers=8, fusion_layers=3),
-        "InfoCSE-style, padded": infocse,
-        "sentence-transformers MNRL": lambda: sentence_transformers_arm(config, lines, device),
-    }
-    chosen = args.arms.split(",") if args.arms else list(arms)
-    fill = sum(int(b["attention_mask"].sum()) for b in padded) / sum(b["attention_mask"].numel() for b in padded)
-    print(f"fill of the padded batches: {fill:.3f}")
-    return {name: build() for name, build in arms.items() if name in chosen}
+    title: str
+    build: Callable[[Batches], tuple[nn.Module, Loss]]
 
 
-def move(value: Any, device: str) -> Any:
-    """A tensor on the device; other values as they are."""
-    return value.to(device) if isinstance(value, Tensor) else value
+ARMS = {
+    "plain": Arm("SimCSE, plain padded", plain),
+    "simcse": Arm("SimCSE, ours", simcse),
+    "cmlm": Arm("CMLM-CSE, ours", cmlm),
+    "cmlm-first": Arm("CMLM-CSE, ours, one masked view", lambda batches: cmlm(batches, "first")),
+    "infocse": Arm("InfoCSE-style, padded", infocse),
+    "st": Arm("sentence-transformers MNRL", mnrl),
+}
+
+
+def training_step(model: nn.Module, loss: Loss, bf16: bool = False) -> Callable[[int], None]:
+    """One optimizer step as a function of the round: forward, backward, clip, AdamW; the same for every arm."""
+    model.to(device()).train()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=3e-5, fused=True)
+
+    def step(number: int) -> None:
+        with torch.autocast(device(), torch.bfloat16, enabled=bf16):
+            value = loss(number)
+        value.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def main() -> None:
-    """Time every arm, interleaved; or the peak memory of one."""
-    options = parser(__doc__ or "", batch=32, repetitions=5, arms="")
+    """Time every arm, interleaved."""
+    options = parser(__doc__ or "", batch=32, repetitions=5, warmup=3, arms=",".join(ARMS), bf16=False)
     args = options.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = [ARMS[key] for key in choose(options, args.arms, list(ARMS))]
     torch.manual_seed(0)
-    seconds = interleaved(build_arms(args, device), args.repetitions)
-    baseline = next(iter(seconds))
-    title = f"One training step, BERT-base, batch {args.batch}, at most {LENGTH} tokens"
-    report(title, seconds, baseline, args.output, batch=args.batch)
+    rounds = args.warmup + args.repetitions
+    batches = Batches(read_batches(args.text, args.batch, rounds))
+    tokens = 2 * batches.tokens / rounds
+    print(f"{tokens:.0f} tokens a step in both views; fill of the padded batches {batches.fill:.3f}")
+    arms = {arm.title: timed(training_step(*arm.build(batches), bf16=args.bf16)) for arm in chosen}
+    precision = "bf16 autocast" if args.bf16 else "fp32"
+    report(
+        f"One training step, BERT-base, batch {args.batch}, at most {LENGTH} tokens, {precision}",
+        interleaved(arms, args.repetitions, args.warmup),
+        chosen[0].title,
+        args.output,
+        amounts={"sentences": args.batch, "tokens": tokens},
+        fill=batches.fill,
+        warmup=args.warmup,
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,129 @@
+"""Throughput of training on several CPU processes against one process with as many threads, at the same global batch.
+
+    python benchmarks/processes.py --repetitions 2 --output benchmarks/processes.json
+
+Each arm is `accelerate launch` with a committed configuration: one process with P threads and the whole batch, and P
+processes (DDP, gloo) with one thread and a P-th of the batch each. Both train CMLM-CSE on the same global batches, and
+both have the whole batch's negatives. What is timed is a step of the trainer: batch, forward, backward, exchange of
+vectors and gradients, clipping, AdamW; the number of a launch is the median of its steps without the first ones.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import LENGTH, interleaved, parser, report
+from transformers import TrainerCallback
+
+ROOT = Path(__file__).resolve().parents[1]
+WARMUP = 2  # steps: DDP builds its buckets in the first one
+
+
+class StepTimes(TrainerCallback):
+    """The seconds between the ends of steps, written down by the first process."""
+
+    def __init__(self, output: Path) -> None:
+        self.output, self.ends = output, [0.0]
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.ends.append(time.perf_counter())
+
+    def on_train_end(self, args: Any, *_: Any, **__: Any) -> None:
+        if args.process_index == 0:
+            steps = [end - start for start, end in zip(self.ends[:-1], self.ends[1:], strict=True)][1:]
+            found = {"seconds": steps, "threads": torch.get_num_threads(), "processes": args.world_size}
+            self.output.write_text(json.dumps(found))
+
+
+def train(output: Path, arguments: list[str]) -> None:
+    """One of the processes: what train.py does until training ends, with a clock."""
+    from modeling_cmlmcse.training.arguments import parse_recipe
+    from modeling_cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
+    from modeling_cmlmcse.training.trainer import ContrastiveTrainer
+
+    _, model_args, data_args, run_args = parse_recipe(arguments)
+    run_args.without_dev_set()
+    tokenizer = build_tokenizer(model_args)
+    model = build_model(model_args, tokenizer)
+    ContrastiveTrainer(
+        model=model,
+        args=run_args,
+        train_dataset=build_sentences(data_args, run_args, tokenizer),
+        data_collator=build_collator(model, tokenizer, data_args, run_args),
+        processing_class=tokenizer,
+        callbacks=[StepTimes(output)],
+    ).train()
+
+
+def launch(args: Any, processes: int, threads: int) -> float:
+    """Seconds of a step of one arm, in processes of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "steps.json"
+        fields = {
+            "train_file": args.text,
+            "max_train_samples": args.batch * (args.steps + WARMUP),
+            "max_seq_length": LENGTH,
+            "per_device_train_batch_size": args.batch // processes,
+            "max_steps": args.steps + WARMUP,
+            "dataloader_drop_last": True,
+            "eval_strategy": "no",
+            "save_strategy": "no",
+            "load_best_model_at_end": False,
+            "logging_steps": args.steps + WARMUP,
+            "disable_tqdm": True,
+            "use_cpu": True,
+            "output_dir": Path(folder) / "run",
+        }
+        config = ROOT / "configuration" / "accelerate" / ("multi-cpu.yaml" if processes > 1 else "cpu.yaml")
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config]
+        command += ["--num_processes", processes, "--main_process_port", 0, __file__, "--worker", output, args.recipe]
+        command += [part for name, value in fields.items() for part in (f"--{name}", value)]
+        subprocess.run(
+            [str(part) for part in command],
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        found = json.loads(output.read_text())
+    assert (found["processes"], found["threads"]) == (processes, threads), found
+    return statistics.median(found["seconds"][WARMUP - 1 :])
+
+
+def main() -> None:
+    """Launch the arms in turns, and tabulate the seconds of a step."""
+    options = parser(__doc__ or "", batch=64, steps=12, repetitions=2, processes=2)
+    options.add_argument("--recipe", default="quickstart", help="name or path; quickstart has 6 layers, width 384")
+    args = options.parse_args()
+    if args.batch % args.processes or args.processes < 2:
+        options.error(f"--batch must be a multiple of --processes, at least 2, found {args.batch}, {args.processes}")
+    args.text = args.text.resolve()
+    count = args.processes
+    one = f"1 process, {count} threads"
+    arms = {
+        one: lambda _: launch(args, 1, count),
+        f"{count} processes, 1 thread each": lambda _: launch(args, count, 1),
+    }
+    report(
+        f"A training step of the recipe {Path(args.recipe).stem}, global batch {args.batch}, at most {LENGTH} tokens",
+        interleaved(arms, args.repetitions, warmup=0),
+        one,
+        args.output,
+        amounts={"sentences": args.batch},
+        unit="s/step",
+        steps=args.steps,
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        sys.path.insert(0, str(ROOT))
+        train(Path(sys.argv[2]), sys.argv[3:])
+    else:
+        main()
