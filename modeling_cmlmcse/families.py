@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
+from .linear import linear
 from .packing import Packing, Selection, packed_attention
 
 Structure = Any  # a module whose parts are known by structure, which static types cannot say
@@ -224,8 +225,8 @@ class ModernBert(Family):
         to_query, to_rest = fused.weight.tensor_split([chosen.shape[1]])
         bias = (None, None) if fused.bias is None else fused.bias.tensor_split([chosen.shape[1]])
         normed = block.attn_norm(hidden)  # (S, H)
-        query = nn.functional.linear(normed.index_select(0, rows), to_query, bias[0])  # (M, H)
-        key, value = nn.functional.linear(normed, to_rest, bias[1]).chunk(2, dim=-1)  # (S, H)
+        query = linear(normed.index_select(0, rows), to_query, bias[0])  # (M, H)
+        key, value = linear(normed, to_rest, bias[1]).chunk(2, dim=-1)  # (S, H)
         query, key = rotate(query, cosine[rows], sine[rows]), rotate(key, cosine, sine)
         context = attend(
             attention, query, key, value, size, attention.attention_dropout, packing, selection,

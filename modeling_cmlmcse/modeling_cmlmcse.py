@@ -27,6 +27,7 @@ from .conditional_mlm import ConditionalMLM
 from .configuration_cmlmcse import CMLMCSEConfig, in_range
 from .distributed import mean_count
 from .encoder_mlm import EncoderMLM
+from .linear import use_faster_linear
 from .losses import CONTRASTIVE_LOSSES, alignment, uniformity
 from .packing import Packing, Selection, pack_sequences
 from .pooling import POOLINGS
@@ -103,6 +104,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             }
         )
         self.post_init()
+        use_faster_linear(self)
 
     def _build(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
         """A part whose fresh weights depend on the seed and its name alone, and not on what was drawn before: at one

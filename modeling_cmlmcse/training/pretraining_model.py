@@ -21,6 +21,7 @@ from ..backbone import (
     with_dropout,
 )
 from ..distributed import mean_count
+from ..linear import use_faster_linear
 from ..packing import Packing, Selection
 
 
@@ -76,6 +77,7 @@ class AuxiliaryPretraining(PreTrainedModel):
         self.fusion: Structure = build_blocks(trained, fusion_layers) if auxiliary_weight > 0 else None
         self._head = [MaskedLMHead.of(self.masked_lm)]  # in a list: its parts are registered in `masked_lm` already
         self.post_init()
+        use_faster_linear(self)
         self._keys_to_ignore_on_save = list(self.all_tied_weights_keys)  # Trainer ties them again
 
     def _init_weights(self, module: Any) -> None:

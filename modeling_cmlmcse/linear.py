@@ -1,0 +1,97 @@
+"""Linear layers on a CPU, multiplied by whichever of PyTorch's two libraries is faster there.
+
+PyTorch multiplies fp32 matrices with MKL, which keeps its best kernels for Intel's processors: on an AMD EPYC with
+AVX-512, oneDNN is 1.9 times as fast (benchmarks/RESULTS.md). On other devices, in other precisions and in compiled or
+traced code nothing is changed.
+"""
+
+import time
+from collections.abc import Callable
+from functools import cache
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LEAST_WORK = 1 << 24  # multiplications from which a call of oneDNN, which compiles a kernel for each new shape, pays
+LEAST_GAIN = 1.25  # by less, MKL stays: near a tie the choice would change from one process to the next
+
+
+def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(…, K), (L, K) and (L,) → (…, L), as `nn.functional.linear`, gradients included."""
+    if _is_large_fp32_on_cpu(hidden, weight) and onednn_is_faster():
+        return _OneDNNLinear.apply(hidden.flatten(0, -2), weight, bias).unflatten(0, hidden.shape[:-1])
+    return nn.functional.linear(hidden, weight, bias)
+
+
+def use_faster_linear(module: nn.Module) -> None:
+    """Let every `nn.Linear` of a module multiply through :func:`linear`; its class, which quantisation and adapters
+    go by, stays."""
+    for layer in module.modules():
+        if type(layer) is nn.Linear:
+            layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]
+
+
+def _forward(self: nn.Linear, input: Tensor) -> Tensor:
+    """The `forward` of a linear layer."""
+    return linear(input, self.weight, self.bias)
+
+
+_forward.__name__ = "forward"  # a pickled or copied layer finds its method by this name
+
+
+class _OneDNNLinear(torch.autograd.Function):
+    """(S, K), (L, K) and (L,) → (S, L), three products in oneDNN where gradients are asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        return _multiply(hidden, weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        hidden, weight = ctx.saved_tensors
+        to_hidden, to_weight, to_bias = ctx.needs_input_grad
+        return (
+            _multiply(gradient, weight.t()) if to_hidden else None,  # (S, K)
+            _multiply(gradient.t(), hidden.t()) if to_weight else None,  # (L, K)
+            gradient.sum(dim=0) if to_bias else None,  # (L,)
+        )
+
+
+def _multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(A, K), (B, K) and (B,) → left · rightᵀ + bias, (A, B), in oneDNN."""
+    return torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
+
+
+def _is_large_fp32_on_cpu(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether a product is one that the choice is about."""
+    return (
+        hidden.device.type == weight.device.type == "cpu"
+        and hidden.dtype == weight.dtype == torch.float32
+        and hidden.numel() * len(weight) >= LEAST_WORK
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and torch.backends.mkldnn.enabled
+    )
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Whether oneDNN multiplies clearly faster here than PyTorch does by itself; measured once a process, in some
+    30 ms."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    left, right = torch.ones(512, 768), torch.ones(768, 768)
+    seconds: dict[Callable[..., Tensor], list[float]] = {nn.functional.linear: [], _multiply: []}
+    with torch.no_grad():
+        for _ in range(6):  # in turns, so that other work on the machine meets both
+            for multiply, times in seconds.items():
+                start = time.perf_counter()
+                multiply(left, right)
+                times.append(time.perf_counter() - start)
+    default, onednn = (min(times) for times in seconds.values())
+    return default > LEAST_GAIN * onednn

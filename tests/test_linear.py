@@ -1,0 +1,108 @@
+"""Linear layers through oneDNN: the numbers and gradients of PyTorch's own, and only where they are meant for."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from conftest import tiny_config
+from torch import nn
+
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, linear
+from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
+
+onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[tuple[int, ...]]:
+    """The shapes of the products that oneDNN does, on a machine where it is faster."""
+    done: list[tuple[int, ...]] = []
+    multiply = linear._multiply
+
+    def counted(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        done.append((*left.shape, len(right)))
+        return multiply(left, right, bias)
+
+    monkeypatch.setattr(linear, "_multiply", counted)
+    monkeypatch.setattr(linear, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(linear, "LEAST_WORK", 1)
+    return done
+
+
+@onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(37, 24), (3, 5, 24), (1, 24)])
+def test_equals_pytorch(shape, bias, calls):
+    """Values and all gradients, in fp64 terms to 1e-5."""
+    torch.manual_seed(0)
+    layer = nn.Linear(24, 40, bias=bias)
+    fast = copy.deepcopy(layer)
+    linear.use_faster_linear(fast)
+    inputs = [torch.randn(shape).requires_grad_() for _ in range(1)]
+    inputs.append(inputs[0].detach().clone().requires_grad_())
+    weights = torch.randn(*shape[:-1], 40)
+    outputs = [module(given) for module, given in zip((layer, fast), inputs, strict=True)]
+    for output in outputs:
+        (output * weights).sum().backward()
+    rows = weights[..., 0].numel()
+    assert calls == [(rows, 24, 40), (rows, 40, 24), (40, rows, 24)]
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(inputs[1].grad, inputs[0].grad, rtol=1e-5, atol=1e-5)
+    for one, other in zip(fast.parameters(), layer.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-5)
+
+
+@onednn
+def test_only_the_gradients_that_are_asked_for(calls):
+    """A frozen layer costs one product in the backward pass, and without gradients there is none; a gradient without
+    strides, a sum's, is taken too."""
+    layer = nn.Linear(24, 40).requires_grad_(False)
+    linear.use_faster_linear(layer)
+    hidden = torch.randn(7, 24).requires_grad_()
+    layer(hidden).sum().backward()
+    assert calls == [(7, 24, 40), (7, 40, 24)]
+    torch.testing.assert_close(hidden.grad, layer.weight.sum(dim=0).expand(7, 24))
+    with torch.no_grad():
+        layer(hidden)
+    assert len(calls) == 3
+
+
+@onednn
+def test_other_precisions_and_small_products_stay(calls, monkeypatch):
+    """fp64, autocast, small products, and a processor on which MKL is as fast."""
+    layer = nn.Linear(24, 40)
+    linear.use_faster_linear(layer)
+    hidden = torch.randn(7, 24)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(hidden).dtype == torch.bfloat16
+    assert copy.deepcopy(layer).double()(hidden.double()).dtype == torch.float64
+    monkeypatch.setattr(linear, "LEAST_WORK", 1 << 24)
+    layer(hidden)
+    monkeypatch.setattr(linear, "LEAST_WORK", 1)
+    monkeypatch.setattr(linear, "onednn_is_faster", lambda: False)
+    layer(hidden)
+    assert calls == []
+
+
+@onednn
+def test_copies_have_their_own_weights(calls):
+    """A deep copy multiplies with the copy's weights; a pickled layer is a plain one."""
+    layer = nn.Linear(24, 40)
+    linear.use_faster_linear(layer)
+    copied, restored = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
+    with torch.no_grad():
+        layer.weight.zero_()
+    hidden = torch.randn(7, 24)
+    assert copied(hidden).abs().sum() > layer(hidden).abs().sum() + 1
+    assert len(calls) == 2
+    torch.testing.assert_close(restored(hidden), copied(hidden), rtol=1e-5, atol=1e-5)
+
+
+@onednn
+def test_every_layer_of_the_model_goes_that_way(calls):
+    """Encoder, extractor, fusion layers and head, in one training step."""
+    model = CMLMCSEForSentenceEmbedding(CMLMCSEConfig(tiny_config("bert"), lexical_layers=2, fusion_layers=2))
+    layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
+    assert len(layers) > 6 * 10
+    assert all("forward" in vars(layer) for layer in layers)
