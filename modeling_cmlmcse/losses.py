@@ -107,3 +107,13 @@ def uniformity(sentences: Tensor) -> Tensor:
     pairs = torch.triu(torch.ones_like(cosines), diagonal=1)  # (W·N, W·N)
     kernel = torch.exp(4 * cosines - 4)  # ‖x−y‖² = 2 − 2cos
     return ((kernel * pairs).sum() / pairs.sum()).log()
+
+
+@torch.no_grad()
+def anisotropy(sentences: Tensor) -> Tensor:
+    """Mean cosine over all pairs (Ethayarajh 2019, §3.4), (N, H) → scalar; 0 for one sentence, which has no pair.
+
+    With several processes over the pairs of all of them. ‖Σ x‖² = Σ ‖x‖² + the cosines of the ordered pairs.
+    """
+    unit = gather_rows(nn.functional.normalize(at_least_fp32(sentences), dim=-1))  # (W·N, H)
+    return (unit.sum(dim=0).square().sum() - unit.square().sum()) / max(len(unit) * (len(unit) - 1), 1)

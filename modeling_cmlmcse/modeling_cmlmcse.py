@@ -2,7 +2,7 @@
 
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -28,7 +28,7 @@ from .configuration_cmlmcse import CMLMCSEConfig, in_range
 from .distributed import mean_count
 from .encoder_mlm import EncoderMLM
 from .linear import use_faster_linear
-from .losses import CONTRASTIVE_LOSSES, alignment, uniformity
+from .losses import CONTRASTIVE_LOSSES, alignment, anisotropy, uniformity
 from .packing import Packing, Selection, pack_sequences
 from .pooling import POOLINGS
 from .pretrained_auxiliary import PretrainedAuxiliary
@@ -59,7 +59,7 @@ class SentenceEmbeddingOutput(ModelOutput):
 class ContrastiveTrainingOutput(ModelOutput):
     """Losses of one training batch: `loss` = contrastive + Σ weight · auxiliary, and its parts, detached.
 
-    `logs` holds what only the log needs: the losses by name, alignment and uniformity of the batch.
+    `logs` holds what only the log needs: the losses by name, alignment, uniformity and anisotropy of the batch.
     """
 
     loss: Tensor | None = None
@@ -305,6 +305,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             "contrastive_loss": loss.detach(),
             "alignment": alignment(projected[:2].detach()),
             "uniformity": uniformity(projected[0].detach()),
+            "anisotropy": anisotropy(projected[0].detach()),
         }
         return self.config.contrastive_weight * loss, torch.stack([vectors, projected]), logs
 
@@ -354,37 +355,53 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         normalize: bool = False,
         max_length: int | None = None,
         show_progress_bar: bool = False,
+        truncate_dim: int | None = None,
+        batch_tokens: int | None = None,
+        convert_to_tensor: bool = False,
     ) -> Any:
         """Embed sentences without padding, sorted by length, in input order.
+
+        It computes on the model's device and in its precision: `model.to("cuda", torch.bfloat16)` first for bf16.
 
         Args:
             sentences: N texts, or one.
             tokenizer: the model's tokenizer.
             batch_size: sentences in a forward pass.
-            normalize: scale every embedding to length 1.
+            normalize: scale every embedding to length 1, after `truncate_dim`.
             max_length: tokens a sentence is cut to (default: the most the model and tokenizer take).
             show_progress_bar: whether to show one.
+            truncate_dim: keep the first K dimensions.
+            batch_tokens: tokens in a forward pass, in place of `batch_size`; a longer sentence goes alone.
+            convert_to_tensor: return a torch tensor on the model's device.
 
         Returns:
-            (N, H) float32 numpy array; (H,) for one text.
+            (N, H) float32 numpy array or tensor; (H,) for one text.
+
+        Raises:
+            ValueError: `truncate_dim`, `batch_size` or `batch_tokens` out of range.
         """
         if isinstance(sentences, str):
-            return self.encode([sentences], tokenizer, batch_size, normalize, max_length)[0]
+            options = (batch_size, normalize, max_length, False, truncate_dim, batch_tokens, convert_to_tensor)
+            return self.encode([sentences], tokenizer, *options)[0]
+        width = self.config.hidden_size if truncate_dim is None else truncate_dim
+        if not 1 <= width <= self.config.hidden_size:
+            raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
+        if min(batch_size, 1 if batch_tokens is None else batch_tokens) < 1:
+            raise ValueError(f"expected batches of at least 1, found {batch_size} sentences, {batch_tokens} tokens")
         limit = min(self.max_positions, tokenizer.model_max_length, max_length or self.max_positions)
         tokens = tokenizer(list(sentences), truncation=True, max_length=limit)["input_ids"] if sentences else []
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
-        embeddings = torch.zeros(len(tokens), self.config.hidden_size)
+        batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
+        embeddings = torch.zeros(len(tokens), width, device=self.device if convert_to_tensor else "cpu")
         mode = self.training
         self.eval()
-        for start in logging.tqdm(
-            range(0, len(order), batch_size), desc="Encoding", disable=not show_progress_bar, leave=False
-        ):
-            chosen = order[start : start + batch_size]
-            embeddings[chosen] = self._encode_batch([tokens[i] for i in chosen]).float().cpu()
+        for chosen in logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False):
+            rows = order[chosen]
+            embeddings[rows] = self._encode_batch([tokens[i] for i in rows])[:, :width].to(embeddings)
         self.train(mode)
         if normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
-        return embeddings.numpy()
+        return embeddings if convert_to_tensor else embeddings.numpy()
 
     def _encode_batch(self, sequences: list[list[int]]) -> Tensor:
         """Token lists of B sentences → (B, H) embeddings."""
@@ -392,6 +409,19 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         tokens, lengths = packed["input_ids"].to(self.device), packed["lengths"].to(self.device)
         pooled = self._pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
         return self.projection(pooled) if self.config.pooling == "cls" else pooled
+
+
+def split_batches(lengths: Sequence[int], batch_size: int, batch_tokens: int | None) -> Iterator[slice]:
+    """Lengths of N sentences → slices of at most `batch_size` of them, or of at most `batch_tokens` tokens."""
+    start, total = 0, 0
+    for index, length in enumerate(lengths):
+        full = index - start >= batch_size if batch_tokens is None else total + length > batch_tokens
+        if full and index > start:
+            yield slice(start, index)
+            start, total = index, 0
+        total += length
+    if start < len(lengths):
+        yield slice(start, len(lengths))
 
 
 CMLMCSEConfig.register_for_auto_class()

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, alignment, info_nce, nt_xent, uniformity
+from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, alignment, anisotropy, info_nce, nt_xent, uniformity
 
 
 def test_equal_views_give_log_batch():
@@ -136,3 +136,13 @@ def test_alignment_and_uniformity():
     assert alignment(torch.stack([point, -point])).item() == pytest.approx(4.0)
     assert uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])).item() == pytest.approx(-8.0)
     assert uniformity(point).item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_anisotropy():
+    """Equal directions have 1, orthogonal ones 0, two opposite ones −1, and a cluster of four and one of two 7 / 15."""
+    axes = torch.eye(4)
+    assert anisotropy(3 * axes[:1].expand(5, -1)).item() == pytest.approx(1.0)
+    assert anisotropy(axes).item() == pytest.approx(0.0, abs=1e-6)
+    assert anisotropy(torch.stack([axes[0], -axes[0]])).item() == pytest.approx(-1.0)
+    assert anisotropy(axes[[0, 0, 0, 0, 1, 1]].bfloat16()).item() == pytest.approx(7 / 15)
+    assert anisotropy(axes[:1]).item() == 0.0  # one sentence has no pair

@@ -12,6 +12,7 @@ from conftest import ROOT, WORDS, tiny_backbone, tiny_tokenizer
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig, BertForMaskedLM, GPT2Config, GPT2Model
 
 from modeling_cmlmcse.evaluation.encoders import load_encoder
+from modeling_cmlmcse.training.arguments import parse_recipe
 
 sys.path.insert(0, str(ROOT))
 import train as command
@@ -412,3 +413,17 @@ def test_recipes_parse(path):
         assert name.startswith(f"{kind}-{size}")
         assert (model.cmlm_weight == 0) == (method in ("simcse", "clear", "diffcse"))
         assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else 125)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+        (["--model_name_or_path", "my/model"], None),
+        (["--model-name-or-path=my/model", "--model_sha256", "00"], "00"),
+    ],
+)
+def test_expected_weights_are_those_of_the_recipes_own_model(given, expected):
+    """Another model on the command line leaves the recipe's hash behind."""
+    _, model, _, _ = parse_recipe(["quickstart", *given])
+    assert model.model_sha256 == expected

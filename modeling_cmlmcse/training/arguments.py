@@ -267,6 +267,9 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
         model, data, run, _, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
     if unknown:
         parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
+    given = {argument.split("=")[0].replace("-", "_") for argument in arguments}
+    if "__model_name_or_path" in given and "__model_sha256" not in given:
+        model.model_sha256 = None  # the recipe's is that of its own model
     return finish(path, model, data, run)
 
 

@@ -1,0 +1,29 @@
+"""The kinds of values that options of the command line take."""
+
+import math
+from argparse import ArgumentTypeError
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """A number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return number
+
+
+def seed(text: str) -> int:
+    """A whole number that every random generator takes as its seed."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise ArgumentTypeError(f"expected a whole number from 0 to {2**32 - 1}, found {text!r}")
+    return int(text)

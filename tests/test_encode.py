@@ -1,0 +1,245 @@
+"""`encode`, the method and the command: the same vectors however they are batched, cut in parts or interrupted."""
+
+import gzip
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from conftest import ROOT, WORDS, tiny_tokenizer
+from pyarrow import parquet
+
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, encode
+from modeling_cmlmcse.encode import main
+from modeling_cmlmcse.modeling_cmlmcse import split_batches
+
+ROWS = 83
+
+
+@pytest.fixture(scope="module")
+def model(backbone_folders) -> CMLMCSEForSentenceEmbedding:
+    return CMLMCSEForSentenceEmbedding.from_backbone(
+        backbone_folders["bert"], cmlm_weight=0.0, projection="none", pooling="avg"
+    ).eval()
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> list[str]:
+    """Sentences of 0 to 20 words, in `in.txt` with mixed line ends and a byte-order mark, and in `in.parquet`."""
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(WORDS, rng.integers(20))) for _ in range(ROWS)]
+    lines[5], lines[6], lines[7] = "", "  ", "the\u2028cat\x0bsat 🐈"  # one line each, whatever str.splitlines thinks
+    ends = ["\r\n" if index % 3 == 0 else "\n" for index in range(ROWS - 1)] + [""]
+    text = "\ufeff" + "".join(line + end for line, end in zip(lines, ends, strict=True))
+    (tmp_path / "in.txt").write_bytes(text.encode())
+    parquet.write_table(pyarrow.table({"text": lines, "n": range(ROWS)}), tmp_path / "in.parquet")
+    return lines
+
+
+@pytest.fixture
+def arguments(backbone_folders, tmp_path: Path) -> list[str]:
+    return [
+        backbone_folders["bert"],
+        str(tmp_path / "in.txt"),
+        "--pooling",
+        "avg",
+        "--output",
+        str(tmp_path / "out.npy"),
+    ]
+
+
+def expected(model: CMLMCSEForSentenceEmbedding, lines: list[str], **options) -> np.ndarray:
+    """What the method gives, a sentence at a time."""
+    return np.stack([model.encode(line, tokenizer=tiny_tokenizer("bert"), **options) for line in lines])
+
+
+def test_method(model, lines) -> None:
+    """Batches by sentences or by tokens, tensors, truncation before normalisation."""
+    tokenizer = tiny_tokenizer("bert")
+    whole = expected(model, lines)
+    for options in ({"batch_size": 1}, {"batch_size": 7}, {"batch_tokens": 40}, {"batch_tokens": 1}):
+        np.testing.assert_allclose(model.encode(lines, tokenizer, **options), whole, atol=1e-5)
+    tensor = model.encode(lines, tokenizer, convert_to_tensor=True)
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_allclose(tensor.numpy(), whole, atol=1e-5)
+    cut = whole[:, :5] / np.linalg.norm(whole[:, :5], axis=1, keepdims=True)
+    np.testing.assert_allclose(model.encode(lines, tokenizer, normalize=True, truncate_dim=5), cut, atol=1e-5)
+    assert model.encode([], tokenizer, truncate_dim=5).shape == (0, 5)
+    for wrong in ({"truncate_dim": 33}, {"truncate_dim": 0}, {"batch_size": 0}, {"batch_tokens": 0}):
+        with pytest.raises(ValueError, match="found"):
+            model.encode(lines, tokenizer, **wrong)
+
+
+def test_split_batches() -> None:
+    """No batch holds more than it may, but for a sentence that alone does."""
+    assert list(split_batches([9, 5, 4, 3, 1], 2, None)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert list(split_batches([9, 5, 4, 3, 1], 2, 8)) == [slice(0, 1), slice(1, 2), slice(2, 5)]
+    assert list(split_batches([], 2, 8)) == []
+
+
+@pytest.mark.parametrize("source", ["in.txt", "in.parquet", "in.txt.gz"])
+@pytest.mark.parametrize("target", ["out.npy", "out.parquet"])
+@pytest.mark.parametrize("part_rows", [10, 65_536])
+def test_command(source, target, part_rows, model, lines, arguments, tmp_path, monkeypatch, capsys) -> None:
+    """A row a line in order, empty ones too, as the method has them; of parts and blocks nothing is seen."""
+    monkeypatch.setattr(encode, "PART_ROWS", part_rows)
+    monkeypatch.setattr(encode, "BLOCK_ROWS", 7)
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress((tmp_path / "in.txt").read_bytes()))
+    output = tmp_path / target
+    main([arguments[0], str(tmp_path / source), "--pooling", "avg", "--output", str(output), "--normalize"])
+    assert f"{ROWS} rows × 32" in capsys.readouterr().out
+    if target == "out.npy":
+        found = np.load(output)
+    else:
+        column = parquet.read_table(output)["embedding"]
+        assert column.type == pyarrow.list_(pyarrow.float32(), 32)
+        found = np.array(column.to_pylist(), np.float32)
+    np.testing.assert_allclose(found, expected(model, lines, normalize=True), atol=1e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "in.parquet", "in.txt.gz", target}
+
+
+def test_shards(model, lines, arguments, tmp_path) -> None:
+    """Files of so many rows, the last one shorter."""
+    main([*arguments, "--rows_per_shard", "40", "--truncate_dim", "3"])
+    shards = [np.load(tmp_path / f"out-0000{index}-of-00003.npy") for index in range(3)]
+    assert [len(shard) for shard in shards] == [40, 40, 3]
+    np.testing.assert_allclose(np.concatenate(shards), expected(model, lines)[:, :3], atol=1e-5)
+
+
+def test_bf16(model, lines, arguments, tmp_path) -> None:
+    """Another precision of the model gives nearly the same, as float32."""
+    main([*arguments, "--dtype", "bf16"])
+    found, exact = np.load(tmp_path / "out.npy"), expected(model, lines)
+    assert found.dtype == np.float32
+    difference = np.abs(found - exact).max()
+    assert 1e-4 < difference < 0.1
+
+
+def test_goes_on_after_an_interruption(model, lines, arguments, tmp_path, monkeypatch) -> None:
+    """Parts that are there are not encoded again; other settings and another text are refused, or begin anew."""
+    monkeypatch.setattr(encode, "PART_ROWS", 10)
+    written: list[str] = []
+    write = encode.write_npy
+
+    def failing(path: Path, *rest) -> None:
+        if len(written) == 3:
+            raise OSError(28, "No space left on device")
+        written.append(path.name)
+        write(path, *rest)
+
+    monkeypatch.setitem(encode.WRITERS, ".npy", failing)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert written == ["00000.npy", "00001.npy", "00002.npy"]
+    assert not (tmp_path / "out.npy").exists()
+    kept = (tmp_path / "out.npy.parts" / "00001.npy").stat().st_mtime_ns
+
+    monkeypatch.setitem(encode.WRITERS, ".npy", lambda path, *rest: (written.append(path.name), write(path, *rest)))
+    with pytest.raises(SystemExit):
+        main([*arguments, "--normalize"])
+    assert (tmp_path / "out.npy.parts" / "00001.npy").stat().st_mtime_ns == kept
+    main(arguments)
+    assert written[3:] == [f"0000{index}.npy" for index in range(3, 9)] + ["out.npy"]
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected(model, lines), atol=1e-5)
+    main([*arguments, "--overwrite", "--truncate_dim", "2"])
+    assert np.load(tmp_path / "out.npy").shape == (ROWS, 2)
+
+
+def test_two_processes(model, lines, tmp_path, arguments) -> None:
+    """`accelerate launch` shares the parts out; the file is that of one process."""
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    command += ["-m", "modeling_cmlmcse.encode", *arguments, "--rows_per_shard", "10"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("rows ×") == 1
+    found = np.concatenate([np.load(path) for path in sorted(tmp_path.glob("out-*.npy"))])
+    np.testing.assert_allclose(found, expected(model, lines), atol=1e-5)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch) -> None:
+    """Ten times the rows, the same peak."""
+    monkeypatch.setattr(encode, "PART_ROWS", 1000)
+    monkeypatch.setattr(encode, "BLOCK_ROWS", 500)
+    peaks = []
+    for rows in (2000, 20_000):
+        text = tmp_path / f"{rows}.txt"
+        text.write_text("the cat sat on the mat\n" * rows)
+        job = encode.Job(tmp_path / f"{rows}.npy", rows, 64, None)
+        job.claim({}, overwrite=False)
+        args = encode.parse(["model", str(text), "--output", str(job.output)])
+        tracemalloc.start()
+        encode.work(job, args, lambda block: np.ones((len(block), 64), np.float32), 0, 1)
+        job.finish()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert np.load(job.output, mmap_mode="r").shape == (rows, 64)
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_empty_file(arguments, tmp_path) -> None:
+    """No rows, a file of none."""
+    (tmp_path / "in.txt").write_text("")
+    main(arguments)
+    assert np.load(tmp_path / "out.npy").shape == (0, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--output", "{tmp}/out.csv"], "must end with .npy or .parquet"),
+        (["--output", "{tmp}/no/out.npy"], "no to exist, found none; create it"),
+        (["--output", "{tmp}/there.npy"], "there.npy: exists; choose another name, or --overwrite"),
+        (["--text_column", "text"], "--text_column expects a .parquet file"),
+        (["--truncate_dim", "33"], "must be at most 32, the model's, found 33"),
+        (["--dtype", "fp8"], "invalid choice: 'fp8'"),
+        (["--device", "abacus"], "--device abacus: cannot be used here"),
+        (["--pooling", "mean"], "found 'mean'"),
+    ],
+)
+def test_errors(change, words, lines, arguments, tmp_path, capsys) -> None:
+    """One line and status 2, and nothing is written."""
+    (tmp_path / "there.npy").write_text("")
+    before = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, *(item.format(tmp=tmp_path) for item in change)])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert words in error
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("no.txt", None, "expected a file of sentences, found none"),
+        ("latin.txt", "café".encode("latin-1"), "expected UTF-8 text, found byte 0xe9 at offset 3"),
+        ("cut.txt.gz", gzip.compress(b"the cat " * 999)[:40], "truncated or corrupt"),
+        ("no.parquet", b"not one", "expected a Parquet file"),
+    ],
+)
+def test_wrong_files(name, content, words, arguments, tmp_path, capsys) -> None:
+    """A fault in the text shows before the work."""
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(SystemExit) as stop:
+        main([arguments[0], str(tmp_path / name), *arguments[2:]])
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out.npy").exists()
