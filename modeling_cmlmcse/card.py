@@ -5,7 +5,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from .evaluation import STS_COLUMNS, format_table
+from .evaluation.tables import STS_COLUMNS, format_table
 
 PAPERS = """@article{zhang2023cmlmcse,
   title  = {CMLM-CSE: Based on Conditional MLM Contrastive Learning for Sentence Embeddings},

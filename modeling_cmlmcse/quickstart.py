@@ -76,8 +76,9 @@ def untrained(pooling: str, fields: list[str]) -> dict[str, Any]:
     from .training.finish import final_results, load_final_tasks
 
     _, model, data, _ = parse_recipe([RECIPE, *fields])
-    encoder = load_encoder(resolve(model.model_name_or_path), pooling, show_progress_bar=False)
-    return final_results(EncodeOnce(encoder), load_final_tasks(data))
+    backbone = resolve(model.model_name_or_path)
+    encoder = load_encoder(backbone, pooling, show_progress_bar=False)
+    return final_results(EncodeOnce(encoder), load_final_tasks(data), backbone)
 
 
 def scores(results: dict[str, Any]) -> dict[str, float]:

@@ -14,12 +14,13 @@ from conftest import ROOT, WORDS
 from scipy import stats
 
 from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation import TASKS, choose_tasks, format_table, sts_data
+from modeling_cmlmcse.evaluation import TASKS, choose_tasks, sts_data
 from modeling_cmlmcse.evaluation.__main__ import main
 from modeling_cmlmcse.evaluation.geometry import geometry
 from modeling_cmlmcse.evaluation.metrics import STSCorrelation
 from modeling_cmlmcse.evaluation.sts import EncodeOnce, load_sts, load_stsb_dev, sts, stsb_dev
 from modeling_cmlmcse.evaluation.sts_data import STS_SETS, Pairs, read_pairs
+from modeling_cmlmcse.evaluation.tables import format_table
 
 DATA = Path(os.environ.get("CMLMCSE_DATA", ROOT / ".." / "shared" / "data"))
 PUBLISHED_TOTALS = [3108, 1500, 3750, 3000, 1186, 1379, 4927]

@@ -4,39 +4,47 @@ A new task is a module with a loading and a scoring function, and a line in `TAS
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from modeling_cmlmcse.errors import InputError
 
-STS_COLUMNS = {  # result name → heading, in the papers' order
-    **{f"STS{year}": f"STS{year}" for year in range(12, 17)},
-    "STSBenchmark": "STS-B",
-    "SICKRelatedness": "SICK-R",
-}
+from .options import positive, positive_number, seed
+
+
+@dataclass(frozen=True)
+class Option:
+    """A task's own option of the command line, `--<task>_<name>`, given to its `run` as `<name>`."""
+
+    default: Any
+    help: str
+    type: Callable[[str], Any] = str
 
 
 @dataclass(frozen=True)
 class Task:
     """A unit of evaluation: load its data, then score an encoder on them.
 
-    `load(data_dir)` gives the data, `run(encode, data)` the entries of the results, `missing(data_dir, data)` a
-    line for each part of the data that is not there. A `load` that finds nothing at all raises `MissingData`.
+    `load(data_dir)` gives the data, `run(encode, data, **options)` the entries of the results, `missing(data_dir,
+    data)` a line for each part of the data that is not there. A `load` that finds nothing at all raises `MissingData`.
+    A task that fine-tunes is given the model's folder or Hub name in place of `encode`.
     """
 
     summary: str
     load: Callable[[str | None], Any]
-    run: Callable[[Callable[..., Any], Any], dict[str, Any]]
+    run: Callable[..., dict[str, Any]]
     missing: Callable[[str | None, Any], list[str]] = lambda data_dir, data: []
+    options: dict[str, Option] = field(default_factory=dict)
+    fine_tunes: bool = False
 
 
 def _later(target: str, entry: str | None = None) -> Callable[..., Any]:
     """A function of this package, `module:name`, imported when called; its result goes under `entry` if given."""
     module, name = target.split(":")
 
-    def call(*args: Any) -> Any:
-        result = getattr(import_module(f".{module}", __name__), name)(*args)
+    def call(*args: Any, **options: Any) -> Any:
+        result = getattr(import_module(f".{module}", __name__), name)(*args, **options)
         return result if entry is None else {entry: result}
 
     return call
@@ -56,12 +64,52 @@ TASKS: dict[str, Task] = {
     ),
     "stsb_dev": Task("STS-B dev", _later("sts_data:load_stsb_dev"), _later("sts:stsb_dev", "stsb_dev")),
     "geometry": Task(
-        "alignment and uniformity", _later("sts_data:load_stsb_dev"), _later("geometry:geometry", "geometry")
+        "alignment, uniformity, anisotropy and spectrum on STS-B dev",
+        _later("sts_data:load_stsb_dev"),
+        _later("geometry:geometry", "geometry"),
     ),
     "lee": Task(
         "the 50 documents of Lee et al. 2005",
         lambda data_dir: None,
         _lee,
+    ),
+    "retrieval": Task(
+        "the sets in BEIR's format: nDCG@10 and more",
+        _later("beir_data:load_retrieval"),
+        _later("retrieval:retrieval", "retrieval"),
+        _later("beir_data:missing_retrieval"),
+        options={
+            "query_prefix": Option("", "put before every query"),
+            "query_suffix": Option("", "put after every query"),
+            "passage_prefix": Option("", "put before every passage"),
+            "passage_suffix": Option("", "put after every passage"),
+            "block_size": Option(4096, "passages read, encoded and searched at once", positive),
+        },
+    ),
+    "indomain": Task(
+        "paraphrases within the STS-B test set",
+        _later("indomain:load_stsb_test"),
+        _later("indomain:indomain", "indomain"),
+    ),
+    "transfer": Task(
+        "SentEval's transfer tasks, a logistic regression on the embeddings",
+        _later("transfer_data:load_transfer"),
+        _later("transfer:transfer", "transfer"),
+        _later("transfer_data:missing_transfer"),
+    ),
+    "glue": Task(
+        "GLUE, the model fine-tuned on each of its tasks",
+        _later("glue_data:load_glue"),
+        _later("glue:run_glue_task"),
+        _later("glue_data:missing_glue"),
+        options={
+            "learning_rate": Option(2e-5, "peak of the linear schedule, without warm-up", positive_number),
+            "epochs": Option(3, "passes over a task's training examples", positive),
+            "batch_size": Option(32, "training examples in a step, on each device", positive),
+            "max_seq_length": Option(128, "tokens that an example is cut to, at most the model's", positive),
+            "seed": Option(42, "of the classifier's first weights, the order of the examples and dropout", seed),
+        },
+        fine_tunes=True,
     ),
 }
 
@@ -78,30 +126,3 @@ def choose_tasks(names: str | Sequence[str]) -> dict[str, Task]:
         found = ", ".join(map(repr, unknown)) or "none"
         raise InputError(f"--tasks must name some of {', '.join(TASKS)}, separated by commas, found {found}")
     return {name: TASKS[name] for name in names}
-
-
-def format_table(results: dict[str, dict[str, Any]]) -> str:
-    """Model name → its results, as a Markdown table of STS figures ("all") like the papers'; – is not measured."""
-    rows = [["Model", *STS_COLUMNS.values(), "Avg."], ["---", *["---:"] * (len(STS_COLUMNS) + 1)]]
-    for model, result in results.items():
-        scores = result.get("sts", {})
-        values = [scores.get(name, {}).get("all") for name in STS_COLUMNS]
-        rows.append([model.replace("|", r"\|"), *map(_cell, [*values, scores.get("avg")])])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def format_measures(results: dict[str, Any]) -> str:
-    """The numbers of every other task of one model's results, one a row; empty if there are none."""
-    rows = [
-        f"| {task} {name} | {value if isinstance(value, int) else _cell(value)} |"
-        for task, values in results.items()
-        if task not in ("model", "settings", "sts") and isinstance(values, dict)
-        for name, value in values.items()
-        if value is None or isinstance(value, (int, float))
-    ]
-    return "\n".join(["| Measure | Value |", "| --- | ---: |", *rows]) if rows else ""
-
-
-def _cell(value: float | None) -> str:
-    """Two decimals, or a dash."""
-    return "–" if value is None else f"{value:.2f}"

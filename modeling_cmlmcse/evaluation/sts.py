@@ -56,6 +56,10 @@ class EncodeOnce:
             self._rows.update(zip(new, range(len(self._rows), len(self._table)), strict=True))
         return self
 
+    def passing(self, sentences: list[str]) -> np.ndarray:
+        """Texts → (N, H) without keeping them, for more texts than memory would hold."""
+        return np.asarray(self._encode(sentences))
+
     def __call__(self, sentences: list[str]) -> np.ndarray:
         """Texts → (N, H), from memory where known."""
         self.prepare(sentences)

@@ -2,7 +2,8 @@
 
 import math
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ class STSSet(NamedTuple):
     counts: dict[str, int]
     hub: str
 
+
+SENTEVAL = "princeton-nlp/datasets-for-simcse"  # whose senteval.tar is SentEval's data
 
 # Pair counts as published for SentEval's form of the sets: unscored pairs dropped, STS13 without SMT.
 STS_SETS: dict[str, STSSet] = {
@@ -53,7 +56,7 @@ STS_SETS: dict[str, STSSet] = {
     "STSBenchmark": STSSet("stsb", {"test": 1379}, "mteb/stsbenchmark-sts"),
     # mteb/sickr-sts holds all 9,927 pairs; the papers score the 4,927 of the test split, which is in SentEval's
     # archive as the authors of SimCSE keep it on the Hub.
-    "SICKRelatedness": STSSet("sickr", {"test": 4927}, "princeton-nlp/datasets-for-simcse"),
+    "SICKRelatedness": STSSet("sickr", {"test": 4927}, SENTEVAL),
 }
 STSB_DEV = STSSet("stsb", {"dev": 1500}, "mteb/stsbenchmark-sts")
 UNSPLIT = "all"  # the one subset of a set whose source does not name its subsets
@@ -116,14 +119,19 @@ def load_stsb_dev(data_dir: str | None) -> Pairs:
 
 
 def sts_root(data_dir: str) -> Path:
-    """The folder `sts` of a data folder.
+    """The folder `sts` of a data folder; see :func:`data_root`."""
+    return data_root(data_dir, "sts")
+
+
+def data_root(data_dir: str, part: str) -> Path:
+    """A folder of a data folder, which need not be there.
 
     Raises:
         InputError: the data folder does not exist.
     """
     if not Path(data_dir).is_dir():
-        raise InputError(f"--data_dir {data_dir}: expected a folder that holds sts/, found none; check the path")
-    return Path(data_dir) / "sts"
+        raise InputError(f"--data_dir {data_dir}: expected a folder that holds {part}/, found none; check the path")
+    return Path(data_dir) / part
 
 
 def _absent(root: Path, one: STSSet) -> list[Path]:
@@ -200,17 +208,24 @@ def _from_hub(one: STSSet, split: str) -> dict[str, Pairs]:
     Raises:
         InputError: the Hub cannot be reached, or holds something else.
     """
+    with hub_errors(one.hub, "sts"):
+        pairs = _sick_from_hub() if one.folder == "sickr" else _rows_from_hub(one.hub, split)
+    _checked(pairs, sum(one.counts.values()), f"Hub dataset {one.hub}, split {split}")
+    return {split if len(one.counts) == 1 else UNSPLIT: pairs}
+
+
+@contextmanager
+def hub_errors(name: str, folder: str) -> Iterator[None]:
+    """Turn whatever goes wrong with a Hub dataset into an :class:`InputError` that names the data folder's part."""
     try:
-        pairs = _sick_from_hub(one.hub) if one.folder == "sickr" else _rows_from_hub(one.hub, split)
+        yield
     except InputError:
         raise
     except Exception as error:  # datasets, huggingface_hub, httpx, tarfile: no common ancestor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"cannot load {one.hub} from the Hub ({reason}); pass --data_dir with a folder that holds sts/"
+            f"cannot load {name} from the Hub ({reason}); pass --data_dir with a folder that holds {folder}/"
         ) from error
-    _checked(pairs, sum(one.counts.values()), f"Hub dataset {one.hub}, split {split}")
-    return {split if len(one.counts) == 1 else UNSPLIT: pairs}
 
 
 def _rows_from_hub(name: str, split: str) -> Pairs:
@@ -221,14 +236,27 @@ def _rows_from_hub(name: str, split: str) -> Pairs:
     return Pairs(np.array(rows["score"], np.float64), list(rows["sentence1"]), list(rows["sentence2"]))
 
 
-def _sick_from_hub(name: str) -> Pairs:
+def _sick_from_hub() -> Pairs:
     """SICK's test split out of SentEval's archive: a header line, then id, sentence, sentence, score, judgment."""
-    from huggingface_hub import hf_hub_download
-
-    with tarfile.open(hf_hub_download(name, "senteval.tar", repo_type="dataset")) as archive:
-        member = next(item for item in archive if item.name.endswith(SICK_MEMBER))
-        content = archive.extractfile(member)
-        assert content is not None
-        lines = content.read().decode().splitlines()[1:]
+    lines = senteval_files([SICK_MEMBER])[SICK_MEMBER].decode().splitlines()[1:]
     rows = (line.split("\t") for line in lines if line)
     return _pairs((_score(row[3], SICK_MEMBER), row[1], row[2]) for row in rows)
+
+
+def senteval_files(members: Sequence[str]) -> dict[str, bytes]:
+    """Files of SentEval's archive on the Hub, named from the task's folder on; see :func:`hub_errors`.
+
+    Raises:
+        FileNotFoundError: the archive lacks one.
+    """
+    from huggingface_hub import hf_hub_download
+
+    found = {}
+    with tarfile.open(hf_hub_download(SENTEVAL, "senteval.tar", repo_type="dataset")) as archive:
+        for item in archive:
+            for member in members:
+                if f"/{item.name}".endswith(f"/{member}") and (content := archive.extractfile(item)) is not None:
+                    found[member] = content.read()
+    if lacking := [member for member in members if member not in found]:
+        raise FileNotFoundError(f"no {', '.join(lacking)} in senteval.tar")
+    return found

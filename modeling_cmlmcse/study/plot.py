@@ -3,15 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 
-from ..training.plots import BLUE, GREY, ORANGE, plain
+from ..figures import BLUE, GREY, ORANGE, plain, plt
 from .plan import Study
 from .statistics import Comparison, Estimate, Row
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 MARKERS = "osD^v<>PX*"
 

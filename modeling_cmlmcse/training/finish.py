@@ -9,14 +9,16 @@ from transformers import PreTrainedTokenizerBase
 
 from ..card import model_card
 from ..distributed import leave
-from ..evaluation import Task, choose_tasks, format_measures, format_table
+from ..evaluation import Task, choose_tasks
 from ..evaluation.encoders import load_encoder
 from ..evaluation.sts import EncodeOnce
+from ..evaluation.tables import format_measures, format_table
 from ..export import export
+from ..figures import plot_cosine_by_gold
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .build import PACKAGE, resolve
 from .dev import DevSet
-from .plots import plot_cosine_by_gold, plot_dev_score, plot_losses
+from .plots import plot_dev_score, plot_losses
 from .records import run_record, write_records
 from .sharding import whole_model
 from .text import fingerprint
@@ -59,7 +61,7 @@ def finish_run(
         results["dev"] = {"set": dev_set.title, "spearman": round(dev_set.score(encode), 4), "pairs": len(cosines)}
         plot_dev_score(history, plots, dev_set.title)
         plot_cosine_by_gold(cosines, dev_set.scores, plots, dev_set.title)
-    results |= final_results(encode, final_tasks)
+    results |= final_results(encode, final_tasks, str(exported))
     measured |= {
         "steps": trainer.state.global_step,
         "tokens": tokens,
@@ -90,11 +92,11 @@ def load_final_tasks(data_args: DataArguments) -> FinalTasks:
     return loaded
 
 
-def final_results(encode: EncodeOnce, final_tasks: FinalTasks) -> dict[str, Any]:
+def final_results(encode: EncodeOnce, final_tasks: FinalTasks, exported: str) -> dict[str, Any]:
     """The results of the final tasks; a set whose data are not there is absent."""
     results: dict[str, Any] = {}
     for task, data in final_tasks.values():
-        results |= task.run(encode, data)
+        results |= task.run(exported if task.fine_tunes else encode, data)
     return results
 
 

@@ -1,0 +1,102 @@
+"""Is one model better than another, or were the pairs kind to it? Bootstrap intervals of differences in STS."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from .sts import Encode, EncodeOnce, cosine, rounded
+from .sts_data import STS_SETS, Pairs
+from .tables import STS_COLUMNS
+
+LEVEL = 0.95
+AT_A_TIME = 1 << 21  # similarities of resampled sets held at once: 16 MiB
+
+
+class Scored(NamedTuple):
+    """A set's human scores (N,) and a model's cosine similarities (N,) of the same pairs, subsets concatenated."""
+
+    gold: NDArray[np.float64]
+    cosines: NDArray[np.float64]
+
+
+def score_pairs(encode: Encode, sets: dict[str, dict[str, Pairs]]) -> dict[str, Scored]:
+    """The similarities of every pair of the STS sets, by set."""
+    once = EncodeOnce.of(encode)
+    return {
+        name: Scored(
+            np.concatenate([pairs.scores for pairs in subsets.values()]),
+            np.concatenate([cosine(once(pairs.first), once(pairs.second)) for pairs in subsets.values()]),
+        )
+        for name, subsets in sets.items()
+    }
+
+
+def bootstrap_differences(
+    first: dict[str, Scored], second: dict[str, Scored], resamples: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """Spearman × 100 of `second` minus that of `first` on each set, and "avg" over all seven if they are there.
+
+    Paired bootstrap (Efron & Tibshirani 1993, §16): a resample draws pairs with replacement, the same ones for both
+    models, each set by itself; the interval is the middle 95 % of the resamples' differences. It says how much the
+    choice of test pairs matters, and nothing of the seeds of training.
+
+    Returns:
+        A dict by set of `difference`, `low` and `high`.
+    """
+    rng = np.random.default_rng(seed)
+    points, samples = {}, {}
+    for name in first:
+        gold, one, other = first[name].gold, first[name].cosines, second[name].cosines
+        points[name] = 100 * float(_spearman(other[None], gold[None])[0] - _spearman(one[None], gold[None])[0])
+        samples[name] = 100 * np.concatenate(
+            [
+                _spearman(other[rows], gold[rows]) - _spearman(one[rows], gold[rows])
+                for rows in _resampled(rng, len(gold), resamples)
+            ]
+        )
+    if set(STS_SETS) <= set(points):
+        points["avg"] = float(np.mean([points[name] for name in STS_SETS]))
+        samples["avg"] = np.mean([samples[name] for name in STS_SETS], axis=0)  # (resamples,)
+    return {name: _interval(point, samples[name]) for name, point in points.items()}
+
+
+def _interval(point: float, samples: NDArray[np.float64]) -> dict[str, float | None]:
+    """A difference and its interval; None where a similarity was constant."""
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(samples, [tail, 100 - tail]) if np.isfinite(samples).all() else (np.nan, np.nan)
+    return {"difference": rounded(point), "low": rounded(low), "high": rounded(high)}
+
+
+def _resampled(rng: np.random.Generator, count: int, resamples: int) -> Iterator[NDArray[np.int64]]:
+    """Rows of `resamples` bootstrap samples of `count` pairs, (B, count) at a time."""
+    size = max(AT_A_TIME // count, 1)
+    for start in range(0, resamples, size):
+        yield rng.integers(count, size=(min(size, resamples - start), count))
+
+
+def _spearman(cosines: NDArray[np.float64], gold: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(B, N) and (B, N) → (B,) rank correlations, ties at average ranks; NaN where one side is constant."""
+    first, second = (stats.rankdata(values, axis=1) for values in (cosines, gold))
+    first, second = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (first, second))
+    norms = np.sqrt(np.square(first).sum(axis=1) * np.square(second).sum(axis=1))
+    return np.divide((first * second).sum(axis=1), norms, out=np.full(len(norms), np.nan), where=norms > 0)
+
+
+def format_differences(differences: dict[str, dict[str, Any]], baseline: str) -> str:
+    """The differences of some models to a baseline as a Markdown table; bold where the interval leaves out zero."""
+    names = list(next(iter(differences.values())))
+    headings = [STS_COLUMNS.get(name, "Avg.") for name in names]
+    rows = [[f"Difference to {baseline}", *headings], ["---", *["---:"] * len(names)]]
+    rows += [[model, *(_cell(found[name]) for name in names)] for model, found in differences.items()]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+
+
+def _cell(found: dict[str, float | None]) -> str:
+    """A difference with its interval."""
+    if found["low"] is None or found["high"] is None:
+        return "–"
+    text = f"{found['difference']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"
+    return f"**{text}**" if found["low"] > 0 or found["high"] < 0 else text

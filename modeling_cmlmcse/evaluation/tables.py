@@ -1,0 +1,130 @@
+"""Results as tables: STS figures like the papers', every other measure below, in Markdown, LaTeX and CSV."""
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from .published import PUBLISHED, Published
+
+STS_COLUMNS = {  # result name → heading, in the papers' order
+    **{f"STS{year}": f"STS{year}" for year in range(12, 17)},
+    "STSBenchmark": "STS-B",
+    "SICKRelatedness": "SICK-R",
+}
+NOT_MEASURES = ("model", "settings", "sts")
+
+Results = dict[str, Any]
+
+
+def format_table(results: dict[str, Results], published: tuple[Published, ...] = ()) -> str:
+    """Model name → its results, as a Markdown table of STS figures ("all") like the papers'; – is not measured.
+
+    Rows that a paper published come last, their names with the paper's and "published".
+    """
+    rows = [["Model", *STS_COLUMNS.values(), "Avg."], ["---", *["---:"] * (len(STS_COLUMNS) + 1)]]
+    rows += [[_markdown(name), *map(_cell, values)] for name, values in sts_rows(results, published)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def sts_rows(
+    results: dict[str, Results], published: tuple[Published, ...] = ()
+) -> Iterator[tuple[str, list[float | None]]]:
+    """The name and the eight figures of each row of the STS table."""
+    for model, result in results.items():
+        scores = result.get("sts", {})
+        yield model, [*(scores.get(name, {}).get("all") for name in STS_COLUMNS), scores.get("avg")]
+    for row in published:
+        yield f"{row.name} (published, {row.source})", [*row.scores, row.average]
+
+
+def format_measures(results: Results) -> str:
+    """The numbers of every other task of one model's results, one a row; empty if there are none."""
+    return format_all_measures({"Value": results})
+
+
+def format_all_measures(results: dict[str, Results]) -> str:
+    """The numbers of every other task, one a row, with a column for each model; empty if there are none."""
+    each = [dict(measures(result)) for result in results.values()]
+    names = list(dict.fromkeys(name for found in each for name in found))
+    if not names:
+        return ""
+    rows = [["Measure", *map(_markdown, results)], ["---", *["---:"] * len(each)]]
+    rows += [[name, *(_cell(found.get(name)) for found in each)] for name in names]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def measures(results: Results) -> Iterator[tuple[str, float | int | None]]:
+    """The single numbers of the tasks other than `sts`: "task measure", or "task set measure"."""
+    for task, values in results.items():
+        if task not in NOT_MEASURES and isinstance(values, dict):
+            yield from _numbers(task, values)
+
+
+def _numbers(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, float | int | None]]:
+    """The numbers of a nested dict, each with the path to it."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _numbers(f"{prefix} {name}", value)
+        elif value is None or isinstance(value, (int, float)):
+            yield f"{prefix} {name}", value
+
+
+def latex_table(results: dict[str, Results], published: tuple[Published, ...] = ()) -> str:
+    """The STS table for a paper (package booktabs), the published rows below a rule."""
+    head = " & ".join(["Model", *STS_COLUMNS.values(), "Avg."])
+    ours = [_latex_row(*row) for row in sts_rows(results)]
+    theirs = [_latex_row(*row) for row in sts_rows({}, published)]
+    body = "\n".join([*ours, *([r"\midrule", *theirs] if theirs else [])])
+    columns = "l" + "r" * (len(STS_COLUMNS) + 1)
+    return (
+        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+def csv_table(results: dict[str, Results], published: tuple[Published, ...] = ()) -> str:
+    """Every number as a row: model, measure, value, and the paper it was published in (empty: measured here)."""
+    rows: list[tuple[str, str, float | int | None, str]] = []
+    for name, result in results.items():
+        (_, values), *_ = sts_rows({name: result})
+        figures = zip([*(f"sts {column}" for column in STS_COLUMNS), "sts avg"], values, strict=True)
+        rows += [(name, measure, value, "") for measure, value in [*figures, *measures(result)] if value is not None]
+    for row in published:
+        named = zip([*(f"sts {column}" for column in STS_COLUMNS), "sts avg"], [*row.scores, row.average], strict=True)
+        rows += [(row.name, measure, value, row.source) for measure, value in named]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["model", "measure", "value", "published_in"])
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+WRITERS = {
+    ".md": lambda results, published: (
+        "\n\n".join(block for block in (format_table(results, published), format_all_measures(results)) if block) + "\n"
+    ),
+    ".tex": latex_table,
+    ".csv": csv_table,
+}
+
+
+def write_table(suffix: str, results: dict[str, Results], published: bool) -> str:
+    """The table in the format of a file's suffix, with the papers' rows if asked for."""
+    return WRITERS[suffix](results, PUBLISHED if published else ())
+
+
+def _cell(value: float | int | None) -> str:
+    """A count as it is, two decimals of anything else, or a dash."""
+    return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.2f}"
+
+
+def _markdown(text: str) -> str:
+    """A name in a cell."""
+    return text.replace("|", r"\|")
+
+
+def _latex_row(name: str, values: list[float | None]) -> str:
+    """A row of a LaTeX table."""
+    escaped = "".join({"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}.get(
+        character, f"\\{character}" if character in "&%$#_{}" else character) for character in name)  # fmt: skip
+    return " & ".join([escaped, *(_cell(value).replace("–", "--") for value in values)]) + r" \\"

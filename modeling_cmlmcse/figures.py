@@ -1,0 +1,53 @@
+"""What the pictures of runs, studies and evaluations share."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from numpy.typing import NDArray
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"  # told apart by colour-blind readers (Okabe & Ito)
+COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def save(figure: Any, folder: Path, name: str) -> None:
+    """Save a figure as PNG and SVG."""
+    figure.tight_layout()
+    for kind in ("png", "svg"):
+        figure.savefig(folder / f"{name}.{kind}", dpi=150)
+    plt.close(figure)
+
+
+def plain(axes: Axes, xlabel: str, ylabel: str, title: str) -> None:
+    """Labels, a light grid, no box."""
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def plot_cosine_by_gold(
+    cosines: NDArray[np.float64],
+    gold: NDArray[np.float64],
+    folder: Path,
+    what: str,
+    bins: int = 5,
+    name: str = "cosine_by_gold",
+) -> None:
+    """Distribution of the cosine similarity in each band of the human score."""
+    edges = np.linspace(gold.min(), gold.max(), bins + 1)
+    band = np.clip(np.digitize(gold, edges[1:-1]), 0, bins - 1)
+    filled = [b for b in range(bins) if (band == b).sum() >= 2]
+    figure, axes = plt.subplots(figsize=(7, 4))
+    parts: Any = axes.violinplot([cosines[band == b] for b in filled], positions=filled, showmedians=True, widths=0.85)
+    for body in parts["bodies"]:
+        body.set(facecolor=BLUE, alpha=0.35)
+    for part in ("cmedians", "cmins", "cmaxes", "cbars"):
+        parts[part].set(color=BLUE, linewidth=1)
+    axes.set_xticks(filled, [f"{edges[b]:.2g}–{edges[b + 1]:.2g}\nn = {(band == b).sum()}" for b in filled])
+    plain(axes, "human score", "cosine similarity", f"Cosine similarity by human score ({what})")
+    save(figure, folder, name)
