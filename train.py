@@ -23,10 +23,11 @@ def main() -> None:
     from transformers import set_seed
 
     from modeling_cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
+    from modeling_cmlmcse.training.checkpoints import find_checkpoint
     from modeling_cmlmcse.training.dev import load_dev_set
     from modeling_cmlmcse.training.finish import finish_run, load_final_tasks
     from modeling_cmlmcse.training.records import claim_output_dir, git_commit
-    from modeling_cmlmcse.training.trainer import ContrastiveTrainer, find_checkpoint
+    from modeling_cmlmcse.training.trainer import ContrastiveTrainer
 
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume=resume is not None)

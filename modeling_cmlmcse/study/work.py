@@ -22,8 +22,8 @@ from typing import Any
 
 from ..errors import InputError
 from ..export import write_json
+from ..training.checkpoints import TRAINER_STATE_NAME
 from ..training.records import RUN_FILES
-from ..training.trainer import TRAINER_STATE_NAME
 from .plan import Run, Study
 
 ROOT = Path(__file__).resolve().parents[2]

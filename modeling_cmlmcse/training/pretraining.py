@@ -18,6 +18,7 @@ from ..evaluation.encoders import load_tokenizer
 from ..pretrained_auxiliary import PretrainedAuxiliary
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .build import check_weights, resolve
+from .checkpoints import find_checkpoint
 from .data import TrainingSentences
 from .documents import DEV_MASK_RATE, MaskedCollator, load_documents, load_sequences
 from .masking import Masking, continuing_tokens
@@ -25,7 +26,7 @@ from .pretraining_export import finish_pretraining
 from .pretraining_model import AuxiliaryPretraining
 from .records import claim_output_dir, git_commit
 from .tokenizer import train_tokenizer
-from .trainer import ContrastiveTrainer, find_checkpoint
+from .trainer import ContrastiveTrainer
 
 
 def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:

@@ -2,24 +2,22 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 from ..backbone import blocks
 from ..distributed import average_gradients, from_first_process, processes, rank, sums_over_processes
 from ..errors import InputError
+from .checkpoints import WholeCheckpointTrainer
 from .data import EpochSampler, TrainingSentences
 from .large_batch import backward_in_parts
 from .sharding import ShardedModel
 
-TRAINER_STATE_NAME = "trainer_state.json"
 Encode = Callable[[list[str]], NDArray[np.float32]]
 
 
@@ -48,7 +46,7 @@ class TrainingWindow:
         return {**means, "tokens_per_second": round(tokens / seconds, 1)}
 
 
-class ContrastiveTrainer(Trainer):
+class ContrastiveTrainer(WholeCheckpointTrainer):
     """Trainer whose model returns its losses, and whose evaluation is a development score.
 
     Args:
@@ -203,26 +201,3 @@ class DevScoreProgress(ProgressCallback):
         if self.training_bar is not None and metrics and "eval_dev_score" in metrics:
             score = metrics["eval_dev_score"]
             self.training_bar.set_postfix(dev=f"{score:.2f}", best=f"{max(score, state.best_metric or score):.2f}")
-
-
-def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
-    """The checkpoint to go on from: `auto` is the newest whole one in `output_dir`.
-
-    Raises:
-        InputError: there is none, or the named one is no checkpoint.
-    """
-    if resume is None:
-        return None
-    if resume != "auto":
-        if not (Path(resume) / TRAINER_STATE_NAME).is_file():
-            raise InputError(
-                f"--resume_from_checkpoint expects auto or a checkpoint folder with {TRAINER_STATE_NAME}, found "
-                f"{resume!r} without it; name a checkpoint-N folder of a run"
-            )
-        return resume
-    last = get_last_checkpoint(str(output_dir))
-    if last is None:
-        raise InputError(
-            "--resume_from_checkpoint auto expects a checkpoint in output_dir, found none; leave it out to start anew"
-        )
-    return last

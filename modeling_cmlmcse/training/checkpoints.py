@@ -1,0 +1,83 @@
+"""Checkpoints that are whole or not there: written aside, then renamed, so that no moment leaves half of one."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import nn
+from transformers import Trainer
+from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
+
+from ..errors import InputError
+
+TRAINER_STATE_NAME = "trainer_state.json"
+ASIDE = ".saving"  # the folder, within the output folder, where a checkpoint is written
+
+
+class WholeCheckpointTrainer(Trainer):
+    """A `Trainer` that saves in this way: a run that is killed while it saves goes on from the checkpoint before, and
+    nothing older is removed until the new one is in its place.
+
+    A power cut is another matter: nothing here waits for the disk.
+    """
+
+    saving_aside = False
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder) / ASIDE) if self.saving_aside else folder
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder = Path(self._get_output_dir(trial))
+        name = f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            shutil.rmtree(folder / ASIDE, ignore_errors=True)  # of a run that was killed while it saved
+        self.accelerator.wait_for_everyone()
+        best, limit = self.state.best_model_checkpoint, self.args.save_total_limit
+        self.saving_aside, self.args.save_total_limit = True, None
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(
+                f"{folder / name} cannot be written: {reason}; earlier checkpoints are whole: make room and go on with "
+                "--resume_from_checkpoint auto"
+            ) from error
+        finally:
+            self.saving_aside, self.args.save_total_limit = False, limit
+            self.state.best_model_checkpoint = best
+        newest_best = folder / f"checkpoint-{self.state.best_global_step}"
+        if newest_best.name == name or newest_best.is_dir():
+            self.state.best_model_checkpoint = str(newest_best)
+        self.accelerator.wait_for_everyone()  # now all of them have written their share
+        if self.args.should_save:
+            self.state.save_to_json(str(folder / ASIDE / name / TRAINER_STATE_NAME))  # with the best one's place
+            shutil.rmtree(folder / name, ignore_errors=True)  # of the same step, before the run was resumed
+            (folder / ASIDE / name).replace(folder / name)
+            shutil.rmtree(folder / ASIDE, ignore_errors=True)
+            rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
+        self.accelerator.wait_for_everyone()
+
+
+def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
+    """The checkpoint to go on from: `auto` is the newest one in `output_dir`, which is whole as all of them are.
+
+    Raises:
+        InputError: there is none, or the named one is no checkpoint.
+    """
+    if resume is None:
+        return None
+    if resume != "auto":
+        if not (Path(resume) / TRAINER_STATE_NAME).is_file():
+            raise InputError(
+                f"--resume_from_checkpoint expects auto or a checkpoint folder with {TRAINER_STATE_NAME}, found "
+                f"{resume!r} without it; name a checkpoint-N folder of a run"
+            )
+        return resume
+    last = get_last_checkpoint(str(output_dir))
+    if last is None:
+        raise InputError(
+            "--resume_from_checkpoint auto expects a checkpoint in output_dir, found none; leave it out to start anew"
+        )
+    return last

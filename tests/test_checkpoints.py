@@ -1,0 +1,144 @@
+"""A run that is killed anywhere, saving included, goes on to the very weights of a run that was not."""
+
+import os
+import random
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import WORDS
+from safetensors.numpy import load_file
+from test_train import history, run, write_data
+
+from modeling_cmlmcse.training import checkpoints
+
+KILLS = int(os.environ.get("CMLMCSE_KILLS", "6"))  # CMLMCSE_KILLS=20 for the figure in the README
+STEPS = 8
+
+
+@pytest.fixture
+def recipe(tmp_path, backbone_folders) -> Path:
+    """CMLM-CSE with dropout, a checkpoint every second step, of which the best and the newest are kept."""
+    rng = random.Random(0)
+    lines = [" ".join(rng.choices(WORDS, k=rng.randint(3, 12))) for _ in range(64)]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    write_data(tmp_path / "data")
+    fields = {
+        "model_name_or_path": backbone_folders["bert"],
+        "train_file": str(tmp_path / "text.txt"),
+        "data_dir": str(tmp_path / "data"),
+        "final_evaluation": "none",
+        "cmlm_weight": 0.1,
+        "per_device_train_batch_size": 8,
+        "max_steps": STEPS,
+        "eval_steps": 2,
+        "save_steps": 2,
+        "save_total_limit": 2,
+        "logging_steps": 1,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(fields))
+    return tmp_path / "recipe.yaml"
+
+
+def killed_at(event: int | None, recipe: Path, folder: Path, monkeypatch) -> tuple[bool, int]:
+    """Train in a process of its own, which dies (SIGKILL) at the so-manieth time that it opens, renames or removes
+    something in the folder, and goes on from what is there. Whether it died, and how many such events there were."""
+    counts = folder.parent / "events"
+    counts.write_bytes(b"")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(240)
+        seen = os.open(counts, os.O_WRONLY | os.O_APPEND)
+
+        def hook(name: str, arguments: tuple) -> None:
+            if name in ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree") and str(
+                arguments[0]
+            ).startswith(str(folder)):
+                if os.fstat(seen).st_size == event:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                os.write(seen, b".")
+
+        sys.addaudithook(hook)
+        resume = ("--resume_from_checkpoint", "auto") if list(folder.glob("checkpoint-*")) else ()
+        status = 1
+        try:
+            if not resume:
+                shutil.rmtree(folder, ignore_errors=True)
+            run(monkeypatch, recipe, "--output_dir", folder, *resume)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL) or status == 0, status
+    return status != 0, counts.stat().st_size
+
+
+def assert_whole(folder: Path) -> None:
+    """Whatever is called a checkpoint holds all its files, and they can be read."""
+    for path in folder.glob("checkpoint-*"):
+        names = {item.name for item in path.iterdir()}
+        assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"} <= names
+        assert len(load_file(path / "model.safetensors")) > 100
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_anywhere(recipe, tmp_path, monkeypatch) -> None:
+    """At random moments, in a row: every checkpoint is whole, and the end is that of the run that was left alone."""
+    died, events = killed_at(None, recipe, tmp_path / "whole", monkeypatch)
+    assert not died
+    expected = load_file(tmp_path / "whole" / f"checkpoint-{STEPS}" / "model.safetensors")
+    rng, kills, folder = random.Random(1), 0, tmp_path / "killed"
+    while kills < KILLS:
+        died, _ = killed_at(rng.randrange(events), recipe, folder, monkeypatch)
+        assert_whole(folder)
+        kills += died
+        if not died or kills == KILLS:
+            if died:
+                assert not killed_at(None, recipe, folder, monkeypatch)[0]
+            found = load_file(folder / f"checkpoint-{STEPS}" / "model.safetensors")
+            assert all((found[name] == value).all() for name, value in expected.items())
+            for name in ("loss", "grad_norm", "eval_dev_score"):
+                assert history(folder, name) == history(tmp_path / "whole", name)
+            assert not (folder / checkpoints.ASIDE).exists()
+            shutil.rmtree(folder)
+
+
+def test_disk_full(recipe, tmp_path, monkeypatch, capsys) -> None:
+    """One line and status 2; the checkpoint before is whole and is gone on from."""
+    save = checkpoints.Trainer._save_checkpoint
+
+    def full(self, model, trial) -> None:
+        save(self, model, trial)
+        if self.state.global_step == 4:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.Trainer, "_save_checkpoint", full)
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, "--output_dir", tmp_path / "run")
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "checkpoint-4 cannot be written: No space left on device; earlier checkpoints are whole" in error
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
+    monkeypatch.setattr(checkpoints.Trainer, "_save_checkpoint", save)
+    run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", "auto")
+    assert (tmp_path / "run" / f"checkpoint-{STEPS}").is_dir()
+
+
+def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
+    """With a limit of 1 the best checkpoint stays beside the newest, and is what is exported."""
+    scores = iter([50.0, 80.0, 60.0, 70.0])
+    from modeling_cmlmcse.training.trainer import ContrastiveTrainer
+
+    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": next(scores)})
+    folder = tmp_path / "run"
+    run(monkeypatch, recipe, "--output_dir", folder, "--save_total_limit", 1)
+    assert {path.name for path in folder.glob("checkpoint-*")} <= {"checkpoint-4", "checkpoint-8"}
+    best, exported = (load_file(folder / name / "model.safetensors") for name in ("checkpoint-4", "export"))
+    name = "encoder.layer.0.output.dense.weight"
+    assert (best[f"backbone.{name}"] == exported[name]).all()
