@@ -10,6 +10,14 @@ class InputError(ValueError):
     """A wrong argument, file or model: the message says what was expected, what was found and what to do."""
 
 
+class Stopped(RuntimeError):
+    """A run that ends before its end for a reason of its own, such as a signal: one line, and its exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 @contextmanager
 def as_input_error(prefix: str = "") -> Iterator[None]:
     """Turn a `ValueError` of validation code into an :class:`InputError` with `prefix` before its message."""
@@ -22,7 +30,8 @@ def as_input_error(prefix: str = "") -> Iterator[None]:
 
 
 def command(main: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command's `main`: an :class:`InputError` becomes one line on stderr and exit status 2."""
+    """Decorate a command's `main`: an :class:`InputError` becomes one line on stderr and exit status 2, and
+    :class:`Stopped` one line and its own status."""
 
     @functools.wraps(main)
     def wrapped(*args: object, **kwargs: object) -> None:
@@ -31,5 +40,8 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         except InputError as error:
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
             sys.exit(2)
+        except Stopped as stop:
+            print(f"stopped: {' '.join(str(stop).split())}", file=sys.stderr)
+            sys.exit(stop.status)
 
     return wrapped

@@ -142,3 +142,55 @@ def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
     best, exported = (load_file(folder / name / "model.safetensors") for name in ("checkpoint-4", "export"))
     name = "encoder.layer.0.output.dense.weight"
     assert (best[f"backbone.{name}"] == exported[name]).all()
+
+
+def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
+    """The step is finished and saved, also where none was due, and the end is that of the run that was left alone."""
+    from modeling_cmlmcse.training.trainer import ContrastiveTrainer
+
+    run(monkeypatch, recipe, "--output_dir", tmp_path / "whole", "--save_total_limit", 9)
+    step = ContrastiveTrainer.training_step
+
+    def signalled(self, *args, **kwargs):
+        if self.state.global_step == 4:  # during the fifth
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(ContrastiveTrainer, "training_step", signalled)
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, "--output_dir", tmp_path / "run")
+    assert stop.value.code == 143
+    assert capsys.readouterr().err.strip().splitlines()[-1] == (
+        "stopped: by SIGTERM after step 5, which is saved; go on with --resume_from_checkpoint auto"
+    )
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert not (tmp_path / "run" / "export").exists()
+    monkeypatch.setattr(ContrastiveTrainer, "training_step", step)
+    run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", "auto")
+    for name in ("loss", "eval_dev_score"):
+        assert history(tmp_path / "run", name) == history(tmp_path / "whole", name)
+
+
+@pytest.mark.parametrize(
+    ("options", "good"), [((), 3), (("--mini_batch_size", 4), 3), (("--gradient_accumulation_steps", 2), 7)]
+)
+def test_a_loss_that_is_no_number(options, good, recipe, tmp_path, monkeypatch, capsys) -> None:
+    """Training stops before it learns from it, with one line that names the step; the checkpoint before is kept."""
+    from modeling_cmlmcse import modeling_cmlmcse as module
+
+    calls, contrast = [], module.CMLMCSEForSentenceEmbedding.contrast
+
+    def broken(self, vectors):
+        loss, *rest = contrast(self, vectors)
+        calls.append(0)
+        return (loss * (1.0 if len(calls) <= good else float("nan")), *rest)
+
+    monkeypatch.setattr(module.CMLMCSEForSentenceEmbedding, "contrast", broken)
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, "--output_dir", tmp_path / "run", *options)
+    assert stop.value.code == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("stopped: the loss of a batch of step 4 (epoch ")
+    assert "is nan; checkpoints before it are good" in error
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]

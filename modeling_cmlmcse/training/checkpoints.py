@@ -1,15 +1,18 @@
 """Checkpoints that are whole or not there: written aside, then renamed, so that no moment leaves half of one."""
 
 import shutil
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from torch import nn
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
-from ..errors import InputError
+from ..distributed import leave, processes, sums_over_processes
+from ..errors import InputError, Stopped
 
 TRAINER_STATE_NAME = "trainer_state.json"
 ASIDE = ".saving"  # the folder, within the output folder, where a checkpoint is written
@@ -58,6 +61,54 @@ class WholeCheckpointTrainer(Trainer):
             shutil.rmtree(folder / ASIDE, ignore_errors=True)
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
         self.accelerator.wait_for_everyone()
+
+
+class StopsAtSignal(TrainerCallback):
+    """SIGTERM, which schedulers send some seconds before they end a job: the step is finished and saved, and the run
+    stops. Several processes agree on the step when they next write a log line.
+
+    Raises:
+        Stopped: when the checkpoint is written, with the exit status that a shell gives SIGTERM, 143.
+    """
+
+    def __init__(self) -> None:
+        self.received = self.agreed = False
+        self.before: Any = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGTERM, self.note)
+
+    def note(self, *_: Any) -> None:
+        """The signal's handler."""
+        self.received = True
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if processes() == 1 or state.global_step % state.logging_steps == 0:
+            self.agreed = sums_over_processes({"received": float(self.received)})["received"] > 0
+            control.should_save = control.should_save or self.agreed
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.agreed:
+            self.restore()
+            leave()
+            raise Stopped(
+                f"by SIGTERM after step {state.global_step}, which is saved; go on with --resume_from_checkpoint auto",
+                status=128 + signal.SIGTERM,
+            )
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Leave the signal to whom it belonged before."""
+        if self.before is not None:
+            signal.signal(signal.SIGTERM, self.before)
+            self.before = None
 
 
 def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:

@@ -1,10 +1,12 @@
 """Trainer for contrastive sentence encoders: the loss, its log, and the development score."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
@@ -12,8 +14,8 @@ from transformers.trainer_callback import ProgressCallback
 
 from ..backbone import blocks
 from ..distributed import average_gradients, from_first_process, processes, rank, sums_over_processes
-from ..errors import InputError
-from .checkpoints import WholeCheckpointTrainer
+from ..errors import InputError, Stopped
+from .checkpoints import StopsAtSignal, WholeCheckpointTrainer
 from .data import EpochSampler, TrainingSentences
 from .large_batch import backward_in_parts
 from .sharding import ShardedModel
@@ -66,9 +68,11 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
             raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
         self.window = TrainingWindow()
         self.tokens_seen = 0  # on this process, since they were last added up
+        self.unchecked: deque[tuple[int, Tensor]] = deque()  # losses that may be no numbers, with their steps
         if processes() > 1:
             set_seed(self.args.seed + rank())  # each process draws a dropout of its own
         self.add_callback(EpochOfSampler(self))
+        self.add_callback(StopsAtSignal())
         if self.is_fsdp_enabled:
             self.add_callback(ShardedModel(self))
         if self.pop_callback(ProgressCallback):
@@ -84,6 +88,7 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         """The loss of one batch; a mean over its own rows, so gradient accumulation averages batches."""
         with self.accelerator.autocast():  # Accelerate does it for DDP, but not for FSDP 2
             output = model(**inputs)
+        self._watch(output.loss)
         self._count(output.logs, inputs)
         return (output.loss, output) if return_outputs else output.loss
 
@@ -100,10 +105,30 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         loss, logs = backward_in_parts(
             plain, inputs["parts"], lambda loss: self.accelerator.backward(loss / steps), self.accelerator.autocast
         )
+        self._watch(loss)
         if self.accelerator.sync_gradients and self.accelerator.num_processes > 1:
             average_gradients(plain.parameters())
         self._count(logs, inputs)
         return loss / steps
+
+    def _watch(self, loss: Tensor | None = None) -> None:
+        """Stop at a loss that is no number: on a CPU before it is learned from; on a GPU a step later, for no step
+        waits for its own loss there, but in any case before anything is saved.
+
+        Raises:
+            Stopped: it is infinite or not a number.
+        """
+        if loss is not None:
+            self.unchecked.append((self.state.global_step + 1, loss.detach()))
+        allowed = 1 if loss is not None and loss.device.type != "cpu" else 0
+        while len(self.unchecked) > allowed:
+            step, value = self.unchecked.popleft()
+            if not torch.isfinite(value):
+                raise Stopped(
+                    f"the loss of a batch of step {step} (epoch {self.state.epoch or 0:.2f}, process {rank()}) is "
+                    f"{value.item()}; checkpoints before it are good: lower the learning rate, or mend the text, and "
+                    "go on with --resume_from_checkpoint auto"
+                )
 
     def _count(self, logs: dict[str, Tensor], inputs: dict[str, Any]) -> None:
         """Note what a batch reported, and its real tokens of all views on this process."""
@@ -118,6 +143,7 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         return self.state.num_input_tokens_seen
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._watch()
         self.add_up_tokens()
         super()._save_checkpoint(model, trial)
 
@@ -127,10 +153,6 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
             logs = {**logs, **self.window.averages()}
             self.window = TrainingWindow()
         super().log(logs, start_time)
-        if not np.isfinite(logs.get("loss", 0.0)):
-            raise FloatingPointError(
-                f"the loss is {logs['loss']} at step {self.state.global_step}: lower the learning rate"
-            )
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         """What the development set says (:meth:`dev_metrics`)."""
