@@ -25,7 +25,16 @@ from modeling_cmlmcse.training.arguments import check_launch
 from modeling_cmlmcse.training.data import EpochSampler, Example, ViewCollator
 
 CONFIGURATIONS = ROOT / "configuration" / "accelerate"
-MEASURES = ("loss", "grad_norm", "contrastive_loss", "cmlm_loss", "cmlm_accuracy", "alignment", "uniformity")
+MEASURES = (
+    "loss",
+    "grad_norm",
+    "contrastive_loss",
+    "cmlm_loss",
+    "cmlm_accuracy",
+    "alignment",
+    "uniformity",
+    "anisotropy",
+)
 
 
 def launch(config: Path, script: Path, *arguments: object, **environment: str) -> None:
