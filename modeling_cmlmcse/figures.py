@@ -38,10 +38,12 @@ def plot_cosine_by_gold(
     bins: int = 5,
     name: str = "cosine_by_gold",
 ) -> None:
-    """Distribution of the cosine similarity in each band of the human score."""
+    """Distribution of the cosine similarity in each band of the human score; nothing where no band has two pairs."""
     edges = np.linspace(gold.min(), gold.max(), bins + 1)
     band = np.clip(np.digitize(gold, edges[1:-1]), 0, bins - 1)
     filled = [b for b in range(bins) if (band == b).sum() >= 2]
+    if not filled:
+        return
     figure, axes = plt.subplots(figsize=(7, 4))
     parts: Any = axes.violinplot([cosines[band == b] for b in filled], positions=filled, showmedians=True, widths=0.85)
     for body in parts["bodies"]:

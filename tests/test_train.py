@@ -329,7 +329,7 @@ WRONG = [
     (["--negative_column", "hard_neg"], ["negative_column expects a positive_column", "found none"]),
     (["--hard_negative_weight", "1"], ["hard_negative_weight expects hard negatives", "found none"]),
     (["--model_name_or_path", "{vocabulary}", "--augmentation", "del_word"], ["vocabulary of 40", "found 81 tokens"]),
-    (["--dev_set", "mine"], ["dev_set must be one of stsb, lee, none, found 'mine'"]),
+    (["--dev_set", "mine"], ["dev_set must be one of stsb, lee, none, or a .tsv file, found 'mine'"]),
     (["--data_dir", "{tmp}/nowhere"], ["nowhere"]),
     (["--final_evaluation", "stss"], ["stss", "sts"]),
     (["--output_dir", "{tmp}/taken"], ["found run.json of another run", "--resume_from_checkpoint auto"]),
@@ -427,3 +427,21 @@ def test_expected_weights_are_those_of_the_recipes_own_model(given, expected):
     """Another model on the command line leaves the recipe's hash behind."""
     _, model, _, _ = parse_recipe(["quickstart", *given])
     assert model.model_sha256 == expected
+
+
+def test_own_development_set(recipe, monkeypatch, tmp_path, capsys):
+    """Pairs in a file of any length choose the checkpoint; a file without any is an error before training."""
+    pairs = tmp_path / "mine.tsv"
+    pairs.write_text("5\tthe cat sat\tthe cat ran\n0\tthe dog\ta red tree\n2\tbig tree\tsmall tree\n")
+    run(monkeypatch, recipe, "--dev_set", pairs, "--final_evaluation", "none", "--report_to", "none")
+    found = json.loads((tmp_path / "run" / "results.json").read_text())["dev"]
+    assert (found["set"], found["pairs"]) == ("mine.tsv", 3)
+    assert len(history(tmp_path / "run", "eval_dev_score")) == 2
+    for content, words in ((None, "cannot be read"), ("3\ta\tb\n", "different scores"), ("x\ta\tb\n", "line 1")):
+        other = tmp_path / f"other{len(words)}.tsv"
+        if content is not None:
+            other.write_text(content)
+        with pytest.raises(SystemExit) as stop:
+            run(monkeypatch, recipe, "--dev_set", other, "--output_dir", tmp_path / "another")
+        assert stop.value.code == 2
+        assert words in capsys.readouterr().err

@@ -115,8 +115,9 @@ class DataArguments(PretrainingArguments):
     synonyms: str | None = described(None, "File for the augmentation substitute: a JSON object, word → list of words; "
                                      "training/synonyms.py says where to get one.")  # fmt: skip
     data_dir: str | None = described(None, "Folder of evaluation data (sts/<set>/<subset>.tsv); default: the Hub.")
-    dev_set: str = described("stsb", "What chooses the best checkpoint: stsb (STS-B dev), lee (50 rated documents in "
-                             "the gensim package), none (the last step is exported).")  # fmt: skip
+    dev_set: str = described("stsb", "What chooses the best checkpoint: stsb (STS-B dev), a .tsv of your own pairs "
+                             "(score, sentence, sentence), lee (50 rated documents in the gensim package), none (the "
+                             "last step is exported).")  # fmt: skip
     final_evaluation: str = described("sts", "Tasks run on the exported model at the end, by comma; none for none.")
 
 

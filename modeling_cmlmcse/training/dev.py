@@ -1,6 +1,7 @@
 """Development sets that choose the best checkpoint, found by name in `DEV_SETS`."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..evaluation.sts import EncodeOnce, correlation, cosine
-from ..evaluation.sts_data import load_stsb_dev
+from ..evaluation.sts_data import load_stsb_dev, read_pairs
 
 Encode = Callable[[list[str]], NDArray[np.float32]]
 
@@ -49,14 +50,29 @@ def lee(data_dir: str | None) -> DevSet:
 DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee": lee}
 
 
-def load_dev_set(name: str, data_dir: str | None) -> DevSet | None:
-    """The development set of this name; None for `none`.
+def own_pairs(path: Path) -> DevSet:
+    """Pairs of the user's own, lines of score TAB sentence TAB sentence.
 
     Raises:
-        InputError: an unknown name, or its data are missing.
+        InputError: another kind of line, or fewer than two different scores, with which nothing correlates.
+    """
+    pairs = read_pairs(path)
+    if len(set(pairs.scores)) < 2:
+        raise InputError(f"{path}: expected pairs with different scores, found {len(pairs.scores)} pairs; add some")
+    return DevSet(path.name, pairs.first, pairs.second, pairs.scores)
+
+
+def load_dev_set(name: str, data_dir: str | None) -> DevSet | None:
+    """The development set of this name, or the pairs in this file; None for `none`.
+
+    Raises:
+        InputError: an unknown name, no such file, or the set's data are missing.
     """
     if name == "none":
         return None
+    if name.endswith(".tsv"):
+        return own_pairs(Path(name))
     if name not in DEV_SETS:
-        raise InputError(f"dev_set must be one of {', '.join(DEV_SETS)}, none, found {name!r}; choose one of them")
+        known = ", ".join(DEV_SETS)
+        raise InputError(f"dev_set must be one of {known}, none, or a .tsv file, found {name!r}; choose one of them")
     return DEV_SETS[name](data_dir)
