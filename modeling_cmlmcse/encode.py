@@ -14,23 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from .errors import InputError, command
+from .errors import InputError, Parser, command
 
 PART_ROWS = 65_536  # at 768 numbers a row 200 MB on disk: some minutes of work to lose at most
 BLOCK_ROWS = 8192  # rows held and sorted by length at a time: 25 MB at 768 numbers a row
 DTYPES = ("fp32", "bf16", "fp16")
 TEXT_COLUMN = "text"
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose usage errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see --help)")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -1,9 +1,11 @@
 """Errors that are the user's to mend: one line on standard error, exit status 2, no traceback."""
 
+import argparse
 import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 
 class InputError(ValueError):
@@ -16,6 +18,13 @@ class Stopped(RuntimeError):
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose usage errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see {self.prog} --help")
 
 
 @contextmanager

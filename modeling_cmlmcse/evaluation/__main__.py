@@ -5,9 +5,9 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from modeling_cmlmcse.errors import InputError, command
+from modeling_cmlmcse.errors import InputError, Parser, command
 
 from . import TASKS, Task, choose_tasks
 from .options import positive
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from .sts import EncodeOnce
 
 FULL = 0  # --whitening without a number
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose usage errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see --help)")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -4,16 +4,8 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
-from ..errors import InputError, command
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose usage errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; see run_study.py --help")
+from ..errors import InputError, Parser, command
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
