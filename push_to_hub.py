@@ -1,68 +1,165 @@
-"""Export a checkpoint and publish it: python push_to_hub.py CHECKPOINT --repo_id OWNER/NAME [--export_only …]."""
+"""Export a checkpoint, verify the export, and publish it: python push_to_hub.py CHECKPOINT --repo_id OWNER/NAME [...].
+
+The export is loaded in a fresh process and its embeddings compared with the checkpoint's before anything is uploaded.
+"""
 
 import argparse
 import json
+import shutil
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from modeling_cmlmcse.errors import InputError, command
+from modeling_cmlmcse.errors import InputError, Parser, as_input_error, command
 
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; see push_to_hub.py --help")
+if TYPE_CHECKING:
+    from modeling_cmlmcse.publish import Published, Target
 
 
 def parse() -> argparse.Namespace:
     """The command line.
 
     Raises:
-        InputError: neither or both of a repository and a folder to write to.
+        InputError: neither a repository nor a folder to write to, or options that contradict one another.
     """
     parser = Parser(prog="push_to_hub.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint folder of a run (runs/NAME/checkpoint-N)")
     parser.add_argument("--repo_id", metavar="OWNER/NAME", help="repository on the Hub; created if it does not exist")
-    parser.add_argument("--private", action="store_true", help="create the repository private")
+    seen = parser.add_mutually_exclusive_group()
+    seen.add_argument("--private", action="store_true", help="create the repository private")
+    seen.add_argument("--public", action="store_true", help="create the repository public")
+    parser.add_argument("--revision", metavar="BRANCH", default="main", help="branch; made from main if it is missing")
+    parser.add_argument("--tag", metavar="TAG", help="tag of the new commit; must not exist yet")
+    parser.add_argument("--create_pr", action="store_true", help="propose the commit for main as a pull request")
+    parser.add_argument("--commit_message", metavar="TEXT", default="Publish a sentence encoder")
     parser.add_argument("--export_only", action="store_true", help="write the folder and publish nothing")
     parser.add_argument("--output_dir", metavar="FOLDER", help="where --export_only writes; must not exist yet")
     parser.add_argument("--trust_free", action="store_true", help="a plain BertModel/RobertaModel folder without code")
     args = parser.parse_args()
     if args.export_only and args.output_dir is None:
         parser.error("--export_only expects --output_dir FOLDER, found none")
+    if args.output_dir is not None and not args.export_only:
+        parser.error("--output_dir expects --export_only, found it alone: a published export leaves no folder here")
     if not args.export_only and args.repo_id is None:
         parser.error("expected --repo_id OWNER/NAME or --export_only, found neither")
     return args
 
 
+def read_target(args: argparse.Namespace) -> "Target | None":
+    """Where to publish; None without a repository.
+
+    Raises:
+        InputError: a name that the Hub would not take.
+    """
+    if args.repo_id is None:
+        return None
+    from modeling_cmlmcse.publish import Target
+
+    private = True if args.private else False if args.public else None
+    return Target(args.repo_id, private, args.revision, args.tag, args.create_pr, args.commit_message)
+
+
+def check_checkpoint(name: str) -> Path:
+    """The folder to load: a checkpoint of this project, or a run's export.
+
+    Raises:
+        InputError: it is not there, or holds something else.
+    """
+    from modeling_cmlmcse.evaluation.encoders import resolve_model
+
+    folder = Path(resolve_model(name))
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{name}: expected a model's folder, found no config.json; check the path")
+    with as_input_error(f"{folder / 'config.json'}: expected JSON: "):
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if not isinstance(config, dict) or (config.get("model_type") != "cmlmcse" and "cmlmcse" not in config):
+        found = config.get("model_type") if isinstance(config, dict) else None
+        raise InputError(f"{name}: expected a checkpoint of train.py, model type 'cmlmcse', found {found!r}")
+    return folder
+
+
+def write_card(folder: Path, args: argparse.Namespace) -> str:
+    """README.md, from the records that lie in the checkpoint's run folder, if there are any.
+
+    Raises:
+        InputError: a record that cannot be read.
+    """
+    from modeling_cmlmcse.card import bare_card, model_card, usage
+
+    branch = None if args.revision == "main" else args.revision
+    use = usage(args.repo_id, args.tag or branch, args.trust_free)
+    run_folder = folder.resolve().parent
+    records = [run_folder / "run.json", run_folder / "results.json"]
+    if not all(record.is_file() for record in records):
+        return bare_card(use)
+    with as_input_error(f"{run_folder}: expected JSON in run.json and results.json: "):
+        record, results = (json.loads(path.read_text(encoding="utf-8")) for path in records)
+    return model_card(record, results, use)
+
+
+def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace) -> None:
+    """Write the export to `folder`; one that cannot be verified does not stay.
+
+    Raises:
+        InputError: the checkpoint cannot be loaded, or its export computes something else.
+    """
+    from modeling_cmlmcse.evaluation.encoders import load_model_encoder
+    from modeling_cmlmcse.export import export, verify
+
+    card = write_card(checkpoint, args)
+    encoder = load_model_encoder(str(checkpoint), device="cpu")
+    export(encoder.model, encoder.tokenizer, folder, card, args.trust_free)
+    try:
+        differences = verify(encoder.model, encoder.tokenizer, folder)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    if "SentenceTransformer" not in differences:
+        print("sentence-transformers is not installed here: loading with it was not verified")
+    ways = ", ".join(name for name in differences)
+    print(f"Verified in a fresh process: largest difference {max(differences.values()):.1e} ({ways})")
+
+
+def report(target: "Target", published: "Published", trust_free: bool) -> None:
+    """Say what is on the Hub now, and how to load exactly that."""
+    from modeling_cmlmcse.card import usage
+
+    if published.removed:
+        print(f"Removed from {target.repo_id}, not part of the export: {', '.join(published.removed)}")
+    if not published.changed:
+        print(f"{target.repo_id} held exactly this already")
+    if published.pr_url is not None:
+        print(f"Proposed {target.repo_id} at {published.oid}: {published.pr_url}")
+    else:
+        tagged = f", tag {target.tag}" if target.tag else ""
+        print(f"Published {target.repo_id} ({target.revision}{tagged}) at {published.oid}")
+    print(f"\n{usage(target.repo_id, published.oid, trust_free)}")
+
+
 @command
 def main() -> None:
-    """Export, and unless told otherwise publish the folder in one commit."""
+    """Export, verify, and unless told otherwise publish the folder in one commit."""
     args = parse()
-    from modeling_cmlmcse.card import model_card
-    from modeling_cmlmcse.evaluation.encoders import load_model_encoder
-    from modeling_cmlmcse.export import export
-
-    run_folder = Path(args.checkpoint).resolve().parent
-    records = [run_folder / "run.json", run_folder / "results.json"]
-    card = ""
-    if all(record.is_file() for record in records):
-        card = model_card(*(json.loads(record.read_text(encoding="utf-8")) for record in records))
-    encoder = load_model_encoder(args.checkpoint)
+    target = read_target(args)
+    if args.export_only and Path(args.output_dir).exists():
+        raise InputError(f"the export folder must not exist yet, found {args.output_dir}; choose another or remove it")
+    checkpoint = check_checkpoint(args.checkpoint)
     if args.export_only:
-        folder = export(encoder.model, encoder.tokenizer, args.output_dir, card, args.trust_free)
-        print(f"Exported to {folder}")
+        export_and_verify(checkpoint, Path(args.output_dir), args)
+        print(f"Exported to {args.output_dir}")
         return
+    assert target is not None  # parse() demands a repository
     from huggingface_hub import HfApi
 
+    from modeling_cmlmcse.publish import check, publish
+
     api = HfApi()
+    check(api, target)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = export(encoder.model, encoder.tokenizer, Path(temporary) / "export", card, args.trust_free)
-        repo = api.create_repo(args.repo_id, private=args.private or None, exist_ok=True)
-        commit = api.upload_folder(repo_id=repo.repo_id, folder_path=folder, commit_message="Add sentence encoder")
-    print(f"Published {repo.repo_id} at {commit.oid}")
+        folder = Path(temporary) / "export"
+        export_and_verify(checkpoint, folder, args)
+        published = publish(api, target, folder)
+    report(target, published, args.trust_free)
 
 
 if __name__ == "__main__":

@@ -19,21 +19,38 @@ PAPERS = """@article{zhang2023cmlmcse,
   year      = {2021}
 }"""
 
+TAGS = ["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"]
+
 USAGE = """```python
 from transformers import AutoModel, AutoTokenizer
 
-model = AutoModel.from_pretrained(FOLDER_OR_REPO, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained(FOLDER_OR_REPO)
+model = AutoModel.from_pretrained({source}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({source})
 embeddings = model.encode(["A sentence.", "Another one."], tokenizer=tokenizer)
 ```
 
 With sentence-transformers, without any code of this repository:
 
-```python
+"""
+
+USAGE_WITHOUT_CODE = """```python
 from sentence_transformers import SentenceTransformer
 
-embeddings = SentenceTransformer(FOLDER_OR_REPO).encode(["A sentence.", "Another one."])
+embeddings = SentenceTransformer({source}).encode(["A sentence.", "Another one."])
 ```"""
+
+
+def usage(source: str | None = None, revision: str | None = None, trust_free: bool = False) -> str:
+    """How to load an export, in code.
+
+    Args:
+        source: its repository.
+        revision: the branch, tag or commit to load.
+        trust_free: there is no code in it.
+    """
+    pinned = f', revision="{revision}"' if revision else ""
+    where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
+    return ("" if trust_free else USAGE).format(source=where) + USAGE_WITHOUT_CODE.format(source=where)
 
 
 def eval_results(results: dict[str, Any]) -> list[EvalResult]:
@@ -57,19 +74,26 @@ def public_name(source: str) -> str:
     return Path(source).name if source.startswith(("/", ".", "~")) else source
 
 
-def model_card(record: dict[str, Any], results: dict[str, Any]) -> str:
+def bare_card(use: str = "") -> str:
+    """README.md of a checkpoint that lies beside no records of its run; see :func:`model_card`."""
+    data = ModelCardData(library_name="transformers", pipeline_tag="sentence-similarity", tags=TAGS)
+    return f"---\n{data.to_yaml()}\n---\n\nA sentence encoder.\n\n## Use\n\n{use or usage()}\n"
+
+
+def model_card(record: dict[str, Any], results: dict[str, Any], use: str = "") -> str:
     """README.md of an export.
 
     Args:
         record: content of run.json.
         results: content of results.json.
+        use: how to load it (default: :func:`usage` of a folder with code).
     """
     fields = record["fields"]
     measured = eval_results(results)
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag="sentence-similarity",
-        tags=["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"],
+        tags=TAGS,
         model_name=record["recipe"],
         eval_results=measured or None,
     )
@@ -82,7 +106,7 @@ def model_card(record: dict[str, Any], results: dict[str, Any]) -> str:
         f"A sentence encoder trained {labels} by {method} from "
         f"`{public_name(fields['model_name_or_path'])}` on "
         f"`{public_name(fields['train_file'])}`.",
-        f"## Use\n\n{USAGE}",
+        f"## Use\n\n{use or usage()}",
         f"## Results\n\n{results_text(record, results)}",
         f"## Training\n\n{training_text(record)}",
         f"## Citation\n\n```bibtex\n{PAPERS}\n```",

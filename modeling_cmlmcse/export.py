@@ -6,13 +6,22 @@ with an `auto_map` and a few fields of ours (`CMLMCSEConfig.to_export_dict`). So
 - in `AutoModel.from_pretrained(folder, trust_remote_code=True)` with `pooler_output` = the sentence embedding,
 - in `SentenceTransformer(folder)`, which reads the pooling from modules.json and needs no trust,
 - and, exported with `trust_free`, without any code in it at all.
+
+`verify` loads such a folder as a stranger would, in a fresh process, and compares its embeddings with the model's.
 """
 
+import copy
 import json
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
@@ -26,6 +35,35 @@ AUTO_MAP = {
     "AutoConfig": "configuration_cmlmcse.CMLMCSEConfig",
     "AutoModel": "modeling_cmlmcse.CMLMCSEForSentenceEmbedding",
 }
+TOLERANCE = 1e-5  # the project's bound on any difference between two ways to the same embedding
+SENTENCES = [  # the last is longer than any model's limit: it is cut, and must be cut at the same token
+    "Yes.",
+    "A man is playing a guitar.",
+    "The committee met on Tuesday to discuss the budget, but it could not agree on anything before lunch.",
+    " ".join(["a quick brown fox jumps over the lazy dog"] * 60),
+]
+FRESH = """
+import json, sys
+sys.modules["modeling_cmlmcse"] = None  # not importable, even where it is installed
+import numpy as np, torch
+from transformers import AutoModel, AutoTokenizer
+folder, out, with_code, with_sentence_transformers, sentences = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModel.from_pretrained(folder, trust_remote_code=with_code, dtype=torch.float32).eval()
+tokens = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
+with torch.no_grad():
+    output = model(**tokens)
+if with_code:
+    encoded = model.encode(sentences, tokenizer=tokenizer)
+    found = {"AutoModel": output.pooler_output.numpy(), "AutoModel.encode": encoded}
+else:
+    found = {"AutoModel, tokens": (output.last_hidden_state * tokens["attention_mask"][..., None]).numpy()}
+if with_sentence_transformers:
+    from sentence_transformers import SentenceTransformer
+    loaded = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.float32})
+    found["SentenceTransformer"] = loaded.encode(sentences)
+np.savez(out, **found)
+"""
 
 
 def export(
@@ -139,3 +177,72 @@ def write_module(
     if weights is not None:
         save_file(weights, folder / path / "model.safetensors")
     return path, kind
+
+
+def verify(model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[str, float]:
+    """Load an exported folder in a fresh process, without this project, and compare it with the model, in float32.
+
+    Returns:
+        the largest difference by way of loading: AutoModel, and SentenceTransformer where it is installed. It is the
+        absolute one, or relative to the largest coordinate where that is above 1, as float32's own error is.
+
+    Raises:
+        InputError: the folder does not load, or a difference is above `TOLERANCE`.
+    """
+    with_code = "auto_map" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    found = load_fresh(folder, with_code, find_spec("sentence_transformers") is not None)
+    if model.dtype != torch.float32 or model.device.type != "cpu":
+        model = copy.deepcopy(model).cpu().float()
+    with torch.no_grad():
+        tokens = tokenizer(SENTENCES, padding=True, truncation=True, return_tensors="pt")
+        hidden = model(**tokens).last_hidden_state  # (N, T, H)
+    embeddings = model.encode(SENTENCES, tokenizer)  # (N, H)
+    expected = {name: hidden.numpy() if name.endswith("tokens") else embeddings for name in found}
+    differences = {name: largest_difference(found[name], expected[name]) for name in found}
+    name = max(differences, key=differences.__getitem__)
+    if differences[name] > TOLERANCE:
+        raise InputError(
+            f"{name} gives other embeddings than the exported model: expected a difference of at most {TOLERANCE:.0e}, "
+            f"found {differences[name]:.1e}; nothing was published, report this checkpoint"
+        )
+    return differences
+
+
+def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference of two arrays; infinite if their shapes differ or one is not a number."""
+    if found.shape != expected.shape:
+        return float("inf")
+    return float(np.nan_to_num(np.abs(found - expected) / max(1.0, np.abs(expected).max()), nan=np.inf).max())
+
+
+def load_fresh(folder: Path, with_code: bool, with_sentence_transformers: bool) -> dict[str, np.ndarray]:
+    """What an exported folder computes of `SENTENCES` in a fresh process: no token, no network, no module cache.
+
+    Raises:
+        InputError: the process failed.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary) / "out.npz"
+        arguments = [
+            str(folder.resolve()),
+            str(out),
+            *map(json.dumps, (with_code, with_sentence_transformers, SENTENCES)),
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", FRESH, *arguments],
+            env=clean_environment(temporary), cwd=temporary, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            raise InputError(f"the export does not load in a fresh process, nothing was published: {reason[:300]}")
+        with np.load(out) as found:
+            return dict(found)
+
+
+def clean_environment(temporary: str) -> dict[str, str]:
+    """This process's environment for a stranger: without tokens, this checkout, a GPU or a network."""
+    checkout = Path(__file__).resolve().parents[1]
+    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != checkout]
+    kept = {name: value for name, value in os.environ.items() if not name.upper().endswith("TOKEN")}
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_MODULES_CACHE": f"{temporary}/modules"}
+    return {**kept, **offline, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}

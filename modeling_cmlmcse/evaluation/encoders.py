@@ -217,7 +217,7 @@ def load_tokenizer(source: str) -> Any:
     if not any(_file(source, name) for name in TOKENIZER_FILES):
         raise InputError(f"{source}: expected a tokenizer, found none of {', '.join(TOKENIZER_FILES)}")
     try:
-        return AutoTokenizer.from_pretrained(source)
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks; no tokenizer needs code
     except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the tokenizers library
         raise InputError(f"{source}: the tokenizer cannot be loaded: {_reason(error)}") from error
 
