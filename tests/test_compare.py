@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import tiny_tokenizer
 from scipy import stats
 from test_evaluation import data_dir, fake_encode
 
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.errors import InputError
 from modeling_cmlmcse.evaluation import plots
 from modeling_cmlmcse.evaluation.__main__ import check_models, main
@@ -18,6 +20,7 @@ from modeling_cmlmcse.evaluation.compare import Scored, bootstrap_differences, f
 from modeling_cmlmcse.evaluation.published import PUBLISHED
 from modeling_cmlmcse.evaluation.sts_data import STS_SETS, Pairs
 from modeling_cmlmcse.evaluation.tables import csv_table, format_all_measures, latex_table
+from modeling_cmlmcse.export import export
 
 __all__ = ["data_dir"]  # a fixture
 
@@ -224,3 +227,17 @@ def test_map_draws_similar_pairs_short(tmp_path: Path, monkeypatch: pytest.Monke
     lengths = [float(np.hypot(np.diff(line.get_xdata()), np.diff(line.get_ydata()))[0]) for line in lines]
     assert len(lengths) == plots.MAPPED
     assert np.median(lengths[plots.MAPPED // 2 :]) < 0.2 * np.median(lengths[: plots.MAPPED // 2])
+
+
+def test_trained_model_beside_its_backbone(data_dir, tmp_path, backbone_folders, capsys) -> None:
+    """--pooling is for the models that record none: a trained one beside them keeps its own."""
+    trained = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling="cls_before_pooler").eval()
+    export(trained, tiny_tokenizer("bert"), tmp_path / "trained")
+    models = [backbone_folders["bert"], str(tmp_path / "trained")]
+    main([*models, "--pooling", "avg", "--data_dir", str(data_dir)])
+    printed = capsys.readouterr().out
+    assert f"Settings of {Path(models[0]).name}: pooling avg" in printed
+    assert "Settings of trained: pooling cls_before_pooler" in printed
+    with pytest.raises(SystemExit):
+        main([models[1], "--pooling", "avg", "--data_dir", str(data_dir)])
+    assert "was trained with the pooling 'cls_before_pooler'" in capsys.readouterr().err

@@ -166,11 +166,13 @@ def check_models(models: list[str]) -> list[str]:
 
 def load(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple["EncodeOnce", dict[str, Any]]:
     """A model as an encoder that the command line has set up, and what the results say of its settings."""
-    from .encoders import load_encoder, resolve_model
+    from .encoders import load_encoder, resolve_model, was_trained_here
     from .sts import EncodeOnce
 
+    # Beside others, a model keeps the pooling that it was trained with; alone, it would be an error to name another.
+    pooling = None if len(args.models) > 1 and was_trained_here(model) else args.pooling
     limits = (args.max_seq_length, args.batch_size, args.device)
-    encoder: Any = load_encoder(model, args.pooling, *limits, show_progress_bar=sys.stderr.isatty())
+    encoder: Any = load_encoder(model, pooling, *limits, show_progress_bar=sys.stderr.isatty())
     settings = {**encoder.settings, "data": args.data_dir or "Hub"}
     if args.cache:
         from .cache import CachedEncoder, fingerprint

@@ -83,10 +83,7 @@ def load_model_encoder(
     config = _read_json(source, "config.json", dict)
     if config is None:
         raise InputError(f"{source}: expected a model's folder or Hub name, found no config.json; check the name")
-    # A checkpoint of ours says so in its model type; an export is a plain backbone's with a section of ours.
-    ours = config if config.get("model_type") == CMLMCSEConfig.model_type else config.get(EXPORT_KEY)
-    if ours is not None and not isinstance(ours, dict):
-        raise InputError(f"{source}/config.json: expected {EXPORT_KEY} to be a dict, found {ours!r}; export anew")
+    ours = _ours(source, config)
     chosen, normalize = _choose_pooling(source, ours, pooling)
     tokenizer = load_tokenizer(source)
     model = _load_model(source, ours is not None, chosen)
@@ -105,6 +102,27 @@ def load_model_encoder(
         "device": str(model.device),
     }
     return Encoder(model, tokenizer, arguments, settings)
+
+
+def _ours(source: str, config: dict[str, Any]) -> dict[str, Any] | None:
+    """What a model of ours records of itself; None of another model."""
+    # A checkpoint of ours says so in its model type; an export is a plain backbone's with a section of ours.
+    ours = config if config.get("model_type") == CMLMCSEConfig.model_type else config.get(EXPORT_KEY)
+    if ours is not None and not isinstance(ours, dict):
+        raise InputError(f"{source}/config.json: expected {EXPORT_KEY} to be a dict, found {ours!r}; export anew")
+    return ours
+
+
+def was_trained_here(name_or_path: str) -> bool:
+    """Whether a model is one of ours, which records the pooling that it was trained with.
+
+    Raises:
+        InputError: a path that is not there, or a broken config.json.
+    """
+    if is_word_vectors(name_or_path):
+        return False
+    source = resolve_model(name_or_path)
+    return _ours(source, _read_json(source, "config.json", dict) or {}) is not None
 
 
 def resolve_model(name_or_path: str) -> str:
