@@ -1,15 +1,19 @@
 """A run that is killed anywhere, saving included, goes on to the very weights of a run that was not."""
 
+import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from conftest import WORDS
+from conftest import ROOT, WORDS
 from safetensors.numpy import load_file
 from test_train import history, run, write_data
 
@@ -46,37 +50,34 @@ def recipe(tmp_path, backbone_folders) -> Path:
     return tmp_path / "recipe.yaml"
 
 
-def killed_at(event: int | None, recipe: Path, folder: Path, monkeypatch) -> tuple[bool, int]:
-    """Train in a process of its own, which dies (SIGKILL) at the so-manieth time that it opens, renames or removes
-    something in the folder, and goes on from what is there. Whether it died, and how many such events there were."""
-    counts = folder.parent / "events"
-    counts.write_bytes(b"")
-    child = os.fork()
-    if child == 0:
-        signal.alarm(240)
-        seen = os.open(counts, os.O_WRONLY | os.O_APPEND)
+@pytest.fixture
+def server() -> Iterator[subprocess.Popen]:
+    """killable.py, which trains in forks of its own."""
+    command = [sys.executable, str(ROOT / "tests" / "killable.py")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        yield process
+        process.kill()
 
-        def hook(name: str, arguments: tuple) -> None:
-            if name in ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree") and str(
-                arguments[0]
-            ).startswith(str(folder)):
-                if os.fstat(seen).st_size == event:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                os.write(seen, b".")
 
-        sys.addaudithook(hook)
-        resume = ("--resume_from_checkpoint", "auto") if list(folder.glob("checkpoint-*")) else ()
-        status = 1
-        try:
-            if not resume:
-                shutil.rmtree(folder, ignore_errors=True)
-            run(monkeypatch, recipe, "--output_dir", folder, *resume)
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL) or status == 0, status
-    return status != 0, counts.stat().st_size
+def killed_at(event: int | None, recipe: Path, folder: Path, server: subprocess.Popen) -> tuple[bool, int]:
+    """Train until the so-manieth event in the folder, and go on from what is there. Whether the run died, and how many
+    such events there were."""
+    resume = ["--resume_from_checkpoint", "auto"] if list(folder.glob("checkpoint-*")) else []
+    if not resume:
+        shutil.rmtree(folder, ignore_errors=True)
+    arguments = [str(recipe), "--output_dir", str(folder), *resume]
+    assert server.stdin
+    assert server.stdout
+    server.stdin.write(json.dumps({"arguments": arguments, "folder": str(folder), "event": event}) + "\n")
+    server.stdin.flush()
+    answer = json.loads(server.stdout.readline())
+    status = answer["status"]
+    died = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert died or status == 0, folder.with_suffix(".log").read_text()[-2000:]
+    return died, answer["events"]
 
 
 def assert_whole(folder: Path) -> None:
@@ -88,19 +89,19 @@ def assert_whole(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_anywhere(recipe, tmp_path, monkeypatch) -> None:
+def test_killed_anywhere(recipe, tmp_path, server) -> None:
     """At random moments, in a row: every checkpoint is whole, and the end is that of the run that was left alone."""
-    died, events = killed_at(None, recipe, tmp_path / "whole", monkeypatch)
+    died, events = killed_at(None, recipe, tmp_path / "whole", server)
     assert not died
     expected = load_file(tmp_path / "whole" / f"checkpoint-{STEPS}" / "model.safetensors")
     rng, kills, folder = random.Random(1), 0, tmp_path / "killed"
     while kills < KILLS:
-        died, _ = killed_at(rng.randrange(events), recipe, folder, monkeypatch)
+        died, _ = killed_at(rng.randrange(events), recipe, folder, server)
         assert_whole(folder)
         kills += died
         if not died or kills == KILLS:
             if died:
-                assert not killed_at(None, recipe, folder, monkeypatch)[0]
+                assert not killed_at(None, recipe, folder, server)[0]
             found = load_file(folder / f"checkpoint-{STEPS}" / "model.safetensors")
             assert all((found[name] == value).all() for name, value in expected.items())
             for name in ("loss", "grad_norm", "eval_dev_score"):

@@ -192,27 +192,37 @@ def _published(given: Any, file: str, metrics: list[str], arms: dict[str, Any]) 
 def check_fields(runs: Sequence[Run]) -> list[str]:
     """Check the fields of all runs before the first one starts, and name this machine's GPUs.
 
-    It happens in a process of its own, for it would take hold of a GPU.
+    With GPUs it happens in a process of its own, for it would take hold of one.
 
     Raises:
         InputError: fields that train.py would refuse.
     """
-    with get_context("fork").Pool(1) as pool:
-        count = pool.apply(_check_fields, (runs,))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (visible.split(",") if visible else [str(number) for number in range(count)])[:count]
-
-
-def _check_fields(runs: Sequence[Run]) -> int:
-    """Parse every run's arguments as train.py will on one GPU; the number of GPUs."""
     import torch
 
     count = torch.cuda.device_count()
-    if count > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    if count == 0:
+        parse_all(runs)
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = (visible.split(",") if visible else [str(number) for number in range(count)])[:count]
+    with get_context("spawn").Pool(1, hide_gpus, (names[0],)) as pool:
+        pool.apply(parse_all, (runs,))
+    return names
+
+
+def hide_gpus(but: str) -> None:
+    """Leave one GPU visible to this process, as a run has it."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = but
+
+
+def parse_all(runs: Sequence[Run]) -> None:
+    """Parse every run's arguments as train.py will.
+
+    Raises:
+        InputError: it would refuse them.
+    """
     for run in runs:
         try:
             parse_recipe(run.arguments)
         except InputError as error:
             raise InputError(f"{run}: {error}") from None
-    return count
