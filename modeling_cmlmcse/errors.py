@@ -1,7 +1,9 @@
 """Errors that are the user's to mend: one line on standard error, exit status 2, no traceback."""
 
 import argparse
+import atexit
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,13 +46,35 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(main)
     def wrapped(*args: object, **kwargs: object) -> None:
+        end = End() if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None
+        status = 0
         try:
             main(*args, **kwargs)
         except InputError as error:
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-            sys.exit(2)
+            status = 2
         except Stopped as stop:
             print(f"stopped: {' '.join(str(stop).split())}", file=sys.stderr)
-            sys.exit(stop.status)
+            status = stop.status
+        if end:
+            end.status = status
+        if status:
+            sys.exit(status)
 
     return wrapped
+
+
+class End:
+    """How one of several launched processes ends: as soon as all exit handlers have run, without the interpreter's
+    own end. A thread of gloo that gives back a tensor during that end asks for the interpreter's lock, and the process
+    is aborted with status -6 after all its work is done (pytorch/pytorch#179291); the launcher then stops the others.
+    """
+
+    def __init__(self) -> None:
+        self.status = 1  # of an exception with a traceback
+        atexit.register(self)  # the first to be registered is the last to be called
+
+    def __call__(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(self.status)

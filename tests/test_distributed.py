@@ -1,15 +1,14 @@
 """The same global batch on 1, 2 and 4 processes gives the same losses and gradients (gloo, dropout off)."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from conftest import tiny_backbone, tiny_tokenizer
+from processes import run_together
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import gather_rows
@@ -42,25 +41,18 @@ def losses_and_gradients(
 
 def uneven_process(rank: int, size: int, out: str) -> None:
     """One of several processes, each with another number of rows; writes down how gathering them is answered."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
-    dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=size)
     try:
         gather_rows(torch.zeros(3 - rank, 4))
     except RuntimeError as error:
         Path(out, f"{rank}.txt").write_text(str(error))
-    dist.destroy_process_group()
 
 
-def process(rank: int, size: int, folder: str, projection: str, out: str) -> None:
+def process(rank: int, size: int, out: str, folder: str, projection: str) -> None:
     """One of several processes; the first writes what came out."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=size)
     losses, gradients = losses_and_gradients(folder, projection, rank, size)
     if rank == 0:
         Path(out, "losses.json").write_text(json.dumps(losses))
         np.savez(Path(out, "gradients.npz"), **gradients)
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(("size", "projection"), [(2, "mlp"), (2, "batchnorm"), (4, "mlp")])
@@ -69,7 +61,7 @@ def test_world_size_changes_nothing(size, projection, tmp_path):
     folder = str(tmp_path / "backbone")
     tiny_backbone("bert", dropout=0.0).save_pretrained(folder)
     expected_losses, expected = losses_and_gradients(folder, projection, 0, 1)
-    mp.start_processes(process, (size, folder, projection, str(tmp_path)), nprocs=size, start_method="spawn")
+    run_together(process, size, tmp_path, folder, projection)
     losses = json.loads((tmp_path / "losses.json").read_text())
     assert losses == pytest.approx(expected_losses, rel=1e-5)
     gradients = np.load(tmp_path / "gradients.npz")
@@ -82,7 +74,7 @@ def test_world_size_changes_nothing(size, projection, tmp_path):
 
 def test_unequal_numbers_of_rows_are_an_error(tmp_path):
     """3 rows here and 2 there: both processes say so, instead of waiting for one another or mixing up rows."""
-    mp.start_processes(uneven_process, (2, str(tmp_path)), nprocs=2, start_method="spawn")
+    run_together(uneven_process, 2, tmp_path)
     for rank in range(2):
         assert f"as many rows, {3 - rank} as here" in (tmp_path / f"{rank}.txt").read_text()
 

@@ -1,14 +1,12 @@
 """A batch in parts gives the gradient of the whole batch, auxiliary objectives included."""
 
-import os
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from conftest import tiny_backbone, tiny_tokenizer
+from processes import run_together
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import average_gradients
@@ -128,11 +126,8 @@ def test_small_batch_stays_whole():
     assert collate(11).keys() == collate(100).keys() == {"views", "masked"}
 
 
-def process(rank: int, size: int, folder: str, out: str) -> None:
+def process(rank: int, size: int, out: str, folder: str) -> None:
     """One of two processes with half the batch each, in parts of 2, under DDP as the trainer has it."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=size)
     model = load(Path(folder), 0.0, projection="batchnorm")
     torch.nn.parallel.DistributedDataParallel(model)  # its hooks must not interfere
     half = collate(2, rows=range(rank * 4, rank * 4 + 4))
@@ -140,7 +135,6 @@ def process(rank: int, size: int, folder: str, out: str) -> None:
     average_gradients(model.parameters())
     if rank == 0:
         torch.save(gradients(model), f"{out}/gradients.pt")
-    dist.destroy_process_group()
 
 
 def test_two_processes(tmp_path):
@@ -149,5 +143,5 @@ def test_two_processes(tmp_path):
     model = load(tmp_path / "0", 0.0, projection="batchnorm")
     model(**collate(None, rows=range(8))).loss.backward()
     expected = gradients(model)
-    mp.start_processes(process, (2, str(tmp_path / "0"), str(tmp_path)), nprocs=2, start_method="spawn")
+    run_together(process, 2, tmp_path, str(tmp_path / "0"))
     assert_equal(torch.load(tmp_path / "gradients.pt", weights_only=True), expected)

@@ -242,3 +242,32 @@ def test_launch_for_absent_gpus_is_refused(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(InputError, match="FSDP expects GPUs, found use_cpu"):
         check_launch(SimpleNamespace(world_size=2, distributed_state=state))
+
+
+LEAVES_EARLY = """
+import time, torch, torch.distributed as dist
+from modeling_cmlmcse.errors import command
+
+@command
+def main():
+    dist.init_process_group("gloo")
+    rows = [torch.ones(8) for _ in range(50)]
+    waiting = [dist.all_reduce(row, async_op=True) for row in rows]
+    if dist.get_rank() == 0:
+        for work in waiting:
+            try:
+                work.wait()
+            except RuntimeError:  # the other process is gone, which is the point
+                pass
+        time.sleep(1)
+        print("written")
+
+main()
+"""
+
+
+def test_a_process_that_ends_early_is_not_aborted(tmp_path):
+    """Gloo's threads still hold rows when the second process ends: it ends with status 0, so the first may write."""
+    script = tmp_path / "leaves_early.py"
+    script.write_text(LEAVES_EARLY)
+    launch(CONFIGURATIONS / "multi-cpu.yaml", script, tmp_path, PYTHONPATH=str(ROOT))

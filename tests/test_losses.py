@@ -5,8 +5,7 @@ import math
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import run_together
 
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, alignment, anisotropy, info_nce, nt_xent, uniformity
 
@@ -100,8 +99,6 @@ def test_fp32_under_autocast(loss, count):
 
 def shares_of_loss(rank: int, size: int, folder: str) -> None:
     """One of `size` processes: its loss of its share of the sentences, and the gradient of its own views."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     found = {}
     for (name, loss), count in itertools.product(CONTRASTIVE_LOSSES.items(), (2, 3)):
         views = sample(count).chunk(size, dim=1)[rank].clone().requires_grad_()
@@ -109,7 +106,6 @@ def shares_of_loss(rank: int, size: int, folder: str) -> None:
         value.backward()
         found[name, count] = value.detach(), views.grad
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
 
 
 def sample(count: int) -> torch.Tensor:
@@ -119,7 +115,7 @@ def sample(count: int) -> torch.Tensor:
 
 def test_two_processes(tmp_path):
     """Every loss over two processes is the loss of the whole batch, and so are the gradients, averaged over them."""
-    mp.start_processes(shares_of_loss, (2, str(tmp_path)), nprocs=2, start_method="spawn")
+    run_together(shares_of_loss, 2, tmp_path)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for name, count in parts[0]:
         whole = sample(count).requires_grad_()
