@@ -7,7 +7,6 @@ launch -m modeling_cmlmcse.encode …`) share the parts. At the end the parts be
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError, Parser, command
+from .files import written_whole
 
 PART_ROWS = 65_536  # at 768 numbers a row 200 MB on disk: some minutes of work to lose at most
 BLOCK_ROWS = 8192  # rows held and sorted by length at a time: 25 MB at 768 numbers a row
@@ -110,6 +110,7 @@ def settings(args: argparse.Namespace, rows: int, encoding: dict[str, Any]) -> d
     known = ("normalize", "truncate_dim", "dtype", "text_column", "rows_per_shard")
     return {
         "model": fingerprint(source, encoding) if Path(source).exists() else source,
+        "encoding": {name: encoding[name] for name in ("pooling", "max_seq_length")},
         "input": [args.input.name, args.input.stat().st_size, args.input.stat().st_mtime_ns, rows],
         **{name: getattr(args, name) for name in known},
     }
@@ -157,12 +158,14 @@ class Job:
             InputError: the output is there already, parts of other settings are, or nothing can be written.
         """
         there = [path for path in self.outputs if path.exists()]
-        if there and not overwrite:
-            raise InputError(f"--output {there[0]}: exists; choose another name, or --overwrite")
         record = self.folder / "settings.json"
+        if there and not overwrite and not record.exists():  # with it, they are this run's, which was just finishing
+            raise InputError(f"--output {there[0]}: exists; choose another name, or --overwrite")
         try:
             if overwrite:
                 shutil.rmtree(self.folder, ignore_errors=True)
+                for path in there if self.rows_per_shard is not None else []:  # one file stays until it is replaced
+                    path.unlink()
             self.folder.mkdir(exist_ok=True)
             if not record.exists():
                 record.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
@@ -175,13 +178,19 @@ class Job:
                 "same arguments to go on with them, or --overwrite to begin anew"
             )
 
+    def is_done(self, index: int) -> bool:
+        """Whether a part is there, or is a shard already."""
+        shard = self.rows_per_shard is not None and self.outputs[index].exists()
+        return shard or self.parts[index].exists()
+
     def finish(self) -> list[Path]:
         """Make the output of the parts, and remove them."""
         if self.rows_per_shard is None and len(self.parts) > 1:
             WRITERS[self.output.suffix](self.output, merged(self.parts), self.rows, self.width)
         else:
             for part, output in zip(self.parts, self.outputs, strict=True):
-                part.replace(output)
+                if part.exists():  # else it has its name already
+                    part.replace(output)
         shutil.rmtree(self.folder)
         return self.outputs
 
@@ -197,7 +206,7 @@ def work(job: Job, args: argparse.Namespace, encode: Callable[[list[str]], np.nd
     rows, position = read_rows(args.input, args.text_column), 0
     shown = process == 0 and sys.stderr.isatty()
     for index, part in enumerate(logging.tqdm(job.parts, desc="Encoding", disable=not shown)):
-        if index % of != process or part.exists():
+        if index % of != process or job.is_done(index):
             continue
         start, count = index * job.part_rows, min(job.part_rows, job.rows - index * job.part_rows)
         vectors = (encode(block) for block in blocks(islice(rows, start - position, start - position + count)))
@@ -252,22 +261,18 @@ def read_rows(path: Path, text_column: str | None) -> Iterator[str]:
 
 def write_npy(path: Path, blocks: Iterator[np.ndarray], rows: int, width: int) -> None:
     """Write blocks (B, H) as one array (rows, H), whole or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with written_whole(path) as aside:
         if rows == 0:
             with open(aside, "wb") as file:  # a file without bytes cannot be mapped
                 np.save(file, np.zeros((0, width), np.float32))
-        else:
-            table = np.lib.format.open_memmap(aside, "w+", np.float32, (rows, width))
-            filled = 0
-            for block in blocks:
-                table[filled : filled + len(block)] = block
-                filled += len(block)
-            assert filled == rows, (filled, rows)
-            table.flush()
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+            return
+        table = np.lib.format.open_memmap(aside, "w+", np.float32, (rows, width))
+        filled = 0
+        for block in blocks:
+            table[filled : filled + len(block)] = block
+            filled += len(block)
+        assert filled == rows, (filled, rows)
+        table.flush()
 
 
 def write_parquet(path: Path, blocks: Iterator[np.ndarray], rows: int, width: int) -> None:
@@ -275,17 +280,11 @@ def write_parquet(path: Path, blocks: Iterator[np.ndarray], rows: int, width: in
     import pyarrow
     from pyarrow import parquet
 
-    kind = pyarrow.list_(pyarrow.float32(), width)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with parquet.ParquetWriter(aside, pyarrow.schema([("embedding", kind)]), compression="none") as writer:
-            for block in blocks:
-                flat = pyarrow.array(np.ascontiguousarray(block, np.float32).reshape(-1))
-                column = pyarrow.FixedSizeListArray.from_arrays(flat, width)
-                writer.write_table(pyarrow.table({"embedding": column}))
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    schema = pyarrow.schema([("embedding", pyarrow.list_(pyarrow.float32(), width))])
+    with written_whole(path) as aside, parquet.ParquetWriter(aside, schema, compression="none") as writer:
+        for block in blocks:
+            flat = pyarrow.array(np.ascontiguousarray(block, np.float32).reshape(-1))
+            writer.write_table(pyarrow.table([pyarrow.FixedSizeListArray.from_arrays(flat, width)], schema=schema))
 
 
 WRITERS = {".npy": write_npy, ".parquet": write_parquet}

@@ -1,7 +1,7 @@
 """Linear layers on a CPU, multiplied by whichever of PyTorch's two libraries is faster there.
 
 PyTorch multiplies fp32 matrices with MKL, which keeps its best kernels for Intel's processors: on an AMD EPYC with
-AVX-512, oneDNN is 1.9 times as fast (benchmarks/RESULTS.md). On other devices, in other precisions and in compiled or
+AVX-512, oneDNN is twice as fast (benchmarks/operations.py). On other devices, in other precisions and in compiled or
 traced code nothing is changed.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LEAST_WORK = 1 << 24  # multiplications from which a call of oneDNN, which compiles a kernel for each new shape, pays
+LEAST_WORK = 1 << 24  # multiplications; below, oneDNN, which compiles a kernel for each new shape, gains nothing
 LEAST_GAIN = 1.25  # by less, MKL stays: near a tie the choice would change from one process to the next
 
 

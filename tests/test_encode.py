@@ -111,6 +111,32 @@ def test_shards(model, lines, arguments, tmp_path) -> None:
     np.testing.assert_allclose(np.concatenate(shards), expected(model, lines)[:, :3], atol=1e-5)
 
 
+def test_goes_on_while_shards_get_their_names(model, lines, arguments, tmp_path, monkeypatch) -> None:
+    """Killed between two renames: the next run takes the shards that have their names as done."""
+    rename, renamed = Path.replace, []
+
+    def dying(self: Path, target: Path) -> Path:
+        if Path(target).name.startswith("out-"):
+            renamed.append(target)
+            if len(renamed) == 2:
+                raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", dying)
+    with pytest.raises(KeyboardInterrupt):
+        main([*arguments, "--rows_per_shard", "40"])
+    monkeypatch.setattr(Path, "replace", rename)
+    assert [path.name for path in tmp_path.glob("out-*")] == ["out-00000-of-00003.npy"]
+    main([*arguments, "--rows_per_shard", "40"])
+    found = np.concatenate([np.load(path) for path in sorted(tmp_path.glob("out-*.npy"))])
+    np.testing.assert_allclose(found, expected(model, lines), atol=1e-5)
+    assert not (tmp_path / "out.npy.parts").exists()
+    with pytest.raises(SystemExit):
+        main([*arguments, "--rows_per_shard", "40"])  # now they are somebody's results
+    main([*arguments, "--rows_per_shard", "40", "--overwrite", "--truncate_dim", "2"])
+    assert np.load(tmp_path / "out-00002-of-00003.npy").shape == (3, 2)
+
+
 def test_bf16(model, lines, arguments, tmp_path) -> None:
     """Another precision of the model gives nearly the same, as float32."""
     main([*arguments, "--dtype", "bf16"])

@@ -9,8 +9,8 @@ from conftest import ROOT
 
 from modeling_cmlmcse.errors import InputError
 from modeling_cmlmcse.evaluation import TASKS, sts_data
-from modeling_cmlmcse.evaluation.indomain import indomain, load_stsb_test
-from modeling_cmlmcse.evaluation.sts_data import MissingData, Pairs
+from modeling_cmlmcse.evaluation.indomain import indomain
+from modeling_cmlmcse.evaluation.sts_data import MissingData, Pairs, load_stsb_test
 
 DATA = Path(os.environ.get("CMLMCSE_DATA", ROOT / ".." / "shared" / "data"))
 

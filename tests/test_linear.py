@@ -5,11 +5,13 @@ import pickle
 
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import tiny_config, tiny_tokenizer
 from torch import nn
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, linear
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
+from modeling_cmlmcse.training.data import Example, ViewCollator
+from modeling_cmlmcse.training.masking import Masking
 
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 
@@ -101,8 +103,24 @@ def test_copies_have_their_own_weights(calls):
 
 @onednn
 def test_every_layer_of_the_model_goes_that_way(calls):
-    """Encoder, extractor, fusion layers and head, in one training step."""
-    model = CMLMCSEForSentenceEmbedding(CMLMCSEConfig(tiny_config("bert"), lexical_layers=2, fusion_layers=2))
+    """Encoder, extractor, fusion layers and head, in one training step: the loss and all gradients are MKL's."""
+    config = CMLMCSEConfig(tiny_config("bert", dropout=0.0), lexical_layers=2, fusion_layers=2)
+    model, tokenizer = CMLMCSEForSentenceEmbedding(config).train(), tiny_tokenizer("bert")
+    texts = ("the cat sat", "a big dog ran under the red tree", "the small blue mat")
+    batch = ViewCollator(tokenizer, 0, masking=Masking(0.5, 4, 80, frozenset(range(5))))(
+        [Example(tokenizer(text)["input_ids"], row, 0) for row, text in enumerate(texts)]
+    )
+    found = []
+    for enabled in (True, False):
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            loss = model(**batch).loss
+            loss.backward()
+        found.append([loss.detach(), *(weight.grad for weight in model.parameters() if weight.grad is not None)])
+        model.zero_grad(set_to_none=True)
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
     assert len(layers) > 6 * 10
     assert all("forward" in vars(layer) for layer in layers)
+    assert len(calls) > 2 * len(layers)
+    assert len(found[0]) == len(found[1]) > 100
+    for fast, plain in zip(*found, strict=True):
+        torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)

@@ -14,6 +14,7 @@ import torch
 import yaml
 from conftest import KINDS, OTHER_KINDS, ROOT, WORDS, tiny_backbone, tiny_tokenizer
 from safetensors.torch import load_file
+from test_train import history, run
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -33,9 +34,6 @@ from modeling_cmlmcse.training.pretraining_export import export_pretrained
 from modeling_cmlmcse.training.pretraining_model import AuxiliaryPretraining
 from modeling_cmlmcse.training.text import load_sentences
 from modeling_cmlmcse.training.tokenizer import train_tokenizer
-
-sys.path.insert(0, str(ROOT))
-import train as command
 
 FAMILIES = ("bert", "roberta")
 
@@ -309,17 +307,6 @@ def recipe(tmp_path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(fields))
     return path
-
-
-def run(monkeypatch, *arguments: object) -> None:
-    """The command in this process."""
-    monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
-    command.main()
-
-
-def history(folder: Path, name: str) -> list[float]:
-    """One logged quantity of a run."""
-    return [row[name] for row in json.loads((folder / "run.json").read_text())["log"] if name in row]
 
 
 def test_from_scratch_learns_and_exports(recipe, monkeypatch, tmp_path):

@@ -88,7 +88,7 @@ TASKS: dict[str, Task] = {
     ),
     "indomain": Task(
         "paraphrases within the STS-B test set",
-        _later("indomain:load_stsb_test"),
+        _later("sts_data:load_stsb_test"),
         _later("indomain:indomain", "indomain"),
     ),
     "transfer": Task(

@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modeling_cmlmcse.errors import InputError, Parser, command
+from modeling_cmlmcse.files import written_whole
 
 from . import TASKS, Task, choose_tasks
 from .options import positive
@@ -89,14 +89,11 @@ def write_whole(path: Path, text: str, option: str) -> None:
     Raises:
         InputError: the folder cannot be written to.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        with written_whole(path) as aside:
+            aside.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def load_data(tasks: dict[str, Task], data_dir: str | None) -> tuple[dict[str, Any], list[str]]:

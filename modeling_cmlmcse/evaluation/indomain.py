@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from . import sts_data
 from .retrieval import search, unit
 from .sts import Encode, EncodeOnce, rounded
-from .sts_data import MissingData, Pairs, sentences_of, sts_root
+from .sts_data import Pairs, sentences_of
 
 POSITIVE_SCORE = 5.0  # the end of the scale: this alone gives the 97 pairs of the paper
 DEPTHS = (1, 5, 10)  # InfoCSE, Table 11
@@ -37,19 +36,3 @@ def indomain(encode: Encode, pairs: Pairs) -> dict[str, Any]:
     hits = found == answers[:, None]  # (Q, K)
     recall = {f"r@{k}": rounded(100 * hits[:, :k].any(axis=1).mean()) if chosen else None for k in DEPTHS}
     return {**recall, "queries": len(chosen), "sentences": len(sentences)}
-
-
-def load_stsb_test(data_dir: str | None) -> Pairs:
-    """The 1,379 pairs of the STS-B test set.
-
-    Raises:
-        InputError: no such folder, a malformed file, a wrong number of pairs, no Hub; `MissingData` if the file is not
-            there.
-    """
-    one = sts_data.STS_SETS["STSBenchmark"]
-    if data_dir is None:
-        return sts_data._from_hub(one, "test")["test"]
-    root = sts_root(data_dir)
-    if absent := sts_data._absent(root, one):
-        raise MissingData(f"STS-B test: no {absent[0]}")
-    return sts_data._from_folder(root, one)["test"]

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..figures import BLUE, COLOURS, GREY, ORANGE, plain, plot_cosine_by_gold, plt, save
@@ -113,9 +112,10 @@ def plot_map(encode: Encode, pairs: Pairs, folder: Path, model: str, suffix: str
     order = np.argsort(pairs.scores, kind="stable")
     chosen = [*order[-MAPPED // 2 :], *order[: MAPPED // 2]]
     texts = [side[index] for side in (pairs.first, pairs.second) for index in chosen]
-    unit = _unit(EncodeOnce.of(encode)(texts))  # (2P, H)
+    vectors = EncodeOnce.of(encode)(texts)  # (2P, H)
     perplexity = min(10.0, (len(texts) - 1) / 3)
-    points = TSNE(metric="cosine", init="random", perplexity=perplexity, random_state=0).fit_transform(unit)  # (2P, 2)
+    tsne = TSNE(metric="cosine", init="random", perplexity=perplexity, random_state=0)
+    points = tsne.fit_transform(vectors)  # (2P, 2)
     first, second = points[: len(chosen)], points[len(chosen) :]
     figure, axes = plt.subplots(figsize=(6.5, 6))
     similar = len(chosen) - MAPPED // 2
@@ -151,9 +151,3 @@ def plot_spectrum(results: dict[str, Results], folder: Path) -> None:
 def file_name(model: str) -> str:
     """A model's name as part of a file's."""
     return "".join(character if character.isalnum() or character in "-." else "_" for character in model).strip("._")
-
-
-def _unit(vectors: NDArray[Any]) -> NDArray[np.float64]:
-    """(N, H) → (N, H) of length 1."""
-    vectors = vectors.astype(np.float64)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

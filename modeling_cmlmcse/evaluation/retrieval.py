@@ -38,8 +38,8 @@ def retrieval(
     and all that are in the folder. A passage with the query's own id is left out, as BEIR does.
 
     Passages are read, encoded and searched a block at a time, and only the best 100 of each query are kept: memory
-    does not grow with the corpus but for its ids. numpy's exact search is enough for this: on one core a million
-    passages take 300 queries 7 seconds at H = 384, a small part of the time to encode them.
+    does not grow with the corpus but for its ids. numpy's exact search is enough for this: a product of a passage with
+    300 queries is a small part of the work of encoding it.
     """
     once = EncodeOnce.of(encode)
     affixes = {

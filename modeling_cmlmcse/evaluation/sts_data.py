@@ -110,12 +110,26 @@ def load_stsb_dev(data_dir: str | None) -> Pairs:
     Raises:
         InputError: as :func:`load_sts`; `MissingData` if the file is not there.
     """
+    return _load_stsb(data_dir, STSB_DEV, "dev", "validation")
+
+
+def load_stsb_test(data_dir: str | None) -> Pairs:
+    """The 1,379 pairs of the STS-B test set.
+
+    Raises:
+        InputError: as :func:`load_sts`; `MissingData` if the file is not there.
+    """
+    return _load_stsb(data_dir, STS_SETS["STSBenchmark"], "test", "test")
+
+
+def _load_stsb(data_dir: str | None, one: STSSet, split: str, hub_split: str) -> Pairs:
+    """The one subset of a split of STS-B."""
     if data_dir is None:
-        return _from_hub(STSB_DEV, "validation")["validation"]
+        return _from_hub(one, hub_split)[hub_split]
     root = sts_root(data_dir)
-    if missing := missing_stsb_dev(data_dir):
-        raise MissingData(missing[0])
-    return _from_folder(root, STSB_DEV)["dev"]
+    if absent := _absent(root, one):
+        raise MissingData(f"STS-B {split}: no {absent[0]}")
+    return _from_folder(root, one)[split]
 
 
 def sts_root(data_dir: str) -> Path:

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ..export import write_json
+from ..files import written_whole
 from .plan import Study
 from .plot import plot_study
 from .statistics import Comparison, Estimate, Row, compare, table
@@ -42,9 +42,8 @@ def _csv(rows: Sequence[Row]) -> str:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file whole or not at all, for several processes may report."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    with written_whole(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def as_json(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Comparison]]) -> dict[str, object]:

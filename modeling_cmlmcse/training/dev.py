@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..evaluation.sts import EncodeOnce, correlation, cosine
+from ..evaluation.sts import Encode, EncodeOnce, correlation, cosine
 from ..evaluation.sts_data import load_stsb_dev, read_pairs
-
-Encode = Callable[[list[str]], NDArray[np.float32]]
 
 
 class DevSet(NamedTuple):

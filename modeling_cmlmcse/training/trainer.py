@@ -15,12 +15,11 @@ from transformers.trainer_callback import ProgressCallback
 from ..backbone import blocks
 from ..distributed import average_gradients, from_first_process, processes, rank, sums_over_processes
 from ..errors import InputError, Stopped
+from ..evaluation.sts import Encode
 from .checkpoints import StopsAtSignal, WholeCheckpointTrainer
 from .data import EpochSampler, TrainingSentences
 from .large_batch import backward_in_parts
 from .sharding import ShardedModel
-
-Encode = Callable[[list[str]], NDArray[np.float32]]
 
 
 class TrainingWindow:
