@@ -31,12 +31,20 @@ def parser(description: str, **defaults: Any) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--text", type=Path, default=DATA / "text/wiki.txt", help="training sentences, one a line")
     options.add_argument("--output", type=Path, help="write the JSON record there")
+    options.add_argument("--mkl", nargs=0, action=_OnlyMKL, help="no oneDNN: what a processor gains by the rest alone")
     for name, value in defaults.items():
         if value is False:
             options.add_argument(f"--{name}", action="store_true")
         else:
             options.add_argument(f"--{name}", type=type(value), default=value)
     return options
+
+
+class _OnlyMKL(argparse.Action):
+    """Turns oneDNN off for the process."""
+
+    def __call__(self, *_: Any) -> None:
+        torch.backends.mkldnn.set_flags(False)
 
 
 def choose(options: argparse.ArgumentParser, keys: str, known: Sequence[str]) -> list[str]:
