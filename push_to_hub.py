@@ -34,6 +34,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--commit_message", metavar="TEXT", default="Publish a sentence encoder")
     parser.add_argument("--export_only", action="store_true", help="write the folder and publish nothing")
     parser.add_argument("--output_dir", metavar="FOLDER", help="where --export_only writes; must not exist yet")
+    parser.add_argument("--license", metavar="ID", help="licence of the weights, as the Hub writes it: apache-2.0, …")
+    parser.add_argument("--language", metavar="CODE", help="language of the text, as the Hub writes it: en, de, …")
+    parser.add_argument("--card_template", metavar="FILE", type=Path, help="a card of your own; docs/publishing.md")
     parser.add_argument("--trust_free", action="store_true", help="a plain BertModel/RobertaModel folder without code")
     args = parser.parse_args()
     if args.export_only and args.output_dir is None:
@@ -78,23 +81,25 @@ def check_checkpoint(name: str) -> Path:
     return folder
 
 
-def write_card(folder: Path, args: argparse.Namespace) -> str:
+def write_card(run_folder: Path, args: argparse.Namespace) -> str:
     """README.md, from the records that lie in the checkpoint's run folder, if there are any.
 
     Raises:
-        InputError: a record that cannot be read.
+        InputError: a record or a template that cannot be read, or lacks an entry.
     """
-    from modeling_cmlmcse.card import bare_card, model_card, usage
+    from modeling_cmlmcse.card import TEMPLATE, Identity, bare_card, model_card, plots_of, usage
 
     branch = None if args.revision == "main" else args.revision
     use = usage(args.repo_id, args.tag or branch, args.trust_free)
-    run_folder = folder.resolve().parent
+    identity = Identity(args.license, args.language)
     records = [run_folder / "run.json", run_folder / "results.json"]
     if not all(record.is_file() for record in records):
-        return bare_card(use)
+        if args.card_template:
+            raise InputError(f"--card_template expects run.json and results.json in {run_folder}, found not both")
+        return bare_card(use, identity)
     with as_input_error(f"{run_folder}: expected JSON in run.json and results.json: "):
         record, results = (json.loads(path.read_text(encoding="utf-8")) for path in records)
-    return model_card(record, results, use)
+    return model_card(record, results, use, plots_of(run_folder), identity, args.card_template or TEMPLATE)
 
 
 def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace) -> None:
@@ -103,12 +108,15 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace) 
     Raises:
         InputError: the checkpoint cannot be loaded, or its export computes something else.
     """
+    from modeling_cmlmcse.card import copy_plots
     from modeling_cmlmcse.evaluation.encoders import load_model_encoder
     from modeling_cmlmcse.export import export, verify
 
-    card = write_card(checkpoint, args)
+    run_folder = checkpoint.resolve().parent
+    card = write_card(run_folder, args)
     encoder = load_model_encoder(str(checkpoint), device="cpu")
     export(encoder.model, encoder.tokenizer, folder, card, args.trust_free)
+    copy_plots(run_folder, folder)
     try:
         differences = verify(encoder.model, encoder.tokenizer, folder)
     except BaseException:

@@ -399,7 +399,7 @@ def test_recipes_parse(path):
     """Every recipe that ships is valid, and is named after its method and backbone."""
     from modeling_cmlmcse.training.arguments import parse_recipe
 
-    _, model, _, run_args = parse_recipe([path.stem])
+    _, model, data, run_args = parse_recipe([path.stem])
     if path.stem != "quickstart":
         method, *_, kind, size = path.stem.split("-")
         name = model.model_name_or_path
@@ -410,7 +410,7 @@ def test_recipes_parse(path):
                 assert getattr(model, depth) == getattr(first_model, depth)
             assert first_data.auxiliary_weight == 1.0
             name = first_model.model_name_or_path
-        assert name.startswith(f"{kind}-{size}")
+        assert data.model_type == kind if data.model_type else name.startswith(f"{kind}-{size}")
         assert (model.cmlm_weight == 0) == (method in ("simcse", "clear", "diffcse"))
         assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else 125)
 

@@ -3,13 +3,14 @@
 A new task is a module with a loading and a scoring function, and a line in `TASKS`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from modeling_cmlmcse.errors import InputError
 
+from .measured import Measured
 from .options import positive, positive_number, seed
 
 
@@ -28,12 +29,14 @@ class Task:
 
     `load(data_dir)` gives the data, `run(encode, data, **options)` the entries of the results, `missing(data_dir,
     data)` a line for each part of the data that is not there. A `load` that finds nothing at all raises `MissingData`.
-    A task that fine-tunes is given the model's folder or Hub name in place of `encode`.
+    `measured(entry)` gives what a model card says of the task's own entry. A task that fine-tunes is given the model's
+    folder or Hub name in place of `encode`.
     """
 
     summary: str
     load: Callable[[str | None], Any]
     run: Callable[..., dict[str, Any]]
+    measured: Callable[[dict[str, Any]], Iterator[Measured]]
     missing: Callable[[str | None, Any], list[str]] = lambda data_dir, data: []
     options: dict[str, Option] = field(default_factory=dict)
     fine_tunes: bool = False
@@ -60,23 +63,32 @@ TASKS: dict[str, Task] = {
         "the seven STS sets, and the STS-B development set",
         _later("sts:load_sts_task"),
         _later("sts:run_sts_task"),
+        _later("sts:measured_sts"),
         _later("sts:missing_sts_task"),
     ),
-    "stsb_dev": Task("STS-B dev", _later("sts_data:load_stsb_dev"), _later("sts:stsb_dev", "stsb_dev")),
+    "stsb_dev": Task(
+        "STS-B dev",
+        _later("sts_data:load_stsb_dev"),
+        _later("sts:stsb_dev", "stsb_dev"),
+        _later("sts:measured_stsb_dev"),
+    ),
     "geometry": Task(
         "alignment, uniformity, anisotropy and spectrum on STS-B dev",
         _later("sts_data:load_stsb_dev"),
         _later("geometry:geometry", "geometry"),
+        _later("geometry:measured"),
     ),
     "lee": Task(
         "the 50 documents of Lee et al. 2005",
         lambda data_dir: None,
         _lee,
+        _later("lee:measured"),
     ),
     "retrieval": Task(
         "the sets in BEIR's format: nDCG@10 and more",
         _later("beir_data:load_retrieval"),
         _later("retrieval:retrieval", "retrieval"),
+        _later("retrieval:measured"),
         _later("beir_data:missing_retrieval"),
         options={
             "query_prefix": Option("", "put before every query"),
@@ -90,17 +102,20 @@ TASKS: dict[str, Task] = {
         "paraphrases within the STS-B test set",
         _later("sts_data:load_stsb_test"),
         _later("indomain:indomain", "indomain"),
+        _later("indomain:measured"),
     ),
     "transfer": Task(
         "SentEval's transfer tasks, a logistic regression on the embeddings",
         _later("transfer_data:load_transfer"),
         _later("transfer:transfer", "transfer"),
+        _later("transfer:measured"),
         _later("transfer_data:missing_transfer"),
     ),
     "glue": Task(
         "GLUE, the model fine-tuned on each of its tasks",
         _later("glue_data:load_glue"),
         _later("glue:run_glue_task"),
+        _later("glue:measured"),
         _later("glue_data:missing_glue"),
         options={
             "learning_rate": Option(2e-5, "peak of the linear schedule, without warm-up", positive_number),
@@ -112,6 +127,12 @@ TASKS: dict[str, Task] = {
         fine_tunes=True,
     ),
 }
+
+
+def all_measured(results: dict[str, Any]) -> list[Measured]:
+    """What a card says of a results file, task after task; a value that is not defined is left out."""
+    found = [one for name, task in TASKS.items() if results.get(name) for one in task.measured(results[name])]
+    return [one for one in found if one.value is not None]
 
 
 def choose_tasks(names: str | Sequence[str]) -> dict[str, Task]:

@@ -1,10 +1,13 @@
 """Alignment, uniformity, anisotropy and spectrum of the embedding space."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from .measured import Measured
 from .sts import Encode, EncodeOnce, Pairs, rounded, sentences_of
+from .sts_data import STSB_DEV
 
 POSITIVE_SCORE = 4.0  # pairs at least this similar count as positives, as in SimCSE's analysis on STS-B
 BLOCK = 1024  # rows of the similarity matrix held at once: 1,024 × 3,000 float64 are 25 MB
@@ -78,3 +81,10 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     vectors = vectors.astype(np.float64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)  # (M, 1)
     return vectors / np.where(norms == 0, 1, norms)
+
+
+def measured(found: dict[str, Any]) -> Iterator[Measured]:
+    """The measures, for a model card."""
+    for name in ("alignment", "uniformity", "anisotropy", "effective_rank"):
+        metric = (name, name.replace("_", " "))
+        yield Measured("feature-extraction", STSB_DEV.hub, "STS-B dev", "validation", metric, found.get(name))

@@ -1,7 +1,7 @@
 """GLUE: how well the encoder does when it is fine-tuned on each task, unlike all tasks on frozen embeddings."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +24,8 @@ from modeling_cmlmcse.backbone import max_positions
 from modeling_cmlmcse.errors import InputError
 
 from .encoders import load_tokenizer, resolve_model
-from .glue_data import GLUE_SETS, GlueData
+from .glue_data import GLUE_SETS, HUB, GlueData
+from .measured import Measured
 from .metrics import STSCorrelation
 from .sts import rounded
 from .transfer_data import Examples
@@ -181,3 +182,11 @@ def _mean(values: list[float | None]) -> float | None:
     """The mean, None if a part is."""
     present = [value for value in values if value is not None]
     return rounded(float(np.mean(present))) if len(present) == len(values) else None
+
+
+def measured(found: dict[str, Any]) -> Iterator[Measured]:
+    """The tasks, for a model card."""
+    metric = ("glue_score", "GLUE's measure × 100, fine-tuned")
+    for name, one in GLUE_SETS.items():
+        if name in found:
+            yield Measured("text-classification", HUB, f"GLUE {name}", "validation", metric, found[name], one.hub)

@@ -1,12 +1,14 @@
 """In-domain retrieval: the paraphrase of a sentence among all sentences of the STS-B test set."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from .measured import Measured
 from .retrieval import search, unit
 from .sts import Encode, EncodeOnce, rounded
-from .sts_data import Pairs, sentences_of
+from .sts_data import STS_SETS, Pairs, sentences_of
 
 POSITIVE_SCORE = 5.0  # the end of the scale: this alone gives the 97 pairs of the paper
 DEPTHS = (1, 5, 10)  # InfoCSE, Table 11
@@ -36,3 +38,11 @@ def indomain(encode: Encode, pairs: Pairs) -> dict[str, Any]:
     hits = found == answers[:, None]  # (Q, K)
     recall = {f"r@{k}": rounded(100 * hits[:, :k].any(axis=1).mean()) if chosen else None for k in DEPTHS}
     return {**recall, "queries": len(chosen), "sentences": len(sentences)}
+
+
+def measured(found: dict[str, Any]) -> Iterator[Measured]:
+    """The recalls, for a model card."""
+    hub, name = STS_SETS["STSBenchmark"].hub, "paraphrases within STS-B test"
+    for depth in DEPTHS:
+        metric = (f"recall_at_{depth}", f"R@{depth} × 100")
+        yield Measured("text-retrieval", hub, name, "test", metric, found.get(f"r@{depth}"))

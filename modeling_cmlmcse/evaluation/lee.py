@@ -1,7 +1,7 @@
 """Similarity of the 50 news texts of Lee, Pincombe & Welsh (2005), which come with gensim: nothing to download."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 
 from ..errors import InputError
+from .measured import COSINE_SPEARMAN, Measured
 
 DOCUMENTS = 50
 PAIRS = DOCUMENTS * (DOCUMENTS - 1) // 2  # 1225
@@ -68,3 +69,8 @@ def lee(encode: Callable[[list[str]], np.ndarray], data: LeeData | None = None) 
         warnings.simplefilter("ignore", stats.ConstantInputWarning)  # NaN says it
         spearman, pearson = stats.spearmanr(cosine, human).statistic, stats.pearsonr(cosine, human).statistic
     return {"spearman": 100 * float(spearman), "pearson": 100 * float(pearson), "pairs": len(human)}
+
+
+def measured(found: dict[str, float]) -> Iterator[Measured]:
+    """The documents, for a model card."""
+    yield Measured("sentence-similarity", "gensim", "Lee et al. 2005", "test", COSINE_SPEARMAN, found["spearman"])

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .beir_data import RetrievalSet
+from .measured import Measured
 from .sts import Encode, EncodeOnce, rounded
 
 BLOCK = 4096  # passages: many enough to sort by length before batching, 25 MB of vectors at H = 768
@@ -185,3 +186,12 @@ def measures(qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]])
         "mrr@10": [rank if rank > 1 / 10.5 else 0.0 for rank in ranks],  # 1/11 and less: not among the first ten
     }
     return {name: rounded(100 * float(np.mean(values))) for name, values in columns.items()}
+
+
+def measured(found: dict[str, Any]) -> Iterator[Measured]:
+    """Each measure of each set, for a model card."""
+    for name, scores in found.items():
+        for metric, value in scores.items() if isinstance(scores, dict) else ():
+            if "@" in metric:
+                named = (metric.replace("@", "_at_"), f"{metric} × 100")
+                yield Measured("text-retrieval", f"BeIR/{name}", name, "test", named, value)

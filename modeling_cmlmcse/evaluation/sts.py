@@ -2,14 +2,16 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from .measured import COSINE_SPEARMAN, Measured
 from .metrics import STSCorrelation
 from .sts_data import (
     STS_SETS,
+    STSB_DEV,
     UNSPLIT,
     MissingData,
     Pairs,
@@ -19,6 +21,7 @@ from .sts_data import (
     missing_stsb_dev,
     sentences_of,
 )
+from .tables import STS_COLUMNS
 
 __all__ = ["Encode", "EncodeOnce", "Pairs", "load_sts", "load_stsb_dev", "sts", "stsb_dev"]
 
@@ -161,3 +164,16 @@ def missing_sts_task(data_dir: str | None, data: tuple[dict[str, dict[str, Pairs
     """A line for each set that is not in the data."""
     sets, dev = data
     return [*missing_sts(data_dir, sets), *([] if dev else missing_stsb_dev(data_dir))]
+
+
+def measured_sts(found: dict[str, Any]) -> Iterator[Measured]:
+    """The seven sets, setting all, for a model card."""
+    metric = (COSINE_SPEARMAN[0], f"{COSINE_SPEARMAN[1]}, setting all")
+    for name, heading in STS_COLUMNS.items():
+        if name in found:
+            yield Measured("sentence-similarity", STS_SETS[name].hub, heading, "test", metric, found[name]["all"])
+
+
+def measured_stsb_dev(found: dict[str, Any]) -> Iterator[Measured]:
+    """The development set, for a model card."""
+    yield Measured("sentence-similarity", STSB_DEV.hub, "STS-B dev", "validation", COSINE_SPEARMAN, found["spearman"])

@@ -11,7 +11,9 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
+from .measured import Measured
 from .sts import Encode, EncodeOnce, rounded
+from .sts_data import SENTEVAL
 from .transfer_data import TRANSFER_SETS, Examples
 
 logger = logging.getLogger(__name__)
@@ -134,3 +136,11 @@ def score(classifier: LogisticRegression, part: Part) -> float:
 def _folds(part: Part) -> list[tuple[np.ndarray, np.ndarray]]:
     """Ten pairs of the row numbers outside a fold and in it."""
     return list(StratifiedKFold(FOLDS, shuffle=True, random_state=SEED).split(*part))
+
+
+def measured(found: dict[str, Any]) -> Iterator[Measured]:
+    """The tasks, for a model card."""
+    metric = ("accuracy", "accuracy × 100 of a logistic regression")
+    for name in TRANSFER_SETS:
+        if name in found:
+            yield Measured("text-classification", SENTEVAL, name, "test", metric, found[name], name)

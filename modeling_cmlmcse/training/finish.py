@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..card import model_card
+from ..card import copy_plots, model_card, plots_of
 from ..distributed import leave
 from ..evaluation import Task, choose_tasks
 from ..evaluation.encoders import load_encoder
@@ -71,7 +71,9 @@ def finish_run(
     }
     record = run_record(recipe, model_args, data_args, run_args, measured)
     write_records(folder, record, results)
-    (exported / "README.md").write_text(model_card(record, results), encoding="utf-8")
+    copy_plots(folder, exported)
+    card = model_card(record, results, plots=plots_of(folder))
+    (exported / "README.md").write_text(card, encoding="utf-8")
     report(recipe, results)
     print(f"\nWritten to {folder}: export/ (load it with AutoModel), results.json, run.json, plots/")
 
