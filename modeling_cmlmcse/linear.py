@@ -5,6 +5,7 @@ AVX-512, oneDNN is twice as fast (benchmarks/operations.py). On other devices, i
 traced code nothing is changed.
 """
 
+import os
 import time
 from collections.abc import Callable
 from functools import cache
@@ -13,6 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+# oneDNN, which PyTorch uses for GELU too, keeps a kernel for each shape that it met, 1,024 of them in each of two
+# caches. No two packed batches are of one length: the kept kernels then lie between the large tensors all over the heap,
+# which grows by gigabytes (tests/test_linear.py). A step has some 30 shapes. Read at oneDNN's first use.
+for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_capacity, "32")
 
 LEAST_WORK = 1 << 24  # multiplications; below, oneDNN, which compiles a kernel for each new shape, gains nothing
 LEAST_GAIN = 1.25  # by less, MKL stays: near a tie the choice would change from one process to the next

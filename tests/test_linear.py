@@ -1,11 +1,15 @@
 """Linear layers through oneDNN: the numbers and gradients of PyTorch's own, and only where they are meant for."""
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import tiny_config, tiny_tokenizer
+from conftest import ROOT, tiny_config, tiny_tokenizer
 from torch import nn
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, linear
@@ -124,3 +128,32 @@ def test_every_layer_of_the_model_goes_that_way(calls):
     assert len(found[0]) == len(found[1]) > 100
     for fast, plain in zip(*found, strict=True):
         torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+
+
+GROWTH = """
+import torch, modeling_cmlmcse.linear
+
+def resident():
+    line = next(line for line in open("/proc/self/status") if line.startswith("RssAnon"))
+    return int(line.split()[1]) / 1024
+
+def gelu(rows):
+    torch.nn.functional.gelu(torch.ones(rows, 1024, requires_grad=True)).sum().backward()
+
+gelu(4000)
+start = resident()
+for step in range(200):
+    gelu(1500 + step * 7 % 2500)
+print(resident() - start)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads what Linux says of a process")
+def test_memory_does_not_grow_with_the_number_of_shapes() -> None:
+    """200 batches of different lengths: some megabytes, where oneDNN's own caches would cost a gigabyte."""
+    known = {name: value for name, value in os.environ.items() if not name.endswith("_CACHE_CAPACITY")}
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH],
+        cwd=ROOT, env={**known, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert float(done.stdout) < 300
