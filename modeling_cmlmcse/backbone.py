@@ -116,11 +116,13 @@ def run_blocks(
     there is any; with a `selection` the last one is (M, H), the selected tokens."""
     family, layers, outputs = family_of(encoder.config), blocks(encoder), []
     shared = family.shared(encoder, hidden, packing)
+    everything = None if family.runs_whole(encoder) else Selection.all_tokens(packing)
     for index, block in enumerate(layers):
-        if selection is not None and index == len(layers) - 1:
-            hidden = family.run_selected(gathered(block), hidden, packing, selection, shared)
-        else:
+        chosen = everything if selection is None or index < len(layers) - 1 else selection
+        if chosen is None:
             hidden = family.run(block, hidden, packing, shared)
+        else:
+            hidden = family.run_selected(gathered(block), hidden, packing, chosen, shared)
         outputs.append(hidden)
     outputs[-1] = family.final_norm(encoder, hidden)
     return outputs

@@ -4,7 +4,11 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
+# Unused ones are for transformers 4: of a local folder it copies only what this file and modeling_cmlmcse.py name.
+from .distributed import rank  # noqa: F401
+from .dropout import Dropout  # noqa: F401
 from .losses import CONTRASTIVE_LOSSES
+from .packing import Packing  # noqa: F401
 from .pooling import POOLINGS
 from .projection import PROJECTIONS
 
@@ -57,7 +61,8 @@ class CMLMCSEConfig(PretrainedConfig):
     """
 
     model_type = "cmlmcse"
-    sub_configs = {"backbone_config": AutoConfig, "generator_config": AutoConfig}  # noqa: RUF012 (transformers reads a plain class attribute)
+    # Without the generator's, which may be None: transformers 4 expects every one that is declared.
+    sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 (transformers reads a plain class attribute)
 
     def __init__(
         self,

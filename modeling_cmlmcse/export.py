@@ -97,6 +97,7 @@ def export(
     save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
     tokenizer.save_pretrained(aside)
+    write_tokenizer_config(tokenizer, aside / "tokenizer_config.json")
     write_config(model, aside, trust_free)
     if not trust_free:
         copy_code(aside)
@@ -111,12 +112,26 @@ def write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def write_tokenizer_config(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """The saved tokenizer_config.json in the names that transformers 4 and 5 read, and with what the tokenizer returns,
+    where the defaults of the two differ."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    if fields["tokenizer_class"] == "TokenizersBackend":
+        fields["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if "extra_special_tokens" in fields:
+        fields["additional_special_tokens"] = fields.pop("extra_special_tokens")
+    write_json(path, {**fields, "model_input_names": tokenizer.model_input_names})
+
+
 def write_config(model: CMLMCSEForSentenceEmbedding, folder: Path, trust_free: bool) -> None:
     """config.json of the plain backbone, with the way to this project's classes unless `trust_free`."""
     fields = model.config.to_export_dict()
     fields["architectures"] = [type(model.backbone).__name__]
     fields["dtype"] = str(model.dtype).removeprefix("torch.")
     fields["output_hidden_states"] = needs_all_layers(model)  # sentence-transformers' layer pooling reads them
+    if rotary := fields.get("rope_parameters"):  # ModernBERT's, for which transformers 4 has other names
+        fields["global_rope_theta"] = rotary["full_attention"]["rope_theta"]
+        fields["local_rope_theta"] = rotary["sliding_attention"]["rope_theta"]
     for name in ("_name_or_path", "transformers_version") + (("cmlmcse",) if trust_free else ()):
         fields.pop(name, None)
     write_json(folder / "config.json", fields if trust_free else {**fields, "auto_map": AUTO_MAP})

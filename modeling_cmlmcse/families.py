@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel, __version__
 
 from .linear import linear
 from .packing import Packing, Selection, packed_attention
+
+TRANSFORMERS_5 = int(__version__.split(".")[0]) >= 5
 
 Structure = Any  # a module whose parts are known by structure, which static types cannot say
 
@@ -67,6 +69,11 @@ class Family:
     def shared(self, encoder: Structure, hidden: Tensor, packing: Packing) -> Any:
         """What all blocks of one forward pass need besides hidden states and packing, computed once."""
         return None
+
+    def runs_whole(self, encoder: Structure) -> bool:
+        """Whether its blocks hand the packing on to their attention, as in transformers 5, so that :meth:`run` serves;
+        if not, :meth:`run_selected` runs them part by part."""
+        return TRANSFORMERS_5
 
     def run(self, block: Structure, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
         """(S, H) → (S, H) through one block."""
@@ -129,7 +136,9 @@ class DistilBert(Family):
     dropouts = ("dropout", "attention_dropout")
 
     def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
-        return encoder.embeddings(input_ids=tokens[None], position_ids=packing.columns[None])[0]
+        parts = encoder.embeddings  # which in transformers 4 take no positions as a whole
+        embedded = parts.word_embeddings(tokens) + parts.position_embeddings(packing.columns)  # (S, H)
+        return parts.dropout(parts.LayerNorm(embedded))
 
     def run_selected(
         self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
@@ -198,11 +207,14 @@ class ModernBert(Family):
     def build(self, config: PretrainedConfig, first: int) -> PreTrainedModel:
         encoder: Structure = super().build(config, first)
         if not hasattr(encoder, "rotary_emb"):
-            raise ValueError("ModernBERT needs a newer release of transformers; 5.23 is tested")
+            name_as_newer(encoder)
         if first > 0 and len(encoder.layers):  # the very first block alone has no norm, for the embeddings have one
             block = encoder.layers[0]
             block.attn_norm = copy.deepcopy(block.mlp_norm)
         return encoder
+
+    def runs_whole(self, encoder: Structure) -> bool:
+        return TRANSFORMERS_5 and not isinstance(encoder.rotary_emb, RotaryByKind)
 
     def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
         return encoder.embeddings(input_ids=tokens[None])[0]
@@ -257,6 +269,23 @@ FAMILIES: dict[str, Family] = {
     "mpnet": MPNet(add_pooling_layer=False),
     "modernbert": ModernBert(),
 }
+
+
+class RotaryByKind(nn.ModuleDict):
+    """The rotary embeddings of each kind of attention, as newer releases of transformers have them."""
+
+    def forward(self, hidden: Tensor, columns: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        return self[kind](hidden, columns)
+
+
+def name_as_newer(encoder: Structure) -> None:
+    """Give the ModernBERT of transformers 4 the parts that newer ones are read by."""
+    rotary = {}
+    for block, kind in zip(encoder.layers, encoder.config.layer_types, strict=True):
+        window = None if kind == "full_attention" else encoder.config.local_attention // 2 + 1
+        block.attention_type, block.attn.sliding_window = kind, window
+        rotary[kind] = block.attn.rotary_emb
+    encoder.rotary_emb = RotaryByKind(rotary)
 
 
 def family_of(config: PretrainedConfig) -> Family:

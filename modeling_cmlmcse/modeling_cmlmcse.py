@@ -14,7 +14,6 @@ from transformers.utils import ModelOutput, logging
 
 from .auxiliary import AuxiliaryObjective
 from .backbone import (
-    Structure,
     build_encoder,
     embed_tokens,
     has_dropout,
@@ -27,6 +26,7 @@ from .conditional_mlm import ConditionalMLM
 from .configuration_cmlmcse import CMLMCSEConfig, in_range
 from .distributed import mean_count
 from .encoder_mlm import EncoderMLM
+from .families import TRANSFORMERS_5, Structure
 from .linear import use_faster_linear
 from .losses import CONTRASTIVE_LOSSES, alignment, anisotropy, uniformity
 from .packing import Packing, Selection, pack_sequences
@@ -73,7 +73,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     """
 
     config_class = CMLMCSEConfig
-    base_model_prefix = "backbone"  # so that the keys of a plain backbone, as exported, load here too
+    base_model_prefix = "backbone" if TRANSFORMERS_5 else ""  # so that a plain backbone's keys load here too
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
@@ -132,6 +132,12 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a module that no checkpoint fills, as the backbone would."""
         self.backbone._init_weights(module)
+
+    def _get_key_renaming_mapping(self, checkpoint_keys: list[str], *_: Any) -> dict[str, str]:
+        """Names in a file of weights → names here: those of a plain backbone, as exported, are the backbone's.
+        Transformers 4 asks this, and by itself knows no head beside them; 5 finds it all by `base_model_prefix`."""
+        parts = tuple(f"{name}." for name, _ in self.named_children())
+        return {name: name if name.startswith(parts) else f"backbone.{name}" for name in checkpoint_keys}
 
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()

