@@ -18,6 +18,7 @@ from .evaluation import TASKS, all_measured
 from .evaluation.tables import format_measures, format_table
 
 TEMPLATE = Path(__file__).parent / "card_template.md"
+LAYER_AVERAGES = ("avg_top2", "avg_first_last")
 TAGS = ["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"]
 
 PAPERS = {
@@ -68,6 +69,18 @@ from sentence_transformers import SentenceTransformer
 
 embeddings = SentenceTransformer({source}).encode(["A sentence.", "Another one."])
 ```"""
+
+
+BACKENDS = """
+
+The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or
+`backend="openvino"`; their libraries (`pip install "sentence-transformers[onnx,openvino]" "transformers<5"`) do not go
+with transformers 5 yet."""
+
+NO_BACKENDS = """
+
+The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backends of sentence-transformers: they
+average the last layer alone, and say nothing."""
 
 
 class Identity(NamedTuple):
@@ -146,7 +159,7 @@ def model_card(
         "name": run["recipe"],
         "summary": f"A sentence encoder trained {'without labels' if unlabelled(fields) else 'on labelled pairs'} by "
         f"{method} from `{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
-        "use": use or usage(),
+        "use": (use or usage()) + (NO_BACKENDS if fields["pooling"] in LAYER_AVERAGES else BACKENDS),
         "results": results_text(run, results),
         "plots": [{"title": file.stem.replace("_", " "), "file": f"{file.parent.name}/{file.name}"} for file in plots],
         "training": training_text(run),

@@ -116,6 +116,14 @@ def test_method(fields, expected):
     assert expected in model_card({**RECORD, "fields": {**FIELDS, **fields}}, RESULTS)
 
 
+def test_backends_that_lose_a_pooling():
+    """ONNX and OpenVINO have the last layer alone (tests/compat/test_backends.py), and the card says so."""
+    assert 'backend="onnx"' in model_card(RECORD, RESULTS)
+    averages = model_card({**RECORD, "fields": {**FIELDS, "pooling": "avg_first_last"}}, RESULTS)
+    assert 'backend="onnx"' not in averages
+    assert "Do not use the ONNX" in averages
+
+
 def test_card_without_results():
     """It says so, and its metadata have no model-index."""
     card = model_card(RECORD, {"model": "x"})
