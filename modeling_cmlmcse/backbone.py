@@ -6,6 +6,7 @@ import copy
 import os
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
@@ -196,7 +197,7 @@ def load_backbone(
             model, info = AutoModelForMaskedLM.from_pretrained(
                 name_or_path, output_loading_info=True, dtype=torch.float32
             )
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, SafetensorError) as error:
         raise ValueError(
             f"model_name_or_path must be a folder with config.json and weights or a Hub name, found {name_or_path!r}, "
             f"which cannot be loaded: {str(error).splitlines()[0]}"

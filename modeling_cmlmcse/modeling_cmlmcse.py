@@ -219,9 +219,15 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         """Take fusion layers and head of the conditional MLM from a saved model of this class.
 
         Raises:
-            ValueError: the saved model has no auxiliary network, or one of another shape.
+            ValueError: there is no saved model, or it has no auxiliary network, or one of another shape.
         """
-        saved = type(self).from_pretrained(donor, dtype=torch.float32)
+        try:
+            saved = type(self).from_pretrained(donor, dtype=torch.float32)
+        except OSError as error:
+            raise ValueError(
+                "fusion_init must be last, next, random, pretrained, or a folder or Hub name of a checkpoint, found "
+                f"{donor!r}, which cannot be loaded: {str(error).splitlines()[0]}"
+            ) from error
         objective = self.objectives.get("cmlm")
         if objective is not None and "cmlm" not in saved.objectives:
             raise ValueError(f"fusion_init expects a checkpoint with an auxiliary network, found none in {donor}")

@@ -135,8 +135,8 @@ def all_measured(results: dict[str, Any]) -> list[Measured]:
     return [one for one in found if one.value is not None]
 
 
-def choose_tasks(names: str | Sequence[str]) -> dict[str, Task]:
-    """The tasks of a comma-separated list or a sequence of names, each once.
+def choose_tasks(names: str | Sequence[str], option: str = "--tasks") -> dict[str, Task]:
+    """The tasks of a comma-separated list or a sequence of names, each once; `option` is where they were given.
 
     Raises:
         InputError: a name is not known, or there is none.
@@ -145,5 +145,5 @@ def choose_tasks(names: str | Sequence[str]) -> dict[str, Task]:
     unknown = [name for name in names if name not in TASKS]
     if unknown or not names:
         found = ", ".join(map(repr, unknown)) or "none"
-        raise InputError(f"--tasks must name some of {', '.join(TASKS)}, separated by commas, found {found}")
+        raise InputError(f"{option} must name some of {', '.join(TASKS)}, separated by commas, found {found}")
     return {name: TASKS[name] for name in names}

@@ -150,7 +150,16 @@ def build_sentences(
 def build_collator(
     model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, data: DataArguments, run: RunArguments
 ) -> ViewCollator:
-    """The collator that the model's objectives need."""
+    """The collator that the model's objectives need.
+
+    Raises:
+        InputError: sentences longer than the model takes.
+    """
+    if data.max_seq_length > model.max_positions:
+        raise InputError(
+            f"max_seq_length must be at most {model.max_positions}, the backbone's positions, found "
+            f"{data.max_seq_length}; lower it"
+        )
     masking = Masking(
         data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )

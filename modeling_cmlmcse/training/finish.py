@@ -86,7 +86,7 @@ def load_final_tasks(data_args: DataArguments) -> FinalTasks:
     """
     if data_args.final_evaluation == "none":
         return {}
-    tasks = choose_tasks(data_args.final_evaluation)
+    tasks = choose_tasks(data_args.final_evaluation, "final_evaluation")
     loaded = {name: (task, task.load(data_args.data_dir)) for name, task in tasks.items()}
     for task, data in loaded.values():
         for line in task.missing(data_args.data_dir, data):
