@@ -19,6 +19,10 @@ from modeling_cmlmcse.training.augmentation import AUGMENTATIONS
 from modeling_cmlmcse.training.lines import read_documents, read_lines
 from modeling_cmlmcse.training.masking import Masking, mask_tokens, mask_words
 
+slow_machines = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # and fixtures that may be shared
+settings.register_profile("the same everywhere", deadline=None, derandomize=True, suppress_health_check=slow_machines)
+settings.load_profile("the same everywhere")
+
 SPECIAL, MASK, DELETED, VOCABULARY = 3, 4, 5, 90  # ids below 3 are special too
 seeds = st.integers(0, 2**32 - 1)
 sentences_of_ids = st.lists(st.integers(6, VOCABULARY - 1), min_size=1, max_size=60)
@@ -26,11 +30,10 @@ grids = arrays.arrays(bool, st.tuples(st.integers(1, 6), st.integers(1, 12))).ma
     lambda mask: mask | (~mask.any(axis=1, keepdims=True) & (np.arange(mask.shape[1]) == 0))  # a token in every row
 )
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"), max_size=40), max_size=12)
-in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+in_a_folder = settings(max_examples=60)
 
 
 @given(grids, seeds)
-@settings(deadline=None)
 def test_packing_and_unpacking(mask, seed):
     """Any mask, holes and left padding included: each undoes the other, and tokens keep their order."""
     packing = Packing.from_mask(torch.from_numpy(mask).long())
@@ -47,7 +50,6 @@ def test_packing_and_unpacking(mask, seed):
 
 
 @given(st.lists(sentences_of_ids, min_size=1, max_size=6))
-@settings(deadline=None)
 def test_packed_sequences(sequences):
     """The host's form holds every token once, and its layout is that of the padded grid's mask."""
     packed = pack_sequences(sequences)
@@ -117,7 +119,7 @@ def test_augmentations(name, tokens, seed):
 
 
 @given(st.lists(st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join), min_size=1, max_size=8), st.data())
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_embedding_does_not_depend_on_its_batch(pooling, models, sentences, data):
     """Alone, in any order, in batches of any size: to 1e-5."""
