@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 MAX_BYTES = 2**20  # of a text file
-MAX_LINES = 2_000  # of a text file: 75 s of encoding at BERT-base size on two busy cores
+MAX_LINES = 2_000  # of a text file: a Space without a GPU encodes them while its user still waits
 MAX_CHARACTERS = 1_000  # of a line; encoders cut after 128 to 512 tokens
 MAX_SENTENCES = 20  # a side of the similarity table
 MAX_HITS = 20

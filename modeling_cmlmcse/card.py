@@ -74,8 +74,7 @@ embeddings = SentenceTransformer({source}).encode(["A sentence.", "Another one."
 BACKENDS = """
 
 The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or
-`backend="openvino"`; their libraries (`pip install "sentence-transformers[onnx,openvino]" "transformers<5"`) do not go
-with transformers 5 yet."""
+`backend="openvino"`, in an environment with `pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
 
 NO_BACKENDS = """
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 # oneDNN, which PyTorch uses for GELU too, keeps a kernel for each shape that it met, 1,024 of them in each of two
 # caches. No two packed batches are of one length: the kept kernels then lie between the large tensors all over the
-# heap, which grows by gigabytes (tests/test_linear.py). A step has some 30 shapes. Read at oneDNN's first use.
+# heap, which grows by gigabytes (tests/test_linear.py). 32 hold the shapes that the blocks of a step share; a step
+# is no slower (benchmarks/RESULTS.md). Read at oneDNN's first use.
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_capacity, "32")
 

@@ -147,6 +147,20 @@ def build_sentences(
     return StreamedSentences(tokenized, run.seed)
 
 
+def check_length(data: DataArguments, positions: int) -> None:
+    """See that a sentence of the longest length has a place in the backbone.
+
+    Raises:
+        InputError: it has more tokens than the backbone positions.
+    """
+    if data.max_seq_length > positions:
+        more = ", or raise max_position_embeddings in config_overrides" if data.model_type else ""
+        raise InputError(
+            f"max_seq_length must be at most {positions}, the backbone's positions, found {data.max_seq_length}; lower "
+            f"it{more}"
+        )
+
+
 def build_collator(
     model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, data: DataArguments, run: RunArguments
 ) -> ViewCollator:
@@ -155,11 +169,7 @@ def build_collator(
     Raises:
         InputError: sentences longer than the model takes.
     """
-    if data.max_seq_length > model.max_positions:
-        raise InputError(
-            f"max_seq_length must be at most {model.max_positions}, the backbone's positions, found "
-            f"{data.max_seq_length}; lower it"
-        )
+    check_length(data, model.max_positions)
     masking = Masking(
         data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )

@@ -17,7 +17,7 @@ from ..errors import InputError, as_input_error
 from ..evaluation.encoders import load_tokenizer
 from ..pretrained_auxiliary import PretrainedAuxiliary
 from .arguments import DataArguments, ModelArguments, RunArguments
-from .build import check_weights, resolve
+from .build import check_length, check_weights, resolve
 from .checkpoints import find_checkpoint
 from .data import TrainingSentences
 from .documents import DEV_MASK_RATE, MaskedCollator, load_documents, load_sequences
@@ -155,11 +155,7 @@ def build_model(
             f"the tokenizer must fit the model's vocabulary of {config.vocab_size}, found {len(tokenizer)} tokens; use "
             "the tokenizer that belongs to the model"
         )
-    if data.max_seq_length > max_positions(model.backbone):
-        raise InputError(
-            f"max_seq_length must be at most {max_positions(model.backbone)}, the backbone's positions, found "
-            f"{data.max_seq_length}; lower it, or raise max_position_embeddings in config_overrides"
-        )
+    check_length(data, max_positions(model.backbone))
     return model
 
 
