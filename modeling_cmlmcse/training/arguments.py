@@ -142,6 +142,9 @@ class RunArguments(TrainingArguments):
     save_total_limit: int | None = described(2, "Checkpoints kept: the best and the newest.")
     load_best_model_at_end: bool = described(True, "Export the checkpoint with the best development score (SimCSE).")
     metric_for_best_model: str | None = described("dev_score", "The score that chooses it.")
+    early_stopping_patience: int | None = described(None, "Stop after so many development scores in a row that are no "
+                                                    "better than the best (default: train to the end).")  # fmt: skip
+    restore_callback_states_from_checkpoint: bool = described(True, "A resumed run goes on counting them.")
     logging_steps: float = described(25, "Optimizer steps between log lines; a line is an average over them.")
     logging_nan_inf_filter: bool = described(False, "Hide NaN losses in the log; off: nothing is hidden.")
     remove_unused_columns: bool = described(False, "Leave the batches to the collator.")
@@ -170,7 +173,13 @@ class RunArguments(TrainingArguments):
         self.accelerator_config.even_batches = True  # the contrast needs as many rows on every process
 
     def without_dev_set(self) -> None:
-        """Nothing to score: keep the last step instead of the best."""
+        """Nothing to score: keep the last step instead of the best.
+
+        Raises:
+            InputError: the scores were to stop training early.
+        """
+        if self.early_stopping_patience is not None:
+            raise InputError("early_stopping_patience expects development scores, found no dev_set; choose one")
         self.eval_strategy, self.load_best_model_at_end, self.metric_for_best_model = IntervalStrategy.NO, False, None
 
 
@@ -309,6 +318,11 @@ def finish(
         )
     if run.mini_batch_size is not None and run.mini_batch_size < 1:
         raise InputError(f"mini_batch_size must be at least 1 sentence, found {run.mini_batch_size}; raise it")
+    if run.early_stopping_patience is not None and run.early_stopping_patience < 1:
+        raise InputError(
+            f"early_stopping_patience must be at least 1 score, found {run.early_stopping_patience}; raise it, or leave "
+            "it out to train to the end"
+        )
     if run.n_gpu > 1:
         raise InputError(f"one process drives one GPU, found {run.n_gpu}; start with: accelerate launch train.py …")
     check_launch(run)

@@ -8,7 +8,14 @@ from typing import Any
 
 from safetensors import SafetensorError
 from torch import nn
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from ..distributed import leave, processes, sums_over_processes
@@ -30,6 +37,15 @@ class WholeCheckpointTrainer(Trainer):
     def _get_output_dir(self, trial: Any) -> str:
         folder = super()._get_output_dir(trial)
         return str(Path(folder) / ASIDE) if self.saving_aside else folder
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing, for a run that is resumed from its end; Trainer would make a step more."""
+        patience = (c for c in self.callback_handler.callbacks if isinstance(c, EarlyStoppingCallback))
+        out_of_patience = any(c.early_stopping_patience_counter >= c.early_stopping_patience for c in patience)
+        if self.state.global_step >= self.state.max_steps or out_of_patience:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*args, **kwargs)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial))

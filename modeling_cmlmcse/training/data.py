@@ -5,6 +5,7 @@ pure function of (seed, epoch, row), so that a resumed run, any number of worker
 the same. The sampler carries the epoch in the key it hands out: key = epoch · rows + row.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -100,24 +101,27 @@ def with_row(example: dict[str, Any], row: int) -> dict[str, Any]:
 
 
 class StreamedSentences(IterableDataset[Example]):
-    """Tokenised sentences from a stream, shuffled within a buffer whose order depends on (seed, epoch) alone."""
+    """Tokenised sentences from a stream, read again and again without an end: each time shuffled within a buffer, in an
+    order that depends on (seed, epoch) alone.
+
+    Nobody knows how long a stream is, so Trainer takes all of it for one epoch; a resumed run is exact because it reads
+    on from the start until where it was, and that is where it was only as long as no epoch's end lies between.
+    """
 
     def __init__(self, tokenized: datasets.IterableDataset, seed: int, buffer_size: int = 10_000) -> None:
         # 10,000 sentences of 32 tokens are a few MB, and 150 batches of mixing.
-        numbered = tokenized.map(with_row, with_indices=True)
+        self.numbered = tokenized.map(with_row, with_indices=True)
         # One source has nothing to interleave, and datasets' threads for that cost as much as tokenising.
         sources = {"max_buffer_input_shards": 1} if tokenized.num_shards == 1 else {}
-        self.stream = numbered.shuffle(seed=seed, buffer_size=buffer_size, **sources)
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration draws."""
-        self.epoch = epoch
-        self.stream.set_epoch(epoch)
+        self.seed, self.shuffling = seed, {"buffer_size": buffer_size, **sources}
 
     def __iter__(self) -> Iterator[Example]:
-        for example in self.stream:
-            yield Example(example["input_ids"], self.epoch, example["row"], example.get("others", ()))
+        for epoch in itertools.count():
+            example = None
+            for example in self.numbered.shuffle(generator=np.random.default_rng([self.seed, epoch]), **self.shuffling):
+                yield Example(example["input_ids"], epoch, example["row"], example.get("others", ()))
+            if example is None:
+                return  # nothing here for this worker
 
 
 class ViewCollator:

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers import (
+    EarlyStoppingCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_callback import ProgressCallback
 
 from ..backbone import blocks
@@ -72,6 +79,8 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
             set_seed(self.args.seed + rank())  # each process draws a dropout of its own
         self.add_callback(EpochOfSampler(self))
         self.add_callback(StopsAtSignal())
+        if patience := getattr(self.args, "early_stopping_patience", None):
+            self.add_callback(EarlyStoppingCallback(patience))
         if self.is_fsdp_enabled:
             self.add_callback(ShardedModel(self))
         if self.pop_callback(ProgressCallback):
