@@ -103,6 +103,8 @@ BAD = [
     ("train", f"{TRAIN} --max_seq_length 1", "max_seq_length"),
     ("train", f"{TRAIN} --max_seq_length 9999", "max_seq_length"),
     ("train", f"{TRAIN} --mini_batch_size 0", "mini_batch_size"),
+    ("train", f"{TRAIN} --early_stopping_patience 0", "early_stopping_patience"),
+    ("train", f"{TRAIN} --early_stopping_patience 3 --dev_set none", "dev_set"),
     ("train", f"{TRAIN} --augmentation shuffle", "augmentation"),
     ("train", f"{TRAIN} --augmentation substitute", "synonyms"),
     ("train", f"{TRAIN} --augmentation substitute --synonyms missing.json", "missing.json"),

@@ -11,7 +11,7 @@ from conftest import tiny_backbone, tiny_tokenizer
 from processes import run_together
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.distributed import gather_rows
+from modeling_cmlmcse.distributed import gather_rows, own_rows
 from modeling_cmlmcse.training.data import Example, ViewCollator
 from modeling_cmlmcse.training.masking import Masking
 
@@ -55,6 +55,21 @@ def process(rank: int, size: int, out: str, folder: str, projection: str) -> Non
         np.savez(Path(out, "gradients.npz"), **gradients)
 
 
+def gathering_process(rank: int, size: int, out: str) -> None:
+    """One of several processes, which gather rows of many shapes: values, order, and the gradients that come back."""
+    rng = np.random.default_rng(0)  # the same on all
+    for _ in range(50):
+        shape = (int(rng.integers(1, 9)), *rng.integers(1, 6, size=rng.integers(0, 3)).tolist())
+        everyone, factors = (torch.from_numpy(rng.standard_normal((size, *shape))) for _ in range(2))
+        rows = everyone[rank].clone().requires_grad_()
+        gathered = gather_rows(rows)
+        assert torch.equal(gathered, everyone.flatten(0, 1))
+        assert torch.equal(own_rows(gathered), rows)
+        (gathered * (rank + 1) * factors.flatten(0, 1)).sum().backward()  # a loss of its own on each
+        torch.testing.assert_close(rows.grad, sum(range(1, size + 1)) * factors[rank])
+    Path(out, f"{rank}.done").touch()
+
+
 @pytest.mark.parametrize(("size", "projection"), [(2, "mlp"), (2, "batchnorm"), (4, "mlp")])
 def test_world_size_changes_nothing(size, projection, tmp_path):
     """Losses and all gradients at a relative difference of 1e-5; λ does not depend on the number of processes."""
@@ -70,6 +85,13 @@ def test_world_size_changes_nothing(size, projection, tmp_path):
         difference = np.linalg.norm(gradients[name] - gradient)
         # the gradient of a key's bias, for one, is zero but for rounding: below 1e-6 the difference counts absolutely
         assert difference <= 1e-5 * max(np.linalg.norm(gradient), 1e-6), (name, difference)
+
+
+@pytest.mark.parametrize("size", (2, 3))
+def test_gathering_rows_of_any_shape(size, tmp_path):
+    """All rows in the order of the processes; a row's gradient is the sum of what all processes make of it."""
+    run_together(gathering_process, size, tmp_path)
+    assert len(list(tmp_path.glob("*.done"))) == size
 
 
 def test_unequal_numbers_of_rows_are_an_error(tmp_path):

@@ -145,6 +145,23 @@ def test_fsdp_trains_as_one(folder):
         assert half != pytest.approx(full, rel=1e-5)
 
 
+@pytest.mark.parametrize("streaming", (False, True))
+def test_resume_on_two_processes(streaming, folder, tmp_path):
+    """With dropout, over an epoch's end: a resumed run has, to the bit, the losses and weights of the other."""
+    tiny_backbone("bert", num_hidden_layers=3).save_pretrained(tmp_path / "backbone")
+    tiny_tokenizer("bert").save_pretrained(tmp_path / "backbone")
+    (tmp_path / "text.txt").write_text("".join((folder / "text.txt").read_text().splitlines(True)[:100]))
+    options = ("--per_device_train_batch_size", 8, "--gradient_accumulation_steps", 1, "--streaming", streaming)
+    options += ("--model_name_or_path", tmp_path / "backbone", "--train_file", tmp_path / "text.txt")
+    for name, more in (("whole", ()), ("part", ("--resume_from_checkpoint", tmp_path / "whole" / "checkpoint-4"))):
+        command = (CONFIGURATIONS / "multi-cpu.yaml", ROOT / "train.py", folder / "tiny.yaml", *options, *more)
+        launch(*command, "--output_dir", tmp_path / name)
+    for name in (*MEASURES, "eval_dev_score"):
+        assert history(tmp_path / "part", name) == history(tmp_path / "whole", name), name
+    one, other = (load_file(tmp_path / name / "checkpoint-8" / "model.safetensors") for name in ("part", "whole"))
+    assert all(np.array_equal(value, one[name]) for name, value in other.items())
+
+
 def test_uneven_last_batch_on_two_processes(folder, tmp_path):
     """37 sentences in batches of 2 × 8 for 2 epochs, with dropout: 3 steps an epoch, finite, and in TensorBoard."""
     tiny_backbone("bert").save_pretrained(tmp_path / "backbone")

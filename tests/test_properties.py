@@ -1,5 +1,8 @@
 """What holds for any input (hypothesis): packing, masking, augmentations, poolings, encoding, readers and writers."""
 
+import csv
+import io
+import json
 from functools import partial
 
 import numpy as np
@@ -13,6 +16,10 @@ from pyarrow import parquet
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.encode import write_npy, write_parquet
+from modeling_cmlmcse.evaluation.beir_data import from_folder
+from modeling_cmlmcse.evaluation.sts_data import read_pairs
+from modeling_cmlmcse.evaluation.tables import csv_table, format_table, latex_table
+from modeling_cmlmcse.export import write_json
 from modeling_cmlmcse.packing import Packing, pack_sequences
 from modeling_cmlmcse.pooling import POOLINGS
 from modeling_cmlmcse.training.augmentation import AUGMENTATIONS
@@ -31,6 +38,9 @@ grids = arrays.arrays(bool, st.tuples(st.integers(1, 6), st.integers(1, 12))).ma
 )
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"), max_size=40), max_size=12)
 in_a_folder = settings(max_examples=60)
+cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\r\n"), max_size=40)
+names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
+numbers = st.one_of(st.integers(-(10**9), 10**9), st.floats(allow_nan=False, allow_infinity=False))
 
 
 @given(grids, seeds)
@@ -170,3 +180,61 @@ def test_vectors_that_are_written_are_read(tmp_path, vectors, size):
     column = parquet.read_table(tmp_path / "out.parquet")["embedding"]
     assert np.array_equal(np.array(column.to_pylist(), np.float32), vectors)
     assert {path.name for path in tmp_path.iterdir()} == {"out.npy", "out.parquet"}
+
+
+@given(st.lists(st.tuples(st.floats(-1e9, 1e9), cells, cells), max_size=12), st.booleans(), st.booleans())
+@in_a_folder
+def test_pairs_that_are_written_are_read(tmp_path, rows, windows, last):
+    """Scored pairs with any text in them, quotes, blanks and line separators of Unicode included; with either line end,
+    the last one there or not."""
+    end = "\r\n" if windows else "\n"
+    text = end.join("\t".join((repr(score), *sides)) for score, *sides in rows)
+    (tmp_path / "pairs.tsv").write_text(text + end * (last and bool(rows)), encoding="utf-8", newline="")
+    found = read_pairs(tmp_path / "pairs.tsv")
+    assert list(zip(found.scores, found.first, found.second, strict=True)) == rows
+
+
+@given(st.dictionaries(names, st.tuples(cells, cells), min_size=1, max_size=6), st.data())
+@in_a_folder
+def test_retrieval_sets_that_are_written_are_read(tmp_path, passages, data):
+    """Any ids and any text, and judgments of any of them."""
+    passages = {name.strip() or "id": text for name, text in passages.items()}
+    judged = data.draw(st.dictionaries(st.sampled_from(sorted(passages)), st.integers(0, 3), min_size=1))
+    judged[max(judged)] = 1  # a query without a relevant passage is left out
+    corpus = [{"_id": name, "title": title, "text": text} for name, (title, text) in passages.items()]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "a question"}) + "\n")
+    (tmp_path / "qrels").mkdir(exist_ok=True)
+    lines = ["query-id\tcorpus-id\tscore", *(f"q\t{name}\t{score}" for name, score in judged.items())]
+    (tmp_path / "qrels" / "test.tsv").write_text("\n".join(lines), encoding="utf-8")
+    found = from_folder(tmp_path)
+    assert list(found.passages.items()) == [(name, place) for place, name in enumerate(passages)]
+    assert list(found.texts()) == [f"{title} {text}".strip() for title, text in passages.values()]
+    assert found.qrels == {"q": judged}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | numbers | cells, lambda values: st.lists(values) | st.dictionaries(cells, values)
+    )
+)
+@in_a_folder
+def test_json_that_is_written_is_read(tmp_path, content):
+    """Results and records: numbers to their last digit."""
+    write_json(tmp_path / "results.json", content)
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8")) == content
+
+
+@given(st.dictionaries(names, st.dictionaries(names, numbers, min_size=1, max_size=3), min_size=1, max_size=4))
+def test_tables_hold_their_results(tasks):
+    """Whatever models and measures are called: every number is in the CSV to its last digit, and each row of the
+    Markdown and of the LaTeX table has as many cells as its head."""
+    results = {model: {"a task": values} for model, values in tasks.items()}
+    rows = list(csv.DictReader(io.StringIO(csv_table(results))))
+    found = {(row["model"], row["measure"]): float(row["value"]) for row in rows}
+    assert found == {(model, f"a task {name}"): value for model in tasks for name, value in tasks[model].items()}
+    markdown = format_table(results).replace(r"\|", "").splitlines()
+    assert {line.count("|") for line in markdown} == {10}
+    assert len(markdown) == 2 + len(tasks)
+    body = latex_table(results).split("\\midrule\n")[1].splitlines()[: len(tasks)]
+    assert [line.replace(r"\&", "").count("&") for line in body] == [8] * len(tasks)

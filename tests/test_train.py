@@ -162,21 +162,6 @@ def test_gradient_accumulation_averages_batches(recipe, backbone_folders, monkey
     assert logged == pytest.approx(norm.item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("workers", (0, 2))
-def test_resume_gives_the_uninterrupted_run(workers, recipe, monkeypatch, tmp_path):
-    """A run resumed from its middle ends in bit-identical weights; the extractor is still frozen."""
-    options = ("--dev_set", "none", "--final_evaluation", "none", "--dataloader_num_workers", workers)
-    options += ("--max_steps", 30, "--save_steps", 18, "--save_total_limit", 5)  # 13 steps an epoch: the second one
-    run(monkeypatch, recipe, *options, "--output_dir", tmp_path / "whole")
-    checkpoint = tmp_path / "whole" / "checkpoint-18"
-    checkpoint.rename(tmp_path / "copy")
-    (tmp_path / "part").mkdir()
-    (tmp_path / "copy").rename(tmp_path / "part" / "checkpoint-18")
-    run(monkeypatch, recipe, *options, "--output_dir", tmp_path / "part", "--resume_from_checkpoint", "auto")
-    for file in ("export/model.safetensors", "checkpoint-30/model.safetensors"):
-        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "part" / file).read_bytes(), file
-
-
 def test_streamed_text(recipe, monkeypatch, tmp_path):
     """A streamed corpus trains, over more than one epoch."""
     run(monkeypatch, recipe, "--streaming", True, "--max_steps", 20, "--dev_set", "none", "--final_evaluation", "none")

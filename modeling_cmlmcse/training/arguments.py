@@ -320,8 +320,8 @@ def finish(
         raise InputError(f"mini_batch_size must be at least 1 sentence, found {run.mini_batch_size}; raise it")
     if run.early_stopping_patience is not None and run.early_stopping_patience < 1:
         raise InputError(
-            f"early_stopping_patience must be at least 1 score, found {run.early_stopping_patience}; raise it, or leave "
-            "it out to train to the end"
+            f"early_stopping_patience must be at least 1 score, found {run.early_stopping_patience}; raise it, or "
+            "leave it out to train to the end"
         )
     if run.n_gpu > 1:
         raise InputError(f"one process drives one GPU, found {run.n_gpu}; start with: accelerate launch train.py …")
