@@ -191,11 +191,11 @@ def load_backbone(
     logging.set_verbosity_error()  # a missing head and an unused pooler are expected, and handled here
     try:
         if fresh:
-            config = AutoConfig.from_pretrained(name_or_path)
+            config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
             model, info = AutoModelForMaskedLM.from_config(config, dtype=torch.float32), None
         else:
             model, info = AutoModelForMaskedLM.from_pretrained(
-                name_or_path, output_loading_info=True, dtype=torch.float32
+                name_or_path, output_loading_info=True, dtype=torch.float32, trust_remote_code=False
             )
     except (OSError, KeyError, SafetensorError) as error:
         raise ValueError(
@@ -203,8 +203,8 @@ def load_backbone(
             f"which cannot be loaded: {str(error).splitlines()[0]}"
         ) from error
     except ValueError as error:
-        config = AutoConfig.from_pretrained(name_or_path)
-        raise ValueError(unsupported(config)) from error
+        fields, _ = PretrainedConfig.get_config_dict(name_or_path)  # not a configuration, which may be code of its own
+        raise ValueError(unsupported(fields.get("model_type"))) from error
     finally:
         logging.set_verbosity(level)
     family_of(model.config)  # refuses a backbone of an unknown kind

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pickle import UnpicklingError
 from typing import NoReturn
 
 
@@ -31,13 +32,19 @@ class Parser(argparse.ArgumentParser):
 
 @contextmanager
 def as_input_error(prefix: str = "") -> Iterator[None]:
-    """Turn a `ValueError` of validation code into an :class:`InputError` with `prefix` before its message."""
+    """Turn a `ValueError` of validation code, and torch's refusal to run what is in a pickle, into an
+    :class:`InputError` with `prefix` before its message."""
     try:
         yield
     except InputError:
         raise
     except ValueError as error:
         raise InputError(f"{prefix}{error}") from error
+    except UnpicklingError as error:
+        raise InputError(
+            f"{prefix}expected weights that are tensors, found a pickle of something else, which was not run; choose "
+            "another model"
+        ) from error
 
 
 def command(main: Callable[..., None]) -> Callable[..., None]:

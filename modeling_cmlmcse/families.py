@@ -296,13 +296,13 @@ def family_of(config: PretrainedConfig) -> Family:
     """
     family = FAMILIES.get(getattr(config, "model_type", ""))
     if family is None:
-        raise ValueError(unsupported(config))
+        raise ValueError(unsupported(getattr(config, "model_type", None)))
     return family
 
 
-def unsupported(config: PretrainedConfig) -> str:
+def unsupported(kind: str | None) -> str:
     """The message for a backbone of no known family."""
-    kind = getattr(config, "model_type", "none") or "none"
+    kind = kind or "none"
     return f"the backbone must be one of {', '.join(FAMILIES)}, found model_type {kind!r}; choose another checkpoint"
 
 

@@ -221,12 +221,17 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         Raises:
             ValueError: there is no saved model, or it has no auxiliary network, or one of another shape.
         """
+        expected = "fusion_init must be last, next, random, pretrained, or a folder or Hub name of a checkpoint"
         try:
+            kind = CMLMCSEConfig.get_config_dict(donor)[0].get("model_type")
+            if kind != CMLMCSEConfig.model_type:
+                raise ValueError(
+                    f"{expected} of this class, found {donor!r} of the model_type {kind!r}; choose another"
+                )
             saved = type(self).from_pretrained(donor, dtype=torch.float32)
         except OSError as error:
             raise ValueError(
-                "fusion_init must be last, next, random, pretrained, or a folder or Hub name of a checkpoint, found "
-                f"{donor!r}, which cannot be loaded: {str(error).splitlines()[0]}"
+                f"{expected}, found {donor!r}, which cannot be loaded: {str(error).splitlines()[0]}"
             ) from error
         objective = self.objectives.get("cmlm")
         if objective is not None and "cmlm" not in saved.objectives:

@@ -10,7 +10,14 @@ from conftest import tiny_tokenizer
 
 from modeling_cmlmcse.errors import InputError
 from modeling_cmlmcse.training.augmentation import drop_one_token, repeat_tokens
-from modeling_cmlmcse.training.data import EpochSampler, Example, TrainingSentences, ViewCollator, augment_inside
+from modeling_cmlmcse.training.data import (
+    EpochSampler,
+    Example,
+    StreamedSentences,
+    TrainingSentences,
+    ViewCollator,
+    augment_inside,
+)
 from modeling_cmlmcse.training.masking import Masking, mask_tokens
 from modeling_cmlmcse.training.shuffle import BLOCK, TABLE_ROWS, permuted, permuted_without_table
 from modeling_cmlmcse.training.text import BLOCK_ROWS
@@ -105,6 +112,26 @@ def test_sampler_carries_the_epoch():
     again = EpochSampler(20, seed=3)
     again.set_epoch(2)
     assert [key % 20 for key in again] == seen[2]
+
+
+def test_a_stream_has_no_end():
+    """Every pass has each sentence once, under its own row and epoch, in an order of its own that the seed decides; the
+    buffer mixes near ones only. Without a sentence there is no pass."""
+    rows = datasets.Dataset.from_dict({"input_ids": [[row] for row in range(100)]}).to_iterable_dataset()
+
+    def passes(seed: int) -> list[list[Example]]:
+        stream = iter(StreamedSentences(rows, seed, buffer_size=10))
+        return [list(itertools.islice(stream, 100)) for _ in range(3)]
+
+    found = passes(seed=1)
+    for epoch, examples in enumerate(found):
+        assert sorted(example.row for example in examples) == list(range(100))
+        assert all(example.tokens == [example.row] and example.epoch == epoch for example in examples)
+    orders = [[example.row for example in examples] for examples in found]
+    assert len({tuple(order) for order in orders}) == 3
+    assert max(row - place for order in orders for place, row in enumerate(order)) < 10
+    assert passes(seed=1) == found != passes(seed=2)
+    assert list(StreamedSentences(rows.take(0), seed=1)) == []
 
 
 @pytest.mark.parametrize("order", (permuted, permuted_without_table))

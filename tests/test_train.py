@@ -162,12 +162,6 @@ def test_gradient_accumulation_averages_batches(recipe, backbone_folders, monkey
     assert logged == pytest.approx(norm.item(), rel=1e-4)
 
 
-def test_streamed_text(recipe, monkeypatch, tmp_path):
-    """A streamed corpus trains, over more than one epoch."""
-    run(monkeypatch, recipe, "--streaming", True, "--max_steps", 20, "--dev_set", "none", "--final_evaluation", "none")
-    assert history(tmp_path / "run", "epoch")[-1] > 1
-
-
 @pytest.mark.parametrize("augmentation", ("repeat_tokens", "drop_one_token"))
 def test_augmentations_train(augmentation, recipe, monkeypatch, tmp_path):
     """The augmentations of Table 3 train: they alone set the views apart where there is no dropout."""

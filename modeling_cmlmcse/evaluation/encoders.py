@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY, CMLMCSEConfig
-from modeling_cmlmcse.errors import InputError
+from modeling_cmlmcse.errors import InputError, as_input_error
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .word_vectors import WordVectors, is_word_vectors, load_word_vectors
@@ -235,7 +235,9 @@ def load_tokenizer(source: str) -> Any:
     if not any(_file(source, name) for name in TOKENIZER_FILES):
         raise InputError(f"{source}: expected a tokenizer, found none of {', '.join(TOKENIZER_FILES)}")
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks; no tokenizer needs code
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks; none needs code
+        tokenizer.chat_template = None  # its templates would be saved under names of their own
+        return tokenizer
     except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the tokenizers library
         raise InputError(f"{source}: the tokenizer cannot be loaded: {_reason(error)}") from error
 
@@ -247,12 +249,13 @@ def _load_model(source: str, ours: bool, pooling: str) -> "CMLMCSEForSentenceEmb
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding as Model
 
     try:
-        if ours:
-            return Model.from_pretrained(source).eval()
-        return Model.from_backbone(
-            source, cmlm_weight=0.0, projection="none", pooling=pooling, backbone_dropout=0.0
-        ).eval()
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        with as_input_error(f"{source}: the model cannot be loaded: "):
+            if ours:
+                return Model.from_pretrained(source).eval()
+            return Model.from_backbone(
+                source, cmlm_weight=0.0, projection="none", pooling=pooling, backbone_dropout=0.0
+            ).eval()
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{source}: the model cannot be loaded: {_reason(error)}") from error
 
 

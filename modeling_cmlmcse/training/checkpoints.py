@@ -1,12 +1,15 @@
 """Checkpoints that are whole or not there: written aside, then renamed, so that no moment leaves half of one."""
 
+import json
 import shutil
 import signal
 import threading
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     EarlyStoppingCallback,
@@ -16,12 +19,13 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from ..distributed import leave, processes, sums_over_processes
 from ..errors import InputError, Stopped
 
-TRAINER_STATE_NAME = "trainer_state.json"
+TRAINER_STATE_NAME, TRAINING_ARGS_NAME = "trainer_state.json", "training_args.bin"
 ASIDE = ".saving"  # the folder, within the output folder, where a checkpoint is written
 
 
@@ -71,6 +75,9 @@ class WholeCheckpointTrainer(Trainer):
             self.state.best_model_checkpoint = str(newest_best)
         self.accelerator.wait_for_everyone()  # now all of them have written their share
         if self.args.should_save:
+            (
+                folder / ASIDE / name / TRAINING_ARGS_NAME
+            ).unlink()  # a pickle, and hub_token in it; run.json has the fields
             self.state.save_to_json(str(folder / ASIDE / name / TRAINER_STATE_NAME))  # with the best one's place
             shutil.rmtree(folder / name, ignore_errors=True)  # of the same step, before the run was resumed
             (folder / ASIDE / name).replace(folder / name)
@@ -131,7 +138,7 @@ def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
     """The checkpoint to go on from: `auto` is the newest one in `output_dir`, which is whole as all of them are.
 
     Raises:
-        InputError: there is none, or the named one is no checkpoint.
+        InputError: there is none, or the named one is no checkpoint, or has been damaged.
     """
     if resume is None:
         return None
@@ -141,10 +148,33 @@ def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
                 f"--resume_from_checkpoint expects auto or a checkpoint folder with {TRAINER_STATE_NAME}, found "
                 f"{resume!r} without it; name a checkpoint-N folder of a run"
             )
-        return resume
-    last = get_last_checkpoint(str(output_dir))
-    if last is None:
+    elif (resume := get_last_checkpoint(str(output_dir))) is None:
         raise InputError(
             "--resume_from_checkpoint auto expects a checkpoint in output_dir, found none; leave it out to start anew"
         )
-    return last
+    check_checkpoint(Path(resume))
+    return resume
+
+
+def check_checkpoint(folder: Path) -> None:
+    """See that every file of a checkpoint can be read, and holds tensors and plain values: what a pickle could run
+    besides is refused by torch. The tensors themselves are not read.
+
+    Raises:
+        InputError: one cannot, or does not.
+    """
+    for path in sorted(folder.iterdir()):
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_text(encoding="utf-8"))
+            elif path.suffix == ".safetensors":
+                with safe_open(path, "pt"):
+                    pass
+            elif path.suffix in (".pt", ".pth"):
+                with safe_globals():  # of numpy's random state
+                    torch.load(path, map_location="meta", weights_only=True, mmap=True)
+        except (OSError, ValueError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
+            raise InputError(
+                f"{path}: expected tensors and plain values, as train.py writes them, found something else "
+                f"({str(error).splitlines()[0]}); go on from an earlier checkpoint"
+            ) from error
