@@ -7,6 +7,7 @@ import argparse
 import json
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,8 +82,9 @@ def check_checkpoint(name: str) -> Path:
     return folder
 
 
-def write_card(run_folder: Path, args: argparse.Namespace) -> str:
-    """README.md, from the records that lie in the checkpoint's run folder, if there are any.
+def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = None) -> str:
+    """README.md, from the records that lie in the checkpoint's run folder, if there are any; its lines pin the code to
+    the commit.
 
     Raises:
         InputError: a record or a template that cannot be read, or lacks an entry.
@@ -90,7 +92,7 @@ def write_card(run_folder: Path, args: argparse.Namespace) -> str:
     from modeling_cmlmcse.card import TEMPLATE, Identity, bare_card, model_card, plots_of, usage
 
     branch = None if args.revision == "main" else args.revision
-    use = usage(args.repo_id, args.tag or branch, args.trust_free)
+    use = usage(args.repo_id, commit or args.tag or branch, args.trust_free)
     identity = Identity(args.license, args.language)
     records = [run_folder / "run.json", run_folder / "results.json"]
     if not all(record.is_file() for record in records):
@@ -102,8 +104,8 @@ def write_card(run_folder: Path, args: argparse.Namespace) -> str:
     return model_card(record, results, use, plots_of(run_folder), identity, args.card_template or TEMPLATE)
 
 
-def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace) -> None:
-    """Write the export to `folder`; one that cannot be verified does not stay.
+def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, card: str) -> None:
+    """Write the export to `folder`, with its card; one that cannot be verified does not stay.
 
     Raises:
         InputError: the checkpoint cannot be loaded, or its export computes something else.
@@ -112,11 +114,9 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace) 
     from modeling_cmlmcse.evaluation.encoders import load_model_encoder
     from modeling_cmlmcse.export import export, verify
 
-    run_folder = checkpoint.resolve().parent
-    card = write_card(run_folder, args)
     encoder = load_model_encoder(str(checkpoint), device="cpu")
     export(encoder.model, encoder.tokenizer, folder, card, args.trust_free)
-    copy_plots(run_folder, folder)
+    copy_plots(checkpoint.resolve().parent, folder)
     try:
         differences = verify(encoder.model, encoder.tokenizer, folder)
     except BaseException:
@@ -146,27 +146,33 @@ def report(target: "Target", published: "Published", trust_free: bool) -> None:
 
 @command
 def main() -> None:
-    """Export, verify, and unless told otherwise publish the folder in one commit."""
+    """Export, verify, and unless told otherwise publish the folder."""
     args = parse()
     target = read_target(args)
     if args.export_only and Path(args.output_dir).exists():
         raise InputError(f"the export folder must not exist yet, found {args.output_dir}; choose another or remove it")
     checkpoint = check_checkpoint(args.checkpoint)
+    card = partial(write_card, checkpoint.resolve().parent, args)  # for a commit's name
     if args.export_only:
-        export_and_verify(checkpoint, Path(args.output_dir), args)
+        export_and_verify(checkpoint, Path(args.output_dir), args, card())
         print(f"Exported to {args.output_dir}")
         return
     assert target is not None  # parse() demands a repository
     from huggingface_hub import HfApi
 
-    from modeling_cmlmcse.publish import check, publish
+    from modeling_cmlmcse.card import pinned_commit
+    from modeling_cmlmcse.publish import card_on_hub, check, publish
 
     api = HfApi()
     check(api, target)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "export"
-        export_and_verify(checkpoint, folder, args)
-        published = publish(api, target, folder)
+        if args.trust_free or args.create_pr:
+            card_with_commit, before = None, None
+        else:  # with the commit that is named there, an export that is there already differs in nothing
+            card_with_commit, before = card, pinned_commit(card_on_hub(api, target))
+        export_and_verify(checkpoint, folder, args, card(before))
+        published = publish(api, target, folder, card_with_commit)
     report(target, published, args.trust_free)
 
 

@@ -4,6 +4,7 @@ The template is a Jinja file, by default `card_template.md`. Its fields: `card_d
 `name`, `summary`, `use`, `results`, `plots` (each with a `title` and a `file`), `training`, `limits`, `citation`.
 """
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,6 +118,12 @@ def usage(source: str | None = None, revision: str | None = None, trust_free: bo
     pinned = f', revision="{revision}"' if revision else ""
     where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
     return ("" if trust_free else USAGE).format(source=where) + USAGE_WITHOUT_CODE.format(source=where)
+
+
+def pinned_commit(card: str) -> str | None:
+    """The commit that a card's :func:`usage` pins the code to."""
+    found = re.search(r'revision="([0-9a-f]{40})", trust_remote_code=True', card)
+    return found.group(1) if found else None
 
 
 def public_name(source: str) -> str:

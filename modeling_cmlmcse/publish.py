@@ -1,5 +1,10 @@
-"""Publishing: one commit on the Hub holds the export, the whole of it and nothing else, or nothing has changed."""
+"""Publishing: one commit on the Hub holds the export, the whole of it and nothing else, or nothing has changed.
 
+Where the export brings code, a second one puts the first one's name into the card: who follows its lines runs the code
+that was published with it, whatever the branch holds by then.
+"""
+
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,12 +12,20 @@ from functools import partial
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import logging, validate_repo_id
 
 from .errors import InputError, Stopped
 
 MAIN = "main"
+CARD = "README.md"
 KEPT = ".gitattributes"  # the Hub's own file
 TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]  # of httpx or httpx2, whichever the client is built on
 
@@ -47,7 +60,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Published:
-    """What came of it: the commit, the pull request's address if one was made, the files that were removed."""
+    """What came of it: the last commit, the pull request's address if one was made, the files that were removed."""
 
     oid: str
     pr_url: str | None
@@ -124,11 +137,33 @@ def visibility(api: HfApi, repo_id: str) -> bool | None:
         return None
 
 
-def publish(api: HfApi, target: Target, folder: Path) -> Published:
+def card_on_hub(api: HfApi, target: Target) -> str:
+    """README.md as the branch has it; empty if there is none.
+
+    Raises:
+        InputError: the Hub refuses it.
+        Stopped: the Hub does not answer.
+    """
+    with hub_errors(api, target), tempfile.TemporaryDirectory() as temporary:
+        try:
+            path = api.hf_hub_download(target.repo_id, CARD, revision=target.revision, local_dir=temporary)
+        except (RepositoryNotFoundError, RevisionNotFoundError, RemoteEntryNotFoundError):
+            return ""
+        return Path(path).read_text(encoding="utf-8")
+
+
+def publish(api: HfApi, target: Target, folder: Path, card: Callable[[str], str] | None = None) -> Published:
     """Make the repository, branch, commit and tag; call :func:`check` first.
 
     The large files go up first: they belong to no commit yet. Only then is a missing branch made, and one commit on
     top of the one that was there at the start adds, replaces and removes files, or fails as a whole.
+
+    Args:
+        api: the client.
+        target: where to.
+        folder: what.
+        card: makes the card that names a commit, for the commit's name; it takes the place of the folder's card in a
+            commit of its own. None: the folder's stays, as in a pull request, whose commit never reaches the branch.
 
     Raises:
         InputError: the token may not write there.
@@ -156,10 +191,21 @@ def publish(api: HfApi, target: Target, folder: Path) -> Published:
             create_pr=target.create_pr,
             parent_commit=parent,
         )
+    last, changed = commit.oid, commit.oid != parent
+    there_but = f"{target.repo_id} was published at {commit.oid}, but "
+    if card is not None and changed:
+        with hub_errors(api, target, f"{there_but}its card does not name that commit: "):
+            last = api.create_commit(
+                target.repo_id,
+                [CommitOperationAdd(CARD, card(commit.oid).encode())],
+                commit_message=f"Name the commit {commit.oid[:12]} in the card",
+                revision=target.revision,
+                parent_commit=commit.oid,
+            ).oid
     if target.tag is not None:
-        with hub_errors(api, target, f"{target.repo_id} was published at {commit.oid}, but not tagged {target.tag}: "):
-            api.create_tag(target.repo_id, tag=target.tag, revision=commit.oid)
-    return Published(commit.oid, commit.pr_url, removed, changed=commit.oid != parent)
+        with hub_errors(api, target, f"{there_but}not tagged {target.tag}: "):
+            api.create_tag(target.repo_id, tag=target.tag, revision=last)
+    return Published(last, commit.pr_url, removed, changed)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,10 +18,10 @@ from local_hub import CUT, LocalHub, local_hub
 
 import modeling_cmlmcse.export as export_module
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.card import bare_card
+from modeling_cmlmcse.card import bare_card, pinned_commit, usage
 from modeling_cmlmcse.errors import InputError, Stopped
 from modeling_cmlmcse.export import export
-from modeling_cmlmcse.publish import Target, check, publish, redact
+from modeling_cmlmcse.publish import Published, Target, card_on_hub, check, publish, redact
 
 sys.path.insert(0, str(ROOT))
 import push_to_hub as command
@@ -59,6 +60,7 @@ def hub(monkeypatch, tmp_path):
     """A Hub of this test's own, which this process's client speaks to; retries do not wait."""
     with local_hub(**{TOKEN: "write", READ_TOKEN: "read"}) as hub:
         settings = {"ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
+        settings["HUGGINGFACE_CO_URL_TEMPLATE"] = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         for name, value in {**settings, "HF_TOKEN_PATH": str(tmp_path / "no-login")}.items():
             monkeypatch.setattr(constants, name, value)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -121,17 +123,22 @@ def test_command_publishes_and_loads_back(backbone_folders, sentences, tmp_path)
         assert f"Published owner/name (main, tag v1) at {oid}" in done.stdout
         assert f'revision="{oid}"' in done.stdout
         assert "Verified in a fresh process: largest difference" in done.stdout
-        assert (repo.private, repo.tags, len(repo.commits)) == (True, {"v1": oid}, 2)
+        assert (repo.private, repo.tags) == (True, {"v1": oid})
+        _, first, last = repo.commits  # the Hub's own, the export, the card that names the export
+        assert last == oid
         files = on_hub(hub)
         assert {"model.safetensors", "config.json", "modeling_cmlmcse.py", "modules.json", "tokenizer.json"} <= set(
             files
         )
-        assert 'from_pretrained("owner/name", revision="v1", trust_remote_code=True)' in files["README.md"].decode()
+        assert (
+            f'from_pretrained("owner/name", revision="{first}", trust_remote_code=True)' in files["README.md"].decode()
+        )
+        assert {**on_hub(hub, first), "README.md": files["README.md"]} == files
         for text in (done.stdout, done.stderr, *(content.decode(errors="ignore") for content in files.values())):
             assert TOKEN not in text
         assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
         back = subprocess.run(
-            [sys.executable, "-I", "-c", FRESH, "owner/name", oid, str(tmp_path / "o.npz"), json.dumps(sentences)],
+            [sys.executable, "-I", "-c", FRESH, "owner/name", first, str(tmp_path / "o.npz"), json.dumps(sentences)],
             env=environment(hub, tmp_path / "empty"), cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert back.returncode == 0, back.stderr[-3000:]
@@ -163,6 +170,50 @@ def test_second_publication_replaces_the_first(api, hub, exported, other):
     assert len(hub.repos["owner/name"].commits) == 3
     again = publish(api, target, other)
     assert (again.oid, again.changed, again.removed) == (second.oid, False, [])
+
+
+def card(commit: str | None = None) -> str:
+    """A card that pins the code."""
+    return bare_card(usage("owner/name", commit))
+
+
+def publish_again(api: HfApi, folder: Path, target: Target = TARGET) -> Published:
+    """What the command does: the export with the card that is there, then the card that names it."""
+    (folder / "README.md").write_text(card(None if target.create_pr else pinned_commit(card_on_hub(api, target))))
+    return publish(api, target, folder, None if target.create_pr else card)
+
+
+def test_the_card_names_the_commit_of_the_code(api, hub, exported, tmp_path):
+    """Not a branch or a tag, which can be moved; on main and on a branch, each time that something else is published;
+    the same export again makes no commit. A pull request's commit never reaches main, and is not named."""
+    folder = Path(shutil.copytree(exported, tmp_path / "export"))
+    first = publish_again(api, folder)
+    repo = hub.repos["owner/name"]
+    code = list(repo.commits)[1]
+    assert on_hub(hub)["README.md"].decode() == card(code)
+    assert on_hub(hub, code)["modeling_cmlmcse.py"] == on_hub(hub)["modeling_cmlmcse.py"]
+    again = publish_again(api, folder)
+    assert (again.oid, again.changed, len(repo.commits)) == (first.oid, False, 3)
+    (folder / "modeling_cmlmcse.py").write_text("# another")
+    publish_again(api, folder)
+    code = list(repo.commits)[3]
+    assert on_hub(hub)["README.md"].decode() == card(code)
+    assert on_hub(hub, code)["modeling_cmlmcse.py"] == b"# another"
+    trial = publish_again(api, folder, replace(TARGET, revision="trial", tag="v1"))
+    assert pinned_commit(on_hub(hub, "trial")["README.md"].decode()) in repo.commits.keys() - {code}
+    assert repo.tags == {"v1": trial.oid}
+    (folder / "modeling_cmlmcse.py").write_text("# a third")
+    proposal = publish_again(api, folder, replace(TARGET, create_pr=True))
+    assert pinned_commit(on_hub(hub, proposal.oid)["README.md"].decode()) is None
+
+
+def test_a_card_that_cannot_follow(api, hub, exported):
+    """The Hub fails between the two commits: the export is there, whole, and the line says what lacks."""
+    commits = []
+    hub.fault = lambda method, path: 503 if "/commit/" in path and (commits.append(path) or len(commits) > 1) else None
+    with pytest.raises(Stopped, match=r"was published at \w{40}, but its card does not name that commit: .*\(503\)"):
+        publish(api, TARGET, exported, card)
+    assert on_hub(hub) == contents(exported)
 
 
 def test_branch_tag_and_pull_request(api, hub, exported, other):
@@ -376,4 +427,4 @@ def test_export_that_differs_is_not_published(hub, checkpoint, monkeypatch, caps
         "AutoModel gives other embeddings than the exported model: expected a difference of at most 1e-05" in errors[0]
     )
     assert hub.repos == {}
-    assert {method for method, _ in hub.requests} <= {"GET"}
+    assert {method for method, _ in hub.requests} <= {"GET", "HEAD"}
