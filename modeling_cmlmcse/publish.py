@@ -22,6 +22,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import logging, validate_repo_id
 
+from .card import pinned_commit
 from .errors import InputError, Stopped
 
 MAIN = "main"
@@ -193,7 +194,7 @@ def publish(api: HfApi, target: Target, folder: Path, card: Callable[[str], str]
         )
     last, changed = commit.oid, commit.oid != parent
     there_but = f"{target.repo_id} was published at {commit.oid}, but "
-    if card is not None and changed:
+    if card is not None and (changed or pinned_commit((folder / CARD).read_text(encoding="utf-8")) is None):
         with hub_errors(api, target, f"{there_but}its card does not name that commit: "):
             last = api.create_commit(
                 target.repo_id,

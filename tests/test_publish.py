@@ -207,13 +207,17 @@ def test_the_card_names_the_commit_of_the_code(api, hub, exported, tmp_path):
     assert pinned_commit(on_hub(hub, proposal.oid)["README.md"].decode()) is None
 
 
-def test_a_card_that_cannot_follow(api, hub, exported):
-    """The Hub fails between the two commits: the export is there, whole, and the line says what lacks."""
-    commits = []
+def test_a_card_that_cannot_follow(api, hub, exported, tmp_path):
+    """The Hub fails between the two commits: the export is there, whole, the line says what lacks, and the same command
+    again mends it."""
+    commits, folder = [], Path(shutil.copytree(exported, tmp_path / "export"))
     hub.fault = lambda method, path: 503 if "/commit/" in path and (commits.append(path) or len(commits) > 1) else None
     with pytest.raises(Stopped, match=r"was published at \w{40}, but its card does not name that commit: .*\(503\)"):
-        publish(api, TARGET, exported, card)
-    assert on_hub(hub) == contents(exported)
+        publish_again(api, folder)
+    assert on_hub(hub) == contents(folder)
+    hub.fault = lambda method, path: None
+    publish_again(api, folder)
+    assert pinned_commit(on_hub(hub)["README.md"].decode()) == list(hub.repos["owner/name"].commits)[1]
 
 
 def test_branch_tag_and_pull_request(api, hub, exported, other):
