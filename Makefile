@@ -1,13 +1,16 @@
 # make quickstart: environment, install, train, evaluate, export, show.   make test: environment, install, all tests.
+# make audit: known weaknesses of the installed versions (asks the package registry).
 # make test-compat: exports of this environment in one with the newest transformers 4, and in ONNX and OpenVINO.
+# make test-min: all tests with the lowest versions that setup.cfg allows (on Linux their PyTorch comes with CUDA: 6 GB).
 # Needs Python 3.10 or newer, make, and the package registry (torch: CPU build or whatever the registry has).
 
 PYTHON ?= python3
 VENV ?= .venv
 COMPAT ?= .venv-compat
+MIN ?= .venv-min
 BIN = $(VENV)/bin
 
-.PHONY: quickstart install test test-compat lint types format clean
+.PHONY: quickstart install test test-compat test-min audit lint types format clean
 
 quickstart: $(VENV)/.installed-quickstart
 	$(BIN)/python -m modeling_cmlmcse.quickstart $(QUICKSTART)
@@ -29,6 +32,20 @@ test-compat: $(VENV)/.installed-dev $(COMPAT)/.installed
 	HF_HUB_OFFLINE=1 HF_MODULES_CACHE=$(COMPAT)/modules CMLMCSE_EXPORTS=$(COMPAT)/exports \
 		$(COMPAT)/bin/pytest --confcutdir tests/compat tests/compat
 
+test-min: $(MIN)/.installed
+	HF_HUB_OFFLINE=1 $(MIN)/bin/python -m pytest -n auto
+
+$(MIN)/.installed: setup.cfg constraints-min.txt
+	test -x $(MIN)/bin/python || $(PYTHON) -m venv $(MIN)
+	$(MIN)/bin/python -m pip install --quiet --constraint constraints-min.txt torch
+	$(MIN)/bin/python -m pip install --quiet --constraint constraints-min.txt --editable ".[dev]"
+	touch $@
+
+audit: $(VENV)/.installed-dev
+	$(BIN)/python -m pip check
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/python -m pip_audit --local --skip-editable
+
 $(COMPAT)/.installed: constraints-compat.txt
 	test -x $(COMPAT)/bin/python || $(PYTHON) -m venv $(COMPAT)
 	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt torch
@@ -48,4 +65,4 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(COMPAT) build *.egg-info
+	rm -rf $(VENV) $(COMPAT) $(MIN) build *.egg-info

@@ -80,8 +80,8 @@ def check_repo_id(repo_id: str) -> None:
         validate_repo_id(repo_id)
     except HFValidationError as error:
         raise InputError(f"{expected}, found {repo_id!r}: {error}") from error
-    if repo_id.count("/") != 1:
-        raise InputError(f"{expected}, found {repo_id!r}: which owner?")
+    if repo_id.count("/") != 1 or not repo_id.isascii():
+        raise InputError(f"{expected}, found {repo_id!r}; choose another")
 
 
 def legal_ref(name: str) -> bool:

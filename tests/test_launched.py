@@ -118,6 +118,7 @@ def test_two_processes_train_as_one(folder):
     assert_equal_runs(folder / "two", folder / "one")
 
 
+@pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="this PyTorch shards on GPUs alone")
 def test_fsdp_trains_as_one(folder):
     """So does FSDP 2, through dev scores, checkpoints and export; a checkpoint is whole and has this project's code; a
     run goes on from it, here with the configuration's bf16, which is autocast as without FSDP."""

@@ -250,23 +250,35 @@ def test_exported_code_asks_for_nothing(place):
 
 
 def test_tested_versions_are_exact_and_allowed():
-    """constraints.txt pins each direct dependency to one release, within the range that setup.cfg declares; no range
-    admits a torch whose `weights_only` can be got around (CVE-2025-32434, before 2.6)."""
+    """constraints.txt pins each direct dependency to one release within its range in setup.cfg, constraints-min.txt
+    those that are needed at run time to the lower ends; no range admits a torch whose `weights_only` can be got around
+    (CVE-2025-32434, before 2.6)."""
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    wanted = [setup["options"]["install_requires"], *setup["options.extras_require"].values()]
-    declared = [Requirement(line) for block in wanted for line in block.splitlines() if line and "%" not in line]
-    for file in ("constraints.txt", "constraints-min.txt"):
-        lines = [line for line in (ROOT / file).read_text().splitlines() if line and not line.startswith("#")]
-        assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), file
-        pins = {canonical(line.split("==")[0]): Version(line.split("==")[1]) for line in lines}
-        for requirement in declared:
-            pin = pins.get(canonical(requirement.name))
-            if file == "constraints.txt":
-                assert pin, f"{requirement} is not in {file}"
-            assert pin is None or pin in requirement.specifier, f"{requirement}, {file} has {pin}"
-    (torch_range,) = (one.specifier for one in declared if one.name == "torch")
-    assert "2.5.1" not in torch_range
+    needed = requirements(setup["options"]["install_requires"])
+    declared = needed | requirements("\n".join(setup["options.extras_require"].values()))
+    newest, lowest = pins("constraints.txt"), pins("constraints-min.txt")
+    assert declared.keys() <= newest.keys()
+    assert needed.keys() <= lowest.keys()
+    for name, requirement in declared.items():
+        assert newest[name] in requirement.specifier, f"{requirement}, constraints.txt has {newest[name]}"
+        if name in lowest:
+            (least,) = (Version(one.version) for one in requirement.specifier if one.operator == ">=")
+            assert lowest[name] == least, f"{requirement}, constraints-min.txt has {lowest[name]}"
+    assert "2.5.1" not in needed["torch"].specifier
+
+
+def requirements(lines: str) -> dict[str, Requirement]:
+    """The requirements of a block of setup.cfg, by name."""
+    found = [Requirement(line) for line in lines.splitlines() if line and "%" not in line]
+    return {canonical(requirement.name): requirement for requirement in found}
+
+
+def pins(file: str) -> dict[str, Version]:
+    """Name → version, of which each line has one, exact."""
+    lines = [line for line in (ROOT / file).read_text().splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), file
+    return {canonical(line.split("==")[0]): Version(line.split("==")[1]) for line in lines}
 
 
 def canonical(name: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import datasets
 import evaluate
+import numpy as np
 from scipy import stats
 
 
@@ -34,7 +35,7 @@ class STSCorrelation(evaluate.Metric):
         return super()._build_data_dir() if not self.keep_in_memory else ""
 
     def _compute(self, predictions: list[float], references: list[float]) -> dict[str, float]:  # type: ignore[override]
-        if len(predictions) < 2:
+        if len(predictions) < 2 or not np.isfinite([predictions, references]).all():
             return {"spearman": math.nan, "pearson": math.nan}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", stats.ConstantInputWarning)
