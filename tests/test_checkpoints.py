@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,22 @@ def test_disk_full(recipe, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(checkpoints.Trainer, "_save_checkpoint", save)
     run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", "auto")
     assert (tmp_path / "run" / f"checkpoint-{STEPS}").is_dir()
+
+
+def test_read_only_folder(recipe, tmp_path, monkeypatch, capsys) -> None:
+    """Known before the first step, not at the first checkpoint: one line and status 2."""
+
+    def refused(*_, **__) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    monkeypatch.setattr("modeling_cmlmcse.training.build.build_model", None)  # not reached
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, "--output_dir", tmp_path / "run")
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "output_dir must be a folder that can be written" in error
+    assert "(Read-only file system); choose another" in error
 
 
 def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import platform
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # now, and not when the first checkpoint is due
+            pass
     except OSError as error:
         raise InputError(
             f"output_dir must be a folder that can be written, found {output_dir} ({error.strerror}); choose another"
