@@ -1,8 +1,11 @@
-"""Dropout whose random bits are cheap on a CPU.
+"""Dropout that is cheap on a CPU, in time and in memory.
 
-PyTorch's CPU dropout draws every element from a distribution of its own. Here 64 random bits decide four elements, in
-less than half the time (benchmarks/operations.py). On other devices PyTorch's dropout is used.
+PyTorch's CPU dropout draws every element from a distribution of its own, and keeps a number for each until the backward
+pass. Here 64 random bits decide four elements, in less than half the time (benchmarks/operations.py), and one byte is
+kept for each. On other devices PyTorch's dropout is used.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,26 +13,41 @@ from torch import Tensor, nn
 LEVELS = 1 << 16  # an element is dropped with probability round(p · 65,536) / 65,536
 
 
-def dropout_noise(like: Tensor, p: float) -> Tensor:
-    """Factors of the shape of `like`: 0 with probability p, else 1 / (1 − p), so that the expectation is 1.
+def drop(input: Tensor, p: float) -> Tensor:
+    """Each element 0 with probability p, else divided by 1 − p, so that its expectation stays.
 
-    Drawn from PyTorch's default CPU generator: `torch.manual_seed` and a saved generator state reproduce them.
+    Drawn from PyTorch's default CPU generator: `torch.manual_seed` and a saved generator state reproduce it.
     """
     dropped = min(max(round(p * LEVELS), 0), LEVELS)
-    count = like.numel()
+    count = input.numel()
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    bits = words.view(torch.int16)[:count].view(like.shape)
-    keep = (bits >= dropped - LEVELS // 2) if dropped < LEVELS else torch.zeros_like(bits)
-    return keep.to(like.dtype).mul_(LEVELS / max(LEVELS - dropped, 1))
+    bits = words.view(torch.int16)[:count].view(input.shape)
+    kept = (bits >= dropped - LEVELS // 2) if dropped < LEVELS else torch.zeros_like(bits, dtype=torch.bool)
+    return _Drop.apply(input, kept, LEVELS / max(LEVELS - dropped, 1))
+
+
+class _Drop(torch.autograd.Function):
+    """(…) and (…) boolean → `factor` times the elements that are kept, of which the backward pass needs the boolean."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, kept: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(kept)
+        ctx.factor = factor
+        return input * kept.to(input.dtype).mul_(factor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (kept,) = ctx.saved_tensors
+        return gradient * kept.to(gradient.dtype).mul_(ctx.factor), None, None
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout` with :func:`dropout_noise` on a CPU."""
+    """`nn.Dropout` with :func:`drop` on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.p == 0.0 or input.device.type != "cpu":
             return super().forward(input)
-        return input * dropout_noise(input, self.p)
+        return drop(input, self.p)
 
 
 def use_cheap_dropout(module: nn.Module) -> None:

@@ -33,6 +33,16 @@ def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return nn.functional.linear(hidden, weight, bias)
 
 
+def linear_after_gelu(wide: Tensor, layer: nn.Linear) -> Tensor:
+    """(…, L) → (…, K): `layer(gelu(wide))`, without keeping what GELU makes, the largest tensor of a transformer block,
+    until the backward pass, where it is made again."""
+    watched = layer._forward_hooks or layer._forward_pre_hooks  # by somebody who wants to see what it gets
+    plain = type(layer) is nn.Linear and not watched
+    if plain and _is_large_fp32_on_cpu(wide, layer.weight) and onednn_is_faster():
+        return _OneDNNLinearAfterGELU.apply(wide.flatten(0, -2), layer.weight, layer.bias).unflatten(0, wide.shape[:-1])
+    return layer(nn.functional.gelu(wide))
+
+
 def use_faster_linear(module: nn.Module) -> None:
     """Let every `nn.Linear` of a module multiply through :func:`linear`; its class, which quantisation and adapters
     go by, stays."""
@@ -65,6 +75,26 @@ class _OneDNNLinear(torch.autograd.Function):
         return (
             _multiply(gradient, weight.t()) if to_hidden else None,  # (S, K)
             _multiply(gradient.t(), hidden.t()) if to_weight else None,  # (L, K)
+            gradient.sum(dim=0) if to_bias else None,  # (L,)
+        )
+
+
+class _OneDNNLinearAfterGELU(torch.autograd.Function):
+    """(S, K), (L, K) and (L,) → (S, L), as :class:`_OneDNNLinear` of the GELU of its input."""
+
+    @staticmethod
+    def forward(ctx: Any, wide: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(wide, weight)
+        return _multiply(nn.functional.gelu(wide), weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        wide, weight = ctx.saved_tensors
+        to_wide, to_weight, to_bias = ctx.needs_input_grad
+        return (
+            torch.ops.aten.gelu_backward(_multiply(gradient, weight.t()), wide) if to_wide else None,  # (S, K)
+            _multiply(gradient.t(), nn.functional.gelu(wide).t()) if to_weight else None,  # (L, K)
             gradient.sum(dim=0) if to_bias else None,  # (L,)
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .dropout import dropout_noise
+from .dropout import drop
 
 try:
     from transformers import AttentionInterface
@@ -246,7 +246,7 @@ def attention_with_dropout(
     if mask is not None:
         scores = scores + mask
     weights = scores.softmax(dim=-1)
-    return (weights * dropout_noise(weights, dropout)) @ value  # (B, heads, Q, D)
+    return drop(weights, dropout) @ value  # (B, heads, Q, D)
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

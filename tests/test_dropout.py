@@ -6,14 +6,14 @@ from conftest import tiny_backbone
 from torch import nn
 
 from modeling_cmlmcse.backbone import build_encoder
-from modeling_cmlmcse.dropout import Dropout, dropout_noise
+from modeling_cmlmcse.dropout import Dropout, drop
 from modeling_cmlmcse.packing import attention_with_dropout
 
 
 @pytest.mark.parametrize("p", [0.05, 0.1, 0.5, 0.9])
 def test_rate_and_expectation(p):
     torch.manual_seed(0)
-    noise = dropout_noise(torch.empty(1001, 999), p)
+    noise = drop(torch.ones(1001, 999), p)
     zeros = (noise == 0).double().mean().item()
     assert zeros == pytest.approx(p, abs=5 * (p * (1 - p) / noise.numel()) ** 0.5 + 1 / 65536)
     assert noise[noise != 0].unique().tolist() == pytest.approx([1 / (1 - p)], rel=2e-4)
@@ -23,7 +23,7 @@ def test_rate_and_expectation(p):
 def test_neighbours_are_independent():
     """Four elements come from one word of random bits."""
     torch.manual_seed(0)
-    dropped = (dropout_noise(torch.empty(400_000), 0.5) == 0).double().view(-1, 4)
+    dropped = (drop(torch.ones(400_000), 0.5) == 0).double().view(-1, 4)
     correlations = torch.corrcoef(dropped.T)
     assert (correlations - torch.eye(4)).abs().max() < 5 / 100_000**0.5
 
@@ -50,6 +50,14 @@ def test_gradient_and_evaluation():
     dropped.sum().backward()
     assert torch.equal(states.grad * states, dropped)
     assert torch.equal(layer.eval()(states), states)
+
+
+def test_a_byte_is_kept_for_an_element():
+    """Not a number; and nothing of the input."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        drop(torch.randn(50, 20, requires_grad=True), 0.1)
+    assert [(tensor.dtype, tensor.shape) for tensor in kept] == [(torch.bool, (50, 20))]
 
 
 def test_attention_matches_pytorch_in_expectation():

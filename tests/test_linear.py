@@ -60,6 +60,40 @@ def test_equals_pytorch(shape, bias, calls):
 
 
 @onednn
+@pytest.mark.parametrize("shape", [(37, 24), (3, 5, 24)])
+def test_after_gelu_equals_pytorch(shape, calls):
+    """Values and all gradients; GELU's output is not among what is kept."""
+    torch.manual_seed(0)
+    layer, wide = nn.Linear(24, 40), torch.randn(shape).requires_grad_()
+    weights = torch.randn(*shape[:-1], 40)
+    kept, found = [], []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        output = linear.linear_after_gelu(wide, layer)
+    for result in (output, layer(nn.functional.gelu(wide))):
+        result.backward(weights)
+        found.append([result.detach(), wide.grad, *(parameter.grad for parameter in layer.parameters())])
+        wide.grad = None
+        layer.zero_grad(set_to_none=True)
+    assert len(calls) == 3  # and none in the other
+    assert {tensor.data_ptr() for tensor in kept} == {wide.data_ptr(), layer.weight.data_ptr()}
+    for fast, plain in zip(*found, strict=True):
+        torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-5)
+
+
+@onednn
+def test_after_gelu_hooks_and_other_layers_are_called(calls):
+    """A layer that somebody watches, or has replaced, is called as it is."""
+    wide, seen = torch.randn(7, 24), []
+    watched = nn.Linear(24, 40)
+    watched.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    other = nn.Sequential(nn.Linear(24, 40))
+    for layer in (watched, other):
+        torch.testing.assert_close(linear.linear_after_gelu(wide, layer), layer(nn.functional.gelu(wide)))
+    torch.testing.assert_close(seen[0], nn.functional.gelu(wide))
+    assert calls == []
+
+
+@onednn
 def test_only_the_gradients_that_are_asked_for(calls):
     """A frozen layer costs one product in the backward pass, and without gradients there is none; a gradient without
     strides, a sum's, is taken too."""
