@@ -199,6 +199,21 @@ def test_the_generator_is_that_of_seed_epoch_row_view_and_purpose():
         assert (found.integers(1000, size=3) == new.integers(1000, size=3)).all()  # leaves half a draw in the buffer
 
 
+def test_tokens_are_cached_wherever_the_tokenizer_lies(tmp_path):
+    """A run that goes on from another checkpoint tokenises nothing again; another tokenizer does."""
+    from modeling_cmlmcse.evaluation.encoders import load_tokenizer
+    from modeling_cmlmcse.training.data import tokenize_sentences
+
+    text = datasets.Dataset.from_dict({"text": ["the cat sat", "a dog"]})
+    for name, kind in (("checkpoint-1", "bert"), ("checkpoint-2", "bert"), ("other", "roberta")):
+        tiny_tokenizer(kind).save_pretrained(tmp_path / name)
+    first, second, other = (
+        tokenize_sentences(text, load_tokenizer(str(tmp_path / name)), 8)._fingerprint
+        for name in ("checkpoint-1", "checkpoint-2", "other")
+    )
+    assert first == second != other
+
+
 def test_the_cache_has_few_blocks(tmp_path):
     """Text and tokens lie in blocks of BLOCK_ROWS, for a start visits every block."""
     from modeling_cmlmcse.training.data import tokenize_sentences

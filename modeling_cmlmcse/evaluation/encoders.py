@@ -237,6 +237,8 @@ def load_tokenizer(source: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks; none needs code
         tokenizer.chat_template = None  # its templates would be saved under names of their own
+        # datasets takes its name for a part of what it does: from each folder the text would be tokenised again
+        tokenizer.name_or_path = tokenizer.init_kwargs["name_or_path"] = ""
         return tokenizer
     except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the tokenizers library
         raise InputError(f"{source}: the tokenizer cannot be loaded: {_reason(error)}") from error
