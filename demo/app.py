@@ -326,7 +326,9 @@ def load_model(model: str, revision: str | None) -> "SentenceTransformer":
 
     try:
         cached_file(model, "modules.json", revision=revision)  # without it, any backbone would be taken for an encoder
-        return SentenceTransformer(model, revision=revision)
+        encoder = SentenceTransformer(model, revision=revision)
+        encoder[0]  # older releases load a list without modules, too
+        return encoder
     except Exception as error:  # of any library below
         reason = " ".join(str(error).split())[:300]
         raise Refused(f"MODEL expects a sentence encoder, found {model}, which does not load: {reason}") from error
