@@ -1,7 +1,7 @@
 """Dropout that is cheap on a CPU, in time and in memory.
 
 PyTorch's CPU dropout draws every element from a distribution of its own, and keeps a number for each until the backward
-pass. Here 64 random bits decide four elements, in less than half the time (benchmarks/operations.py), and one byte is
+pass. Here 64 random bits decide four elements, in about half the time (benchmarks/operations.py), and one byte is
 kept for each. On other devices PyTorch's dropout is used.
 """
 

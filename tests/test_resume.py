@@ -146,6 +146,16 @@ def test_early_stopping(step, recipe, monkeypatch, tmp_path):
         ).read_bytes()
 
 
+def test_more_patience_than_before(recipe, monkeypatch, tmp_path):
+    """A run that had lost patience goes on where it is given more: the patience asked for now counts."""
+    scores = {5: 50.0, 10: 40.0, 15: 45.0, 20: 60.0}
+    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": scores[self.state.global_step]})
+    path = recipe(cmlm_weight=0, early_stopping_patience=2)
+    run(monkeypatch, path, "--output_dir", tmp_path / "whole")
+    part = resumed(monkeypatch, path, tmp_path / "whole", 15, "--early_stopping_patience", 3)
+    assert history(part, "eval_dev_score") == [50.0, 40.0, 45.0, 60.0]
+
+
 def test_a_run_that_had_ended(recipe, monkeypatch, tmp_path):
     """Resumed from its end, in the middle of an epoch, it trains no further and exports the same again."""
     path = recipe(cmlm_weight=0)

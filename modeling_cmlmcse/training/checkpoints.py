@@ -44,8 +44,13 @@ class WholeCheckpointTrainer(Trainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Nothing, for a run that is resumed from its end; Trainer would make a step more."""
-        patience = (c for c in self.callback_handler.callbacks if isinstance(c, EarlyStoppingCallback))
-        out_of_patience = any(c.early_stopping_patience_counter >= c.early_stopping_patience for c in patience)
+        out_of_patience = False
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback):
+                # The checkpoint's patience has come with its count; what counts is the one that was asked for now.
+                asked = getattr(self.args, "early_stopping_patience", None)
+                callback.early_stopping_patience = asked or callback.early_stopping_patience
+                out_of_patience |= callback.early_stopping_patience_counter >= callback.early_stopping_patience
         if self.state.global_step >= self.state.max_steps or out_of_patience:
             self.control.should_training_stop = True
         else:
@@ -75,9 +80,8 @@ class WholeCheckpointTrainer(Trainer):
             self.state.best_model_checkpoint = str(newest_best)
         self.accelerator.wait_for_everyone()  # now all of them have written their share
         if self.args.should_save:
-            (
-                folder / ASIDE / name / TRAINING_ARGS_NAME
-            ).unlink()  # a pickle, and hub_token in it; run.json has the fields
+            # A pickle, with hub_token in it; run.json has the fields.
+            (folder / ASIDE / name / TRAINING_ARGS_NAME).unlink(missing_ok=True)
             self.state.save_to_json(str(folder / ASIDE / name / TRAINER_STATE_NAME))  # with the best one's place
             shutil.rmtree(folder / name, ignore_errors=True)  # of the same step, before the run was resumed
             (folder / ASIDE / name).replace(folder / name)

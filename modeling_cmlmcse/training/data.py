@@ -104,8 +104,8 @@ class StreamedSentences(IterableDataset[Example]):
     """Tokenised sentences from a stream, read again and again without an end: each time shuffled within a buffer, in an
     order that depends on (seed, epoch) alone.
 
-    Nobody knows how long a stream is, so Trainer takes all of it for one epoch; a resumed run is exact because it reads
-    on from the start until where it was, and that is where it was only as long as no epoch's end lies between.
+    Nobody knows how long a stream is, so Trainer takes all of it for one epoch, and a resumed run skips as many batches
+    from its start as were trained on. With an end in it, that would not lead to where the run was.
     """
 
     def __init__(self, tokenized: datasets.IterableDataset, seed: int, buffer_size: int = 10_000) -> None:
