@@ -8,6 +8,7 @@ Arms:
     simcse      our SimCSE step
     cmlm        our CMLM-CSE step, 8 extracting and 3 fusing layers, a masked sentence for each view
     cmlm-first  the same with a masked sentence for the first view only
+    cmlm-spare  the arm cmlm with gradient checkpointing
     infocse     an InfoCSE-style step: padded, logits at all positions, the extractor's own discarded head, 6 + 2 layers
     st          the loss of sentence-transformers on (s, s) pairs with its tokenisation, in this loop (its own trainer
                 is in trainers.py)
@@ -144,9 +145,11 @@ def simcse(batches: Batches) -> tuple[nn.Module, Loss]:
     return model, lambda number: model(**packed[number]).loss
 
 
-def cmlm(batches: Batches, masked_views: str = "both") -> tuple[nn.Module, Loss]:
+def cmlm(batches: Batches, masked_views: str = "both", checkpointing: bool = False) -> tuple[nn.Module, Loss]:
     """Our CMLM-CSE arm."""
     model = our_model(lexical_layers=8, fusion_layers=3, masked_views=masked_views)
+    if checkpointing:
+        model.gradient_checkpointing_enable()
     packed = batches.packed(2 if masked_views == "both" else 1)
     return model, lambda number: model(**packed[number]).loss
 
@@ -172,6 +175,7 @@ ARMS = {
     "simcse": Arm("SimCSE, ours", simcse),
     "cmlm": Arm("CMLM-CSE, ours", cmlm),
     "cmlm-first": Arm("CMLM-CSE, ours, one masked view", lambda batches: cmlm(batches, "first")),
+    "cmlm-spare": Arm("CMLM-CSE, ours, gradient checkpointing", lambda batches: cmlm(batches, checkpointing=True)),
     "infocse": Arm("InfoCSE-style, padded", infocse),
     "st": Arm("sentence-transformers MNRL", mnrl),
 }

@@ -16,8 +16,11 @@ LEVELS = 1 << 16  # an element is dropped with probability round(p · 65,536) / 
 def drop(input: Tensor, p: float) -> Tensor:
     """Each element 0 with probability p, else divided by 1 − p, so that its expectation stays.
 
-    Drawn from PyTorch's default CPU generator: `torch.manual_seed` and a saved generator state reproduce it.
+    Drawn from PyTorch's default CPU generator: `torch.manual_seed` and a saved generator state reproduce it. Compiled
+    code gets PyTorch's dropout, which the compiler merges with its neighbours.
     """
+    if torch.compiler.is_compiling():
+        return nn.functional.dropout(input, p)
     dropped = min(max(round(p * LEVELS), 0), LEVELS)
     count = input.numel()
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
