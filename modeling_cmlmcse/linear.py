@@ -29,7 +29,7 @@ LEAST_GAIN = 1.25  # by less, MKL stays: near a tie the choice would change from
 def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """(…, K), (L, K) and (L,) → (…, L), as `nn.functional.linear`, gradients included."""
     if _is_large_fp32_on_cpu(hidden, weight) and onednn_is_faster():
-        return _OneDNNLinear.apply(hidden.flatten(0, -2), weight, bias).unflatten(0, hidden.shape[:-1])
+        return _OneDNNLinear.apply(hidden.flatten(0, -2), weight, bias, False).unflatten(0, hidden.shape[:-1])
     return nn.functional.linear(hidden, weight, bias)
 
 
@@ -39,7 +39,8 @@ def linear_after_gelu(wide: Tensor, layer: nn.Linear) -> Tensor:
     watched = layer._forward_hooks or layer._forward_pre_hooks  # by somebody who wants to see what it gets
     plain = type(layer) is nn.Linear and not watched
     if plain and _is_large_fp32_on_cpu(wide, layer.weight) and onednn_is_faster():
-        return _OneDNNLinearAfterGELU.apply(wide.flatten(0, -2), layer.weight, layer.bias).unflatten(0, wide.shape[:-1])
+        rows = _OneDNNLinear.apply(wide.flatten(0, -2), layer.weight, layer.bias, True)
+        return rows.unflatten(0, wide.shape[:-1])
     return layer(nn.functional.gelu(wide))
 
 
@@ -60,43 +61,30 @@ _forward.__name__ = "forward"  # a pickled or copied layer finds its method by t
 
 
 class _OneDNNLinear(torch.autograd.Function):
-    """(S, K), (L, K) and (L,) → (S, L), three products in oneDNN where gradients are asked for."""
+    """(S, K), (L, K) and (L,) → (S, L), three products in oneDNN where gradients are asked for; of the input, or of its
+    GELU, which is not kept."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(hidden, weight)
-        return _multiply(hidden, weight, bias)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        hidden, weight = ctx.saved_tensors
-        to_hidden, to_weight, to_bias = ctx.needs_input_grad
-        return (
-            _multiply(gradient, weight.t()) if to_hidden else None,  # (S, K)
-            _multiply(gradient.t(), hidden.t()) if to_weight else None,  # (L, K)
-            gradient.sum(dim=0) if to_bias else None,  # (L,)
-        )
-
-
-class _OneDNNLinearAfterGELU(torch.autograd.Function):
-    """(S, K), (L, K) and (L,) → (S, L), as :class:`_OneDNNLinear` of the GELU of its input."""
-
-    @staticmethod
-    def forward(ctx: Any, wide: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(wide, weight)
-        return _multiply(nn.functional.gelu(wide), weight, bias)
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, after_gelu: bool) -> Tensor:
+        ctx.save_for_backward(input, weight)
+        ctx.after_gelu = after_gelu
+        return _multiply(nn.functional.gelu(input) if after_gelu else input, weight, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        wide, weight = ctx.saved_tensors
-        to_wide, to_weight, to_bias = ctx.needs_input_grad
-        return (
-            torch.ops.aten.gelu_backward(_multiply(gradient, weight.t()), wide) if to_wide else None,  # (S, K)
-            _multiply(gradient.t(), nn.functional.gelu(wide).t()) if to_weight else None,  # (L, K)
-            gradient.sum(dim=0) if to_bias else None,  # (L,)
-        )
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        input, weight = ctx.saved_tensors
+        to_input = to_weight = to_bias = None
+        if ctx.needs_input_grad[0]:
+            to_input = _multiply(gradient, weight.t())  # (S, K)
+            if ctx.after_gelu:
+                to_input = torch.ops.aten.gelu_backward(to_input, input)
+        if ctx.needs_input_grad[1]:
+            hidden = nn.functional.gelu(input) if ctx.after_gelu else input
+            to_weight = _multiply(gradient.t(), hidden.t())  # (L, K)
+        if ctx.needs_input_grad[2]:
+            to_bias = gradient.sum(dim=0)  # (L,)
+        return to_input, to_weight, to_bias, None
 
 
 def _multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
