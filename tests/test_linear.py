@@ -184,10 +184,10 @@ print(resident() - start)
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads what Linux says of a process")
 def test_memory_does_not_grow_with_the_number_of_shapes() -> None:
-    """200 batches of different lengths: some megabytes, where oneDNN's own caches would cost a gigabyte."""
+    """200 batches of different lengths: 200 megabytes or so, once over 300; with oneDNN's own caches about 2,000."""
     known = {name: value for name, value in os.environ.items() if not name.endswith("_CACHE_CAPACITY")}
     done = subprocess.run(
         [sys.executable, "-c", GROWTH],
         cwd=ROOT, env={**known, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert float(done.stdout) < 300
+    assert float(done.stdout) < 700
