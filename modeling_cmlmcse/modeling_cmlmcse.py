@@ -364,6 +364,24 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         return loss, logs
 
     @torch.no_grad()
+    def vector_gain(self, views: dict[str, Any], masked: dict[str, Any]) -> Tensor:
+        """What the conditional MLM gains from the sentence vectors of a batch, in nats a masked word: its loss with
+        another sentence's vector less its loss with the sentence's own, without dropout.
+
+        Near 0 it does not read them. Then it teaches the encoder nothing, whatever its weight; vectors that are all but
+        the same, as [CLS] in a model that was never trained to put anything there, are one reason.
+        """
+        objective, mode = self.objectives["cmlm"], self.training
+        self.eval()
+        vectors = self.sentence_vectors(views).flatten(0, 1)  # (V·N, H)
+        if objective.condition == "after_head":
+            vectors = self.projection(vectors)
+        own = vectors[: len(masked["lengths"])]  # (B, H)
+        losses = [objective(self.backbone, rows, masked).total for rows in (own, own.roll(1, dims=0))]
+        self.train(mode)
+        return (losses[1] - losses[0]) / max(objective.terms(masked), 1)
+
+    @torch.no_grad()
     def encode(
         self,
         sentences: str | Sequence[str],

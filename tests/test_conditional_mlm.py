@@ -247,3 +247,32 @@ def test_depth_keeps_the_proportions(backbone_folders):
     for depth, layers in expected.items():
         config = CMLMCSEConfig(backbone_config=BertConfig(num_hidden_layers=depth))
         assert (config.lexical_layers, config.fusion_layers) == layers
+
+
+@pytest.mark.parametrize("fields", [{}, {"cmlm_condition": "after_head", "projection": "batchnorm"}])
+def test_vector_gain(fields, backbone_folders):
+    """Trained to predict all words of a few sentences from their vectors, it is what the vectors of the sentences in
+    another order cost; measuring changes nothing; and where all vectors are the same it is 0."""
+    torch.manual_seed(0)
+    lines = [f"w{number} w{number + 10} w{number + 20}" for number in range(8)]
+    batch, rotated = make_batch("bert", lines, 1.0), make_batch("bert", [lines[-1], *lines[:-1]], 1.0)
+    model = CMLMCSEForSentenceEmbedding.from_backbone(
+        backbone_folders["bert"], pooling="avg", cmlm_weight=1.0, lexical_layers=1, fusion_layers=1, **fields
+    ).train()
+    assert model.vector_gain(**batch) < 0.1
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+    state = torch.get_rng_state()
+    gain = model.vector_gain(**batch).item()
+    assert model.training
+    assert model.objectives["cmlm"].fusion.training
+    assert torch.equal(state, torch.get_rng_state())
+    model.eval()
+    own, others = (model(views=part["views"], masked=batch["masked"]).logs["cmlm_loss"] for part in (batch, rotated))
+    assert gain == pytest.approx((others - own).item(), rel=1e-4)
+    assert gain > 1.0
+    model.backbone.encoder.layer[-1].output.LayerNorm.weight.data.zero_()
+    assert model.vector_gain(**batch).item() == pytest.approx(0.0, abs=1e-5)

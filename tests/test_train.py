@@ -83,7 +83,7 @@ def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
     for name in ("contrastive_loss", "cmlm_loss", "loss"):
         losses = history(folder, name)
         assert losses[-1] < 0.9 * losses[0], (name, losses)
-    assert len(history(folder, "eval_dev_score")) == 2
+    assert len(history(folder, "eval_dev_score")) == len(history(folder, "eval_vector_gain")) == 2
     for name in ("alignment", "uniformity", "tokens_per_second", "cmlm_accuracy"):
         assert len(history(folder, name)) == 6
     for name in ("loss", "dev_score", "cosine_by_gold"):

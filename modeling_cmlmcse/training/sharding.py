@@ -12,7 +12,8 @@ from ..modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 class ShardedModel(TrainerCallback):
     """Prepares a trainer's model for FSDP: before it is sharded, that each transformer block is gathered by itself;
-    afterwards, that `encode` gathers weights as `forward` does, and that checkpoints carry this project's code.
+    afterwards, that `encode` and `vector_gain` gather weights as `forward` does, and that checkpoints carry this
+    project's code.
 
     Raises:
         InputError: FSDP 1.
@@ -39,6 +40,7 @@ class ShardedModel(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         register_fsdp_forward_method(model, "encode")
+        register_fsdp_forward_method(model, "vector_gain")
         # PyTorch has put a subclass of its own in the place of the model's class, and saving a model copies the file
         # of its class: PyTorch's. With the name of the original it copies ours.
         type(model).__module__, type(model).__name__ = self.original.__module__, self.original.__name__

@@ -74,6 +74,7 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
             raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
         self.window = TrainingWindow()
         self.tokens_seen = 0  # on this process, since they were last added up
+        self.latest: dict[str, Any] | None = None  # batch, or part of one, that was trained on
         self.unchecked: deque[tuple[int, Tensor]] = deque()  # losses that may be no numbers, with their steps
         if processes() > 1:
             set_seed(self.args.seed + rank())  # each process draws a dropout of its own
@@ -141,6 +142,7 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
     def _count(self, logs: dict[str, Tensor], inputs: dict[str, Any]) -> None:
         """Note what a batch reported, and its real tokens of all views on this process."""
         tokens = count_tokens(inputs)
+        self.latest = inputs.get("parts", [inputs])[0]
         self.tokens_seen += tokens
         self.window.add(logs, tokens)
 
@@ -175,14 +177,20 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         return metrics
 
     def dev_metrics(self) -> dict[str, float]:
-        """The development score, as `dev_score`; all processes score, and agree on what the first one found."""
+        """The development score, as `dev_score`; all processes score, and agree on what the first one found. With a
+        conditional MLM also `vector_gain`, what it gains from the sentence vectors of the latest batch."""
         assert self.dev_score is not None
         model = self.accelerator.unwrap_model(self.model)
 
         def encode(sentences: list[str]) -> NDArray[np.float32]:
             return model.encode(sentences, self.processing_class, batch_size=128)
 
-        return {"dev_score": from_first_process(self.dev_score(encode))}
+        metrics = {"dev_score": from_first_process(self.dev_score(encode))}
+        if self.latest is not None and "cmlm" in model.objectives:
+            with self.accelerator.autocast():
+                gain = float(model.vector_gain(self.latest["views"], self.latest["masked"]))
+            metrics["vector_gain"] = round(sums_over_processes({"gain": gain})["gain"] / processes(), 4)
+        return metrics
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """6 · tokens · weights of the encoder's blocks, forward and backward of one batch."""
