@@ -34,7 +34,7 @@ METHODS = {
     },
     "labelled triplets": {**AUXILIARY, **LABELLED, "hard_negative_weight": 1},
     "in parts": {**AUXILIARY, "mini_batch_size": 5},
-    "accumulated": {**AUXILIARY, "gradient_accumulation_steps": 2},
+    "accumulated": {**AUXILIARY, "gradient_accumulation_steps": 2, "auxiliary_learning_rate": "1e-2"},
     "pre-training": {
         "stage": "pretrain",
         "lexical_layers": 2,

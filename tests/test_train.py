@@ -11,6 +11,7 @@ import yaml
 from conftest import ROOT, WORDS, tiny_backbone, tiny_tokenizer
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig, BertForMaskedLM, GPT2Config, GPT2Model
 
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.evaluation.encoders import load_encoder
 from modeling_cmlmcse.training.arguments import parse_recipe
 
@@ -90,6 +91,25 @@ def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
         assert (folder / "plots" / f"{name}.png").stat().st_size > 5000
     model = AutoModel.from_pretrained(folder / "export", add_pooling_layer=False)
     assert model.config.model_type == kind
+
+
+def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
+    """At 0 the auxiliary network stays as it was, and everything else learns; a resumed run must have the same."""
+    run(monkeypatch, recipe, "--auxiliary_learning_rate", 0, "--dev_set", "none")
+    checkpoint = tmp_path / "run" / "checkpoint-12"
+    start = CMLMCSEForSentenceEmbedding.from_backbone(
+        str(yaml.safe_load(recipe.read_text())["model_name_or_path"]), cmlm_weight=0.1, pooling="avg"
+    ).state_dict()
+    moved = {
+        name.split(".")[0] + "." + name.split(".")[1]
+        for name, weight in CMLMCSEForSentenceEmbedding.from_pretrained(checkpoint).state_dict().items()
+        if not torch.equal(weight, start[name])
+    }
+    assert moved == {"backbone.embeddings", "backbone.encoder", "projection.dense"}
+    with pytest.raises(SystemExit) as stopped:
+        run(monkeypatch, recipe, "--dev_set", "none", "--max_steps", 14, "--resume_from_checkpoint", "auto")
+    assert stopped.value.code == 2
+    assert "auxiliary_learning_rate None, which that run had not; give it the same" in capsys.readouterr().err
 
 
 def test_records(recipe, monkeypatch, tmp_path):

@@ -129,6 +129,8 @@ class RunArguments(TrainingArguments):
                            "or a backbone alone (InfoCSE's first stage).")  # fmt: skip
     output_dir: str | None = described(None, "Folder of the run (default: runs/RECIPE).")
     learning_rate: float = described(3e-5, "Peak learning rate (SimCSE, BERT-base).")
+    auxiliary_learning_rate: float | None = described(None, "Peak learning rate of the auxiliary networks alone "
+                                                      "(default: learning_rate, as in the papers).")  # fmt: skip
     per_device_train_batch_size: int = described(64, "Sentences in a batch on one device (SimCSE, BERT-base).")
     mini_batch_size: int | None = described(
         None, "Sentences in memory at a time (GradCache: the whole batch's gradient, the encoder run twice)."
@@ -318,6 +320,9 @@ def finish(
         )
     if run.mini_batch_size is not None and run.mini_batch_size < 1:
         raise InputError(f"mini_batch_size must be at least 1 sentence, found {run.mini_batch_size}; raise it")
+    if run.auxiliary_learning_rate is not None:
+        with as_input_error():
+            in_range("auxiliary_learning_rate", run.auxiliary_learning_rate, float, 0.0, 1.0)
     if run.early_stopping_patience is not None and run.early_stopping_patience < 1:
         raise InputError(
             f"early_stopping_patience must be at least 1 score, found {run.early_stopping_patience}; raise it, or "
@@ -341,6 +346,11 @@ def check_pretraining(data: DataArguments, run: RunArguments) -> None:
         in_range("validation_split_percentage", data.validation_split_percentage, float, 0.0, 99.0)
     if data.streaming:
         raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")
+    if run.auxiliary_learning_rate is not None:
+        raise InputError(
+            f"auxiliary_learning_rate is for stage train, found {run.auxiliary_learning_rate} with stage pretrain, "
+            "where backbone and auxiliary network have one rate; leave it out"
+        )
     if run.mini_batch_size is not None:
         raise InputError(
             f"mini_batch_size is for the contrast of stage train, found {run.mini_batch_size} with stage pretrain; use "

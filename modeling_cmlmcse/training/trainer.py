@@ -87,6 +87,32 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         if self.pop_callback(ProgressCallback):
             self.add_callback(DevScoreProgress)
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """Trainer's; with `auxiliary_learning_rate`, the auxiliary objectives' weights in groups of that rate."""
+        fresh = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        rate = getattr(self.args, "auxiliary_learning_rate", None)
+        if fresh and rate is not None:
+            objectives = self.accelerator.unwrap_model(self.model).objectives.values()
+            auxiliary = {weight for objective in objectives for weight in objective.parameters()}
+            for group in list(optimizer.param_groups):
+                own = [weight for weight in group["params"] if weight in auxiliary]
+                group["params"] = [weight for weight in group["params"] if weight not in auxiliary]
+                if own:
+                    optimizer.add_param_group({**group, "params": own, "lr": rate})
+        return optimizer
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        try:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        except ValueError as error:
+            if "parameter group" not in str(error):
+                raise
+            raise InputError(
+                f"{checkpoint}: expected to go on with the learning rates of its run, found auxiliary_learning_rate "
+                f"{getattr(self.args, 'auxiliary_learning_rate', None)}, which that run had not; give it the same"
+            ) from error
+
     def compute_loss(
         self,
         model: nn.Module,
