@@ -52,7 +52,9 @@ if name == "half" and "--resume_from_checkpoint" not in fields:
     os.kill(os.getpid(), 9)
 score = 100 * float(fields["--temp"]) + int(fields["--seed"])
 (folder / "results.json").write_text(json.dumps({"dev": {"spearman": score}}))
-(folder / "run.json").write_text(json.dumps({"steps": 5, "git_commit": "abc", "hardware": {"device": "cpu"}}))
+log = [{"step": 2, "loss": 1}, {"step": 2, "eval_dev_score": score - 1}, {"step": 5, "eval_dev_score": score}]
+record = {"steps": 5, "git_commit": "abc", "hardware": {"device": "cpu"}, "log": log}
+(folder / "run.json").write_text(json.dumps(record))
 '''
 
 PLAN = {
@@ -121,6 +123,12 @@ def test_command(tmp_path: Path, stand_in: Path, capsys: pytest.CaptureFixture[s
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["metrics"]["dev.spearman"]["hot"]["difference"]["mean"] == pytest.approx(10)
     assert (folder / "plot.png").stat().st_size > 10_000
+    curves = list(csv.DictReader((folder / "curves.csv").open()))
+    assert [(row["arm"], row["seed"], row["step"], row["dev_score"]) for row in curves[:3]] == [
+        ("plain", "1", "2", "50.0"), ("plain", "1", "5", "51.0"), ("hot", "1", "2", "60.0"),
+    ]  # fmt: skip
+    assert len(curves) == 12
+    assert (folder / "curves.png").stat().st_size > 10_000
     picture = (folder / "plot.svg").read_bytes()
     main([str(path), "--max_steps", "6", "--data_dir", "of another machine"])
     assert ": begins" not in capsys.readouterr().out

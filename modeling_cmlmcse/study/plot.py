@@ -1,15 +1,17 @@
-"""The picture of a study: every seed's score by arm, and the paired differences from the baseline."""
+"""The pictures of a study: every seed's score by arm and the paired differences from the baseline; and the curves of
+training."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 
-from ..figures import BLUE, GREY, ORANGE, plain, plt
+from ..figures import BLUE, COLOURS, GREY, ORANGE, plain, plt
 from .plan import Study
-from .statistics import Comparison, Estimate, Row
+from .statistics import CURVES, Comparison, Estimate, Row
 
 MARKERS = "osD^v<>PX*"
+LINES = ("-", "--", ":")
 
 
 def plot_study(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Comparison]]) -> None:
@@ -32,9 +34,38 @@ def plot_study(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, 
         figure.legend(
             shown.values(), shown.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=len(shown)
         )
-        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-            figure.savefig(study.folder / f"plot.{kind}", dpi=150, metadata=metadata)
-        plt.close(figure)
+        save(figure, study, "plot")
+
+
+def plot_curves(study: Study, rows: Sequence[Row]) -> None:
+    """Write curves.png and curves.svg: a panel for each quantity that evaluations measured, a line for each arm, the
+    mean over its seeds at each step that all of them reached."""
+    shown = [name for name in CURVES if any(row[name] is not None for row in rows)]
+    measured = list(dict.fromkeys(row["arm"] for row in rows))
+    with plt.rc_context({"svg.hashsalt": study.name, "svg.fonttype": "none"}):
+        figure, panels = plt.subplots(1, len(shown), figsize=(5.5 * len(shown), 4), squeeze=False, layout="constrained")
+        for axes, name in zip(panels[0], shown, strict=True):
+            for number, arm in enumerate(measured):
+                points: dict[int, list[float]] = {}
+                own = [row for row in rows if row["arm"] == arm and row[name] is not None]
+                for row in own:
+                    points.setdefault(row["step"], []).append(row[name])
+                seeds = len({row["seed"] for row in own})
+                means = {step: sum(found) / seeds for step, found in sorted(points.items()) if len(found) == seeds}
+                style = LINES[number // len(COLOURS) % len(LINES)]
+                colour = COLOURS[number % len(COLOURS)]
+                axes.plot(list(means), list(means.values()), style, color=colour, label=arm, linewidth=1.4)
+            plain(axes, "optimizer step", CURVES[name], f"{study.name}: {CURVES[name].split(',')[0]}")
+        handles, labels = panels[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=4)
+        save(figure, study, "curves")
+
+
+def save(figure: Any, study: Study, name: str) -> None:
+    """Save a picture as PNG and SVG, the same file for the same figures."""
+    for kind, metadata in (("png", {}), ("svg", {"Date": None})):
+        figure.savefig(study.folder / f"{name}.{kind}", dpi=150, metadata=metadata)
+    plt.close(figure)
 
 
 def seeds_of(study: Study, metric: str, rows: Sequence[Row]) -> dict[int, dict[str, float]]:

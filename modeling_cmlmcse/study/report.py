@@ -1,4 +1,4 @@
-"""A study written down: runs.csv and runs.parquet, summary.json and summary.md, plot.png and plot.svg."""
+"""A study written down: runs.csv and runs.parquet, summary.json and summary.md, curves.csv, and the pictures."""
 
 import csv
 import dataclasses
@@ -12,8 +12,8 @@ import pyarrow.parquet
 from ..export import write_json
 from ..files import written_whole
 from .plan import Study
-from .plot import plot_study
-from .statistics import Comparison, Estimate, Row, compare, table
+from .plot import plot_curves, plot_study
+from .statistics import Comparison, Estimate, Row, compare, curves, table
 
 
 def write_report(study: Study) -> str:
@@ -26,6 +26,9 @@ def write_report(study: Study) -> str:
         _replace(study.folder / "runs.csv", _csv(rows))
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), study.folder / "runs.parquet")
         plot_study(study, rows, compared)
+    if measured := curves(study):
+        _replace(study.folder / "curves.csv", _csv(measured))
+        plot_curves(study, measured)
     write_json(study.folder / "summary.json", as_json(study, rows, compared))
     _replace(study.folder / "summary.md", summary)
     return summary

@@ -12,6 +12,7 @@ from .plan import Run, Study
 from .work import is_done, read_json
 
 CONFIDENCE = 0.95
+CURVES = {"dev_score": "development score", "vector_gain": "vector gain, nats a masked word"}  # of evaluations
 Row = dict[str, Any]
 
 
@@ -72,6 +73,19 @@ def _row(study: Study, run: Run) -> Row:
         **{name: record.get(name) for name in ("train_seconds", "steps", "tokens", "git_commit")},
         "device": (record.get("hardware") or {}).get("device"),
     }
+
+
+def curves(study: Study) -> list[Row]:
+    """A row for each evaluation of each run that is done: its step and what the log has of :data:`CURVES`."""
+    rows = []
+    for run in study.runs:
+        if is_done(run):
+            log = (read_json(run.folder / "run.json") or {}).get("log") or []
+            for entry in log:
+                measured = {name: entry.get(f"eval_{name}") for name in CURVES}
+                if any(value is not None for value in measured.values()):
+                    rows.append({"arm": run.arm, "seed": run.seed, "step": entry["step"], **measured})
+    return rows
 
 
 def compare(study: Study, rows: Sequence[Row]) -> dict[str, dict[str, Comparison]]:
