@@ -104,6 +104,8 @@ BAD = [
     ("train", f"{TRAIN} --max_seq_length 9999", "max_seq_length"),
     ("train", f"{TRAIN} --mini_batch_size 0", "mini_batch_size"),
     ("train", f"{TRAIN} --early_stopping_patience 0", "early_stopping_patience"),
+    ("train", f"{TRAIN} --auxiliary_learning_rate -1", "auxiliary_learning_rate"),
+    ("train", f"{TRAIN} --stage pretrain --auxiliary_learning_rate 1e-3", "auxiliary_learning_rate"),
     ("train", f"{TRAIN} --early_stopping_patience 3 --dev_set none", "dev_set"),
     ("train", f"{TRAIN} --augmentation shuffle", "augmentation"),
     ("train", f"{TRAIN} --augmentation substitute", "synonyms"),
