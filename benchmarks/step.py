@@ -10,6 +10,7 @@ Arms:
     cmlm-first  the same with a masked sentence for the first view only
     cmlm-spare  the arm cmlm with gradient checkpointing
     infocse     an InfoCSE-style step: padded, logits at all positions, the extractor's own discarded head, 6 + 2 layers
+    simcse-compiled, cmlm-compiled    ours through `torch.compile`; on demand, for compiling takes minutes
     st          the loss of sentence-transformers on (s, s) pairs with its tokenisation, in this loop (its own trainer
                 is in trainers.py)
 
@@ -41,6 +42,7 @@ from modeling_cmlmcse.training.data import Example, ViewCollator
 from modeling_cmlmcse.training.masking import Masking
 
 Loss = Callable[[int], Tensor]  # of the round's batch
+Builder = Callable[["Batches"], tuple[nn.Module, Loss]]
 
 
 class Batches:
@@ -154,6 +156,17 @@ def cmlm(batches: Batches, masked_views: str = "both", checkpointing: bool = Fal
     return model, lambda number: model(**packed[number]).loss
 
 
+def compiled(build: Builder) -> Builder:
+    """An arm of ours, compiled: its first two batches are slow, for the second length makes the sizes dynamic."""
+
+    def build_compiled(batches: Batches) -> tuple[nn.Module, Loss]:
+        model, loss = build(batches)
+        model.compile()  # in place: the arm's loss calls the compiled forward
+        return model, loss
+
+    return build_compiled
+
+
 def mnrl(batches: Batches) -> tuple[nn.Module, Loss]:
     """sentence-transformers' loss, each view tokenised in the step as its trainer's collator does."""
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
@@ -167,7 +180,7 @@ class Arm(NamedTuple):
     """An arm's title in the table, and what builds its model and loss."""
 
     title: str
-    build: Callable[[Batches], tuple[nn.Module, Loss]]
+    build: Builder
 
 
 ARMS = {
@@ -176,6 +189,8 @@ ARMS = {
     "cmlm": Arm("CMLM-CSE, ours", cmlm),
     "cmlm-first": Arm("CMLM-CSE, ours, one masked view", lambda batches: cmlm(batches, "first")),
     "cmlm-spare": Arm("CMLM-CSE, ours, gradient checkpointing", lambda batches: cmlm(batches, checkpointing=True)),
+    "simcse-compiled": Arm("SimCSE, ours, compiled", compiled(simcse)),
+    "cmlm-compiled": Arm("CMLM-CSE, ours, compiled", compiled(cmlm)),
     "infocse": Arm("InfoCSE-style, padded", infocse),
     "st": Arm("sentence-transformers MNRL", mnrl),
 }
@@ -200,7 +215,8 @@ def training_step(model: nn.Module, loss: Loss, bf16: bool = False) -> Callable[
 
 def main() -> None:
     """Time every arm, interleaved."""
-    options = parser(__doc__ or "", batch=32, repetitions=5, warmup=3, arms=",".join(ARMS), bf16=False)
+    usual = ",".join(key for key in ARMS if not key.endswith("-compiled"))
+    options = parser(__doc__ or "", batch=32, repetitions=5, warmup=3, arms=usual, bf16=False)
     args = options.parse_args()
     chosen = [ARMS[key] for key in choose(options, args.arms, list(ARMS))]
     torch.manual_seed(0)
