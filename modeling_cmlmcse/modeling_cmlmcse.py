@@ -368,8 +368,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         """What the conditional MLM gains from the sentence vectors of a batch, in nats a masked word: its loss with
         another sentence's vector less its loss with the sentence's own, without dropout.
 
-        Near 0 it does not read them. Then it teaches the encoder nothing, whatever its weight; vectors that are all but
-        the same, as [CLS] in a model that was never trained to put anything there, are one reason.
+        While it is near 0 the objective does not read them, and teaches the encoder next to nothing; vectors that are
+        all but the same, as [CLS] in a model that was never trained to put anything there, are one reason.
         """
         objective, mode = self.objectives["cmlm"], self.training
         self.eval()

@@ -101,7 +101,7 @@ def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
         str(yaml.safe_load(recipe.read_text())["model_name_or_path"]), cmlm_weight=0.1, pooling="avg"
     ).state_dict()
     moved = {
-        name.split(".")[0] + "." + name.split(".")[1]
+        ".".join(name.split(".")[:2])
         for name, weight in CMLMCSEForSentenceEmbedding.from_pretrained(checkpoint).state_dict().items()
         if not torch.equal(weight, start[name])
     }
