@@ -38,10 +38,10 @@ from modeling_cmlmcse.training.tokenizer import train_tokenizer
 FAMILIES = ("bert", "roberta")
 
 
-def pretraining(folder: str, weight: float = 1.0) -> AuxiliaryPretraining:
+def pretraining(folder: str, weight: float = 1.0, pooling: str = "cls_before_pooler") -> AuxiliaryPretraining:
     """The model of stage 1 on a tiny backbone: 3 of 6 layers below, 2 fusion layers, which start as the last."""
     pretrained, _ = load_backbone(folder)
-    model = AuxiliaryPretraining(pretrained.config, 3, 2, weight)
+    model = AuxiliaryPretraining(pretrained.config, 3, 2, weight, pooling)
     model.load_backbone_weights(pretrained, "last" if weight > 0 else "random")
     return model.eval()
 
@@ -54,7 +54,7 @@ def make_batch(kind: str, sentences: list[str], probability: float = 0.4, seed: 
     return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
 
 
-def reference_losses(folder: str, masked: dict) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
+def reference_losses(folder: str, masked: dict, pooling: str) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
     """Both losses with transformers' own padded layers, full logits and its tied head; and that model."""
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     model.set_attn_implementation("eager")
@@ -62,7 +62,9 @@ def reference_losses(folder: str, masked: dict) -> tuple[torch.Tensor, torch.Ten
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     states = model.base_model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
-    fused = torch.cat([states[6][:, :1], states[3][:, 1:]], dim=1)  # [CLS_L ; H_k[1:]]
+    mean = ((states[1] + states[6]) / 2 * mask[..., None]).sum(dim=1, keepdim=True) / mask.sum(dim=1)[:, None, None]
+    vectors = mean if pooling == "avg_first_last" else states[6][:, :1]
+    fused = torch.cat([vectors, states[3][:, 1:]], dim=1)  # [h ; H_k[1:]]
     allowed = (1.0 - mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
     for block in copy.deepcopy(model.base_model.encoder.layer[4:]):
         fused = block(fused, attention_mask=allowed)
@@ -76,13 +78,14 @@ def reference_losses(folder: str, masked: dict) -> tuple[torch.Tensor, torch.Ten
     return losses[0], losses[1], model
 
 
+@pytest.mark.parametrize("pooling", ("cls_before_pooler", "avg_first_last"))
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_losses_and_gradients_equal_an_independent_computation(kind, backbone_folders, sentences):
+def test_losses_and_gradients_equal_an_independent_computation(kind, pooling, backbone_folders, sentences):
     """L = L_mlm + λ L_aux, and the gradient of every backbone weight, on padded reference layers at 1e-5."""
-    model = pretraining(backbone_folders[kind], weight=0.7)
+    model = pretraining(backbone_folders[kind], weight=0.7, pooling=pooling)
     masked = make_batch(kind, sentences)["masked"]
     output = model(masked)
-    mlm, auxiliary, reference = reference_losses(backbone_folders[kind], masked)
+    mlm, auxiliary, reference = reference_losses(backbone_folders[kind], masked, pooling)
     assert output.logs["mlm_loss"].item() == pytest.approx(mlm.item(), abs=1e-5)
     assert output.logs["auxiliary_loss"].item() == pytest.approx(auxiliary.item(), abs=1e-5)
     assert output.loss.item() == pytest.approx((mlm + 0.7 * auxiliary).item(), abs=1e-5)

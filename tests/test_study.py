@@ -29,6 +29,7 @@ from modeling_cmlmcse.study import work
 from modeling_cmlmcse.study.__main__ import main
 from modeling_cmlmcse.study.plan import Study, check_fields, load_study
 from modeling_cmlmcse.study.statistics import Estimate, compare, lookup
+from modeling_cmlmcse.study.sweeps import labels, sweeps
 from modeling_cmlmcse.study.work import Crew, claim, is_done
 
 STAND_IN = '''
@@ -135,6 +136,41 @@ def test_command(tmp_path: Path, stand_in: Path, capsys: pytest.CaptureFixture[s
     main([str(path), "--report"])
     assert (folder / "plot.svg").read_bytes() == picture
     assert logs(load_study(path))["hot-3"].count("fresh") == 1
+
+
+SWEPT = {
+    "plain": {"temp": 0.1, "cmlm_weight": 0},
+    "weak": {"temp": 0.1, "cmlm_weight": 0.005},
+    "strong": {"temp": 0.1, "cmlm_weight": 5},
+    "hot": {"temp": 0.5, "cmlm_weight": 5},
+    "other": {"temp": 0.1, "cmlm_weight": 0.5, "pooling": "avg"},
+}
+
+
+def test_sweeps(tmp_path: Path) -> None:
+    """Three arms that name the same fields and differ in one number are a line, common fields counted; two are none."""
+    study = load_study(write(tmp_path, arms=SWEPT))
+    assert sweeps(study) == {"cmlm_weight": [{0.0: "plain", 0.005: "weak", 5.0: "strong"}]}
+    assert list(sweeps(study)["cmlm_weight"][0]) == [0.0, 0.005, 5.0]
+    swept = {f"{arm}-{temp}": {**own, "temp": temp} for arm, own in SWEPT.items() for temp in (0.05, 0.5)}
+    study = load_study(write(tmp_path, arms=swept, baseline="plain-0.05", published=None))
+    assert labels(study, "cmlm_weight", sweeps(study)["cmlm_weight"]) == ["temp 0.05", "temp 0.5"]
+    common = load_study(
+        write(tmp_path, arms={"plain": None, "b": {"max_steps": 7}, "c": {"max_steps": 6}}, published=None)
+    )
+    assert sweeps(common) == {"max_steps": [{5.0: "plain", 6.0: "c", 7.0: "b"}]}
+    assert sweeps(load_study(write(tmp_path))) == {}
+
+
+def test_sweeps_are_drawn(tmp_path: Path, stand_in: Path) -> None:
+    """A point for each value that was measured, on a scale whose ticks they are; nothing where two are."""
+    path = write(tmp_path, arms={f"temp-{temp}": {"temp": temp} for temp in (0.01, 0.05, 0.5)}, baseline="temp-0.01",
+                 published=None)  # fmt: skip
+    picture = tmp_path / "small" / "sweeps.svg"
+    main([str(path), "--only", "temp-0.01", "--only", "temp-0.05"])
+    assert not picture.exists()
+    main([str(path)])
+    assert [f">{tick}</text>" in picture.read_text() for tick in ("0.01", "0.05", "0.5", "0.1")] == [True] * 3 + [False]
 
 
 def test_only_and_index(tmp_path: Path, stand_in: Path, capsys: pytest.CaptureFixture[str]) -> None:

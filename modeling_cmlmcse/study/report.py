@@ -14,6 +14,7 @@ from ..files import written_whole
 from .plan import Study
 from .plot import plot_curves, plot_study
 from .statistics import Comparison, Estimate, Row, compare, curves, table
+from .sweeps import plot_sweeps
 
 
 def write_report(study: Study) -> str:
@@ -26,6 +27,7 @@ def write_report(study: Study) -> str:
         _replace(study.folder / "runs.csv", _csv(rows))
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), study.folder / "runs.parquet")
         plot_study(study, rows, compared)
+        plot_sweeps(study, compared)
     if measured := curves(study):
         _replace(study.folder / "curves.csv", _csv(measured))
         plot_curves(study, measured)

@@ -145,7 +145,7 @@ def build_model(
         if dropout is not None:
             in_range("backbone_dropout", dropout, float, 0.0, 1.0)
         depths = sizes.lexical_layers, sizes.fusion_layers
-        model = AuxiliaryPretraining(config, *depths, data.auxiliary_weight, dropout)
+        model = AuxiliaryPretraining(config, *depths, data.auxiliary_weight, model_args.pooling, dropout)
         if pretrained is not None:
             model.load_backbone_weights(pretrained, sizes.fusion_init)
         if network is not None:

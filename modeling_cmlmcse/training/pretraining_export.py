@@ -93,6 +93,7 @@ def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
         "sequences": f"{fields['sequences']}, at most {fields['max_seq_length']} tokens",
         "masked": f"{fields['mlm_probability']:.0%} of the {'words' if fields['whole_word_mask'] else 'tokens'}",
         "weight of the auxiliary network's loss": fields["auxiliary_weight"],
+        "sentence vector that it reads": fields["pooling"] if fields["auxiliary_weight"] > 0 else "none",
         "steps": record["steps"],
         "tokens seen": record["tokens"],
         "development MLM loss": loss,

@@ -23,6 +23,7 @@ from ..backbone import (
 from ..distributed import mean_count
 from ..linear import use_faster_linear
 from ..packing import Packing, Selection
+from ..pooling import POOLINGS
 
 
 @dataclass
@@ -36,15 +37,17 @@ class PretrainingOutput(ModelOutput):
 class AuxiliaryPretraining(PreTrainedModel):
     """Pre-training of the auxiliary network (InfoCSE §3.1; Condenser): L = L_mlm + λ L_aux on one masked input.
 
-    The backbone, of L blocks, is transformers' own masked-language model. The fusion blocks read `[CLS_L ; H_k[1:]]`,
-    the last layer's [CLS] and the k-th layer's other tokens, nothing detached, and the same head, tied to the
-    embeddings as ever, predicts the masked words from them. λ = 0 is plain masked-language modelling, without fusion.
+    The backbone, of L blocks, is transformers' own masked-language model. The fusion blocks read `[h ; H_k[1:]]`, the
+    vector of the masked sentence, the last layer's [CLS] in the papers, and the k-th layer's other tokens, nothing
+    detached, and the same head, tied to the embeddings as ever, predicts the masked words from them. λ = 0 is plain
+    masked-language modelling, without fusion.
 
     Args:
         config: the backbone's configuration; its weights start fresh.
         lexical_layers: k, from 1 to L − 1.
         fusion_layers: how many fusion blocks.
         auxiliary_weight: λ (InfoCSE §4.2: 1).
+        pooling: what h is, a name in `POOLINGS`; that of the second stage, so that the network reads the same there.
         dropout: the probability of every dropout in this training (default: the configuration's, which stays as it is
             for what comes after).
 
@@ -61,6 +64,7 @@ class AuxiliaryPretraining(PreTrainedModel):
         lexical_layers: int,
         fusion_layers: int,
         auxiliary_weight: float = 1.0,
+        pooling: str = "cls_before_pooler",
         dropout: float | None = None,
     ) -> None:
         super().__init__(config)
@@ -71,6 +75,7 @@ class AuxiliaryPretraining(PreTrainedModel):
                 f"{lexical_layers}; set it, or auxiliary_weight 0 for plain masked-language modelling"
             )
         self.lexical_layers, self.auxiliary_weight = lexical_layers, auxiliary_weight
+        self.pooling = POOLINGS[pooling]
         self.masked_lm: Structure = AutoModelForMaskedLM.from_config(config)
         trained = config if dropout is None else with_dropout(config, dropout)
         setattr(self.masked_lm, self.masked_lm.base_model_prefix, build_encoder(trained))
@@ -138,11 +143,12 @@ class AuxiliaryPretraining(PreTrainedModel):
         embedded = embed_tokens(self.backbone, tokens, packing, None)  # (S, H)
         if self.fusion is None:
             return run_blocks(self.backbone, embedded, packing, Selection(positions, chosen))[-1], None
-        selection, places = with_first_tokens(packing, positions, chosen)
+        few = self.pooling.first_token  # then the last block need not compute the other tokens
+        selection, places = with_first_tokens(packing, positions, chosen) if few else (None, positions)
         states = run_blocks(self.backbone, embedded, packing, selection)
-        first = states[-1].index_select(0, selection.packing.starts)  # (B, H), the last layer's [CLS]
+        sentences = self.pooling.pool(states, packing if selection is None else selection.packing)  # (B, H)
         lexical = states[self.lexical_layers - 1]  # (S, H)
-        conditioned = lexical.index_copy(0, packing.starts, first.to(lexical.dtype))
+        conditioned = lexical.index_copy(0, packing.starts, sentences.to(lexical.dtype))
         fused = run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1]  # (M, H)
         return states[-1].index_select(0, places), fused
 
