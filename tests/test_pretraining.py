@@ -54,7 +54,9 @@ def make_batch(kind: str, sentences: list[str], probability: float = 0.4, seed: 
     return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
 
 
-def reference_losses(folder: str, masked: dict, pooling: str) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
+def reference_losses(
+    folder: str, masked: dict, pooling: str = "cls_before_pooler"
+) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
     """Both losses with transformers' own padded layers, full logits and its tied head; and that model."""
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     model.set_attn_implementation("eager")
