@@ -16,10 +16,11 @@ COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def save(figure: Any, folder: Path, name: str) -> None:
-    """Save a figure as PNG and SVG."""
-    figure.tight_layout()
-    for kind in ("png", "svg"):
-        figure.savefig(folder / f"{name}.{kind}", dpi=150)
+    """Save a figure as PNG and SVG; the same figure gives the same files."""
+    figure.set_layout_engine("constrained")
+    with plt.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
+            figure.savefig(folder / f"{name}.{kind}", dpi=150, metadata=metadata)
     plt.close(figure)
 
 

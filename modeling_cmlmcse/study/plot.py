@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from ..figures import BLUE, COLOURS, GREY, ORANGE, plain, plt
+from ..figures import BLUE, COLOURS, GREY, ORANGE, plain, plt, save
 from .plan import Study
 from .statistics import CURVES, Comparison, Estimate, Row
 
@@ -20,21 +20,16 @@ def plot_study(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, 
     if not metrics:
         return
     height = 1.6 + 0.42 * len(study.arms)
-    with plt.rc_context({"svg.hashsalt": study.name, "svg.fonttype": "none"}):  # the same figures give the same file
-        figure, panels = plt.subplots(
-            len(metrics), 2, figsize=(11, height * len(metrics)), squeeze=False, sharey="row", layout="constrained"
-        )
-        for (left, right), metric in zip(panels, metrics, strict=True):
-            plot_scores(left, study, metric, rows, compared[metric])
-            plot_differences(right, study, metric, rows, compared[metric])
-        shown: dict[str, Any] = {}
-        for left in panels[:, 0]:
-            handles, labels = left.get_legend_handles_labels()
-            shown.update(zip(labels, handles, strict=True))
-        figure.legend(
-            shown.values(), shown.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=len(shown)
-        )
-        save(figure, study, "plot")
+    figure, panels = plt.subplots(len(metrics), 2, figsize=(11, height * len(metrics)), squeeze=False, sharey="row")
+    for (left, right), metric in zip(panels, metrics, strict=True):
+        plot_scores(left, study, metric, rows, compared[metric])
+        plot_differences(right, study, metric, rows, compared[metric])
+    shown: dict[str, Any] = {}
+    for left in panels[:, 0]:
+        handles, labels = left.get_legend_handles_labels()
+        shown.update(zip(labels, handles, strict=True))
+    figure.legend(shown.values(), shown.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=len(shown))
+    save(figure, study.folder, "plot")
 
 
 def plot_curves(study: Study, rows: Sequence[Row]) -> None:
@@ -42,30 +37,22 @@ def plot_curves(study: Study, rows: Sequence[Row]) -> None:
     mean over its seeds at each step that all of them reached."""
     shown = [name for name in CURVES if any(row[name] is not None for row in rows)]
     measured = list(dict.fromkeys(row["arm"] for row in rows))
-    with plt.rc_context({"svg.hashsalt": study.name, "svg.fonttype": "none"}):
-        figure, panels = plt.subplots(1, len(shown), figsize=(5.5 * len(shown), 4), squeeze=False, layout="constrained")
-        for axes, name in zip(panels[0], shown, strict=True):
-            for number, arm in enumerate(measured):
-                points: dict[int, list[float]] = {}
-                own = [row for row in rows if row["arm"] == arm and row[name] is not None]
-                for row in own:
-                    points.setdefault(row["step"], []).append(row[name])
-                seeds = len({row["seed"] for row in own})
-                means = {step: sum(found) / seeds for step, found in sorted(points.items()) if len(found) == seeds}
-                style = LINES[number // len(COLOURS) % len(LINES)]
-                colour = COLOURS[number % len(COLOURS)]
-                axes.plot(list(means), list(means.values()), style, color=colour, label=arm, linewidth=1.4)
-            plain(axes, "optimizer step", CURVES[name], f"{study.name}: {CURVES[name].split(',')[0]}")
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=4)
-        save(figure, study, "curves")
-
-
-def save(figure: Any, study: Study, name: str) -> None:
-    """Save a picture as PNG and SVG, the same file for the same figures."""
-    for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-        figure.savefig(study.folder / f"{name}.{kind}", dpi=150, metadata=metadata)
-    plt.close(figure)
+    figure, panels = plt.subplots(1, len(shown), figsize=(5.5 * len(shown), 4), squeeze=False)
+    for axes, name in zip(panels[0], shown, strict=True):
+        for number, arm in enumerate(measured):
+            points: dict[int, list[float]] = {}
+            own = [row for row in rows if row["arm"] == arm and row[name] is not None]
+            for row in own:
+                points.setdefault(row["step"], []).append(row[name])
+            seeds = len({row["seed"] for row in own})
+            means = {step: sum(found) / seeds for step, found in sorted(points.items()) if len(found) == seeds}
+            style = LINES[number // len(COLOURS) % len(LINES)]
+            colour = COLOURS[number % len(COLOURS)]
+            axes.plot(list(means), list(means.values()), style, color=colour, label=arm, linewidth=1.4)
+        plain(axes, "optimizer step", CURVES[name], f"{study.name}: {CURVES[name].split(',')[0]}")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=4)
+    save(figure, study.folder, "curves")
 
 
 def seeds_of(study: Study, metric: str, rows: Sequence[Row]) -> dict[int, dict[str, float]]:

@@ -6,9 +6,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from ..figures import COLOURS, GREY, plain, plt
+from ..figures import COLOURS, GREY, plain, plt, save
 from .plan import Study
-from .plot import save
 from .statistics import Comparison
 
 Line = dict[float, str]  # value of the swept field, ascending → arm
@@ -54,20 +53,19 @@ def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> Non
     shown = [(name, own) for name, lines in sweeps(study).items() if (own := with_scores(lines, measured))]
     if not shown:
         return
-    with plt.rc_context({"svg.hashsalt": study.name, "svg.fonttype": "none"}):
-        size = (5.5 * len(shown), 4 * len(metrics))
-        figure, panels = plt.subplots(len(metrics), len(shown), figsize=size, squeeze=False, layout="constrained")
-        for metric, row in zip(metrics, panels, strict=True):
-            published = study.published.values.get(metric, {}) if study.published else {}
-            for (name, lines), axes in zip(shown, row, strict=True):
-                for place, (line, label) in enumerate(zip(lines, labels(study, name, lines), strict=True)):
-                    draw_line(axes, line, compared[metric], COLOURS[place % len(COLOURS)], label)
-                    draw_published(axes, line, published)
-                scale(axes, [value for line in lines for value in line])
-                plain(axes, name, metric, f"{study.name}: {name}")
-                if axes.get_legend_handles_labels()[1]:
-                    axes.legend(frameon=False, fontsize=8)
-        save(figure, study, "sweeps")
+    size = (5.5 * len(shown), 4 * len(metrics))
+    figure, panels = plt.subplots(len(metrics), len(shown), figsize=size, squeeze=False)
+    for metric, row in zip(metrics, panels, strict=True):
+        published = study.published.values.get(metric, {}) if study.published else {}
+        for (name, lines), axes in zip(shown, row, strict=True):
+            for place, (line, label) in enumerate(zip(lines, labels(study, name, lines), strict=True)):
+                draw_line(axes, line, compared[metric], COLOURS[place % len(COLOURS)], label)
+                draw_published(axes, line, published)
+            scale(axes, [value for line in lines for value in line])
+            plain(axes, name, metric, f"{study.name}: {name}")
+            if axes.get_legend_handles_labels()[1]:
+                axes.legend(frameon=False, fontsize=8)
+    save(figure, study.folder, "sweeps")
 
 
 def with_scores(lines: list[Line], measured: set[str]) -> list[Line]:
