@@ -150,11 +150,13 @@ class CMLMCSEConfig(PretrainedConfig):
         return config
 
     def _check_layers(self, depth: int) -> None:
-        """Check the depths of extractor and fusion against the backbone's."""
+        """Check the depths of extractor and fusion, and where they are built (λ > 0) against the backbone's."""
         for name in ("lexical_layers", "fusion_layers"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, found {value!r}; mend the recipe")
+        if self.cmlm_weight == 0:
+            return
         if self.lexical_layers > depth:
             raise ValueError(
                 f"lexical_layers must be at most {depth}, the backbone's depth, found {self.lexical_layers}; "

@@ -41,6 +41,14 @@ def test_wrong_fields(fields, message):
         CMLMCSEConfig(**fields)
 
 
+def test_depths_of_no_auxiliary_network_are_not_checked():
+    """SimCSE from a recipe of CMLM-CSE, on a backbone that is not deep enough for its auxiliary network."""
+    shallow = {"backbone_config": BertConfig(num_hidden_layers=4), "lexical_layers": 8, "fusion_layers": 3}
+    assert CMLMCSEConfig(cmlm_weight=0, **shallow).lexical_layers == 8
+    with pytest.raises(ValueError, match="lexical_layers must be at most 4"):
+        CMLMCSEConfig(**shallow)
+
+
 @pytest.mark.parametrize("backbone", (BertConfig(hidden_size=24, num_attention_heads=2), RobertaConfig(pad_token_id=1)))
 def test_round_trip(backbone, tmp_path):
     """Saved and loaded, the configuration and its nested backbone are the same, and give their width."""
