@@ -11,7 +11,7 @@ from .plan import Study
 from .statistics import CURVES, Comparison, Estimate, Row
 
 MARKERS = "osD^v<>PX*"
-LINES = ("-", "--", ":")
+LINES = ("-", "--", ":", "-.")
 
 
 def plot_study(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Comparison]]) -> None:
