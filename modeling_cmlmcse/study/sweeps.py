@@ -94,8 +94,10 @@ def draw_published(axes: Axes, line: Line, published: dict[str, float]) -> None:
     """A paper's figures for these arms."""
     points = [(value, published[arm]) for value, arm in line.items() if arm in published]
     if points:
+        label = "published, not measured here"
+        shown = label in axes.get_legend_handles_labels()[1]
         style: dict[str, Any] = {"markerfacecolor": "none", "color": GREY, "linewidth": 0.8}
-        axes.plot(*zip(*points, strict=True), "D:", label="published, not measured here", **style)
+        axes.plot(*zip(*points, strict=True), "D:", label=None if shown else label, **style)
 
 
 def scale(axes: Axes, values: Sequence[float]) -> None:
