@@ -52,5 +52,5 @@ def plot_cosine_by_gold(
     for part in ("cmedians", "cmins", "cmaxes", "cbars"):
         parts[part].set(color=BLUE, linewidth=1)
     axes.set_xticks(filled, [f"{edges[b]:.2g}–{edges[b + 1]:.2g}\nn = {(band == b).sum()}" for b in filled])
-    plain(axes, "human score", "cosine similarity", f"Cosine similarity by human score ({what})")
+    plain(axes, "human score", "cosine similarity", f"Cosine similarity by human score\n{what}")
     save(figure, folder, name)

@@ -84,11 +84,15 @@ class Study:
                 arm,
                 seed,
                 self.recipe,
-                {**self.common, **self.arms[arm], "seed": str(seed)},
+                {**self.fields(arm), "seed": str(seed)},
                 self.folder / "runs" / arm / f"seed-{seed}",
             )
             for index, (arm, seed) in enumerate(pairs)
         ]
+
+    def fields(self, arm: str) -> dict[str, str]:
+        """An arm's fields, above those of every run."""
+        return {**self.common, **self.arms[arm]}
 
     def with_fields(self, fields: dict[str, str]) -> "Study":
         """The study with more common fields, above its own.

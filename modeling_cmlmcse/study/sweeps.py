@@ -16,7 +16,7 @@ FEWEST = 3  # values that make a sweep
 
 def sweeps(study: Study) -> dict[str, list[Line]]:
     """Field → its lines, each of at least three arms that name the same fields and differ in this number alone."""
-    fields = {arm: {**study.common, **own} for arm, own in study.arms.items()}
+    fields = {arm: study.fields(arm) for arm in study.arms}
     found: dict[str, list[Line]] = {}
     for name in varied(study):
         lines: dict[frozenset[tuple[str, str]], Line] = {}
@@ -31,7 +31,7 @@ def sweeps(study: Study) -> dict[str, list[Line]]:
 
 def varied(study: Study) -> list[str]:
     """The fields in which arms differ, as the file first names them."""
-    fields = [{**study.common, **own} for own in study.arms.values()]
+    fields = [study.fields(arm) for arm in study.arms]
     names = dict.fromkeys(name for own in fields for name in own)
     return [name for name in names if len({own.get(name) for own in fields}) > 1]
 
@@ -76,7 +76,7 @@ def with_scores(lines: list[Line], measured: set[str]) -> list[Line]:
 
 def labels(study: Study, name: str, lines: list[Line]) -> list[str]:
     """What tells the lines of a field's panel apart: the other fields in which they differ."""
-    own = [{**study.common, **study.arms[next(iter(line.values()))]} for line in lines]
+    own = [study.fields(next(iter(line.values()))) for line in lines]
     others = [other for other in varied(study) if other != name and len({each.get(other) for each in own}) > 1]
     return [", ".join(f"{other} {each[other]}" for other in others if other in each) for each in own]
 
