@@ -12,9 +12,10 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, Pre
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
+from .attention import PACKED_ATTENTION
 from .dropout import use_cheap_dropout
 from .families import Structure, family_of, gathered, unsupported
-from .packing import PACKED_ATTENTION, Packing, Selection
+from .packing import Packing, Selection
 
 
 def build_encoder(config: PretrainedConfig, num_hidden_layers: int | None = None) -> PreTrainedModel:

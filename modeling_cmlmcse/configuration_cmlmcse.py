@@ -5,6 +5,7 @@ from typing import Any
 from transformers import AutoConfig, PretrainedConfig
 
 # Unused ones are for transformers 4: of a local folder it copies only what this file and modeling_cmlmcse.py name.
+from .attention import PACKED_ATTENTION  # noqa: F401
 from .distributed import rank  # noqa: F401
 from .dropout import Dropout  # noqa: F401
 from .losses import CONTRASTIVE_LOSSES

@@ -21,12 +21,22 @@ def drop(input: Tensor, p: float) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return nn.functional.dropout(input, p)
+    return _Drop.apply(input, *drawn(input.shape, p))
+
+
+def drawn(shape: torch.Size, p: float) -> tuple[Tensor, float]:
+    """Which elements of a tensor are kept, a byte for each, and the factor that makes up for the others."""
     dropped = min(max(round(p * LEVELS), 0), LEVELS)
-    count = input.numel()
+    count = shape.numel()
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    bits = words.view(torch.int16)[:count].view(input.shape)
+    bits = words.view(torch.int16)[:count].view(shape)
     kept = (bits >= dropped - LEVELS // 2) if dropped < LEVELS else torch.zeros_like(bits, dtype=torch.bool)
-    return _Drop.apply(input, kept, LEVELS / max(LEVELS - dropped, 1))
+    return kept, LEVELS / max(LEVELS - dropped, 1)
+
+
+def noise(kept: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    """What dropout multiplies by: `factor` where an element is kept, else 0."""
+    return kept.to(dtype).mul_(factor)
 
 
 class _Drop(torch.autograd.Function):
@@ -36,12 +46,12 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, input: Tensor, kept: Tensor, factor: float) -> Tensor:
         ctx.save_for_backward(kept)
         ctx.factor = factor
-        return input * kept.to(input.dtype).mul_(factor)
+        return input * noise(kept, factor, input.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         (kept,) = ctx.saved_tensors
-        return gradient * kept.to(gradient.dtype).mul_(ctx.factor), None, None
+        return gradient * noise(kept, ctx.factor, gradient.dtype), None, None
 
 
 class Dropout(nn.Dropout):

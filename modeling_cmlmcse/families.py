@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, __version__
 
+from .attention import packed_attention
 from .linear import linear, linear_after_gelu
-from .packing import Packing, Selection, packed_attention
+from .packing import Packing, Selection
 
 TRANSFORMERS_5 = int(__version__.split(".")[0]) >= 5
 

@@ -16,10 +16,11 @@ from transformers import AutoModelForMaskedLM, ElectraForPreTraining, T5Config
 from transformers.utils import logging
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse import packing as packing_module
+from modeling_cmlmcse import attention as attention_module
+from modeling_cmlmcse.attention import packed_attention
 from modeling_cmlmcse.backbone import MaskedLMHead, blocks, build_blocks, build_encoder, family_of
 from modeling_cmlmcse.export import export
-from modeling_cmlmcse.packing import Packing, Selection, packed_attention
+from modeling_cmlmcse.packing import Packing, Selection
 
 NEW_KINDS = ("electra", "distilbert", "mpnet", "modernbert")
 FRESH = """
@@ -148,9 +149,9 @@ def test_backbone_dropout(kind, backbone_folders, sentences, monkeypatch):
     """`backbone_dropout` is the probability of every dropout; at 0 two passes in training mode are the same, above
     they are not; attention has it too."""
     probabilities = []
-    attention = packing_module.attention_with_dropout
+    attention = attention_module.attention_with_dropout
     monkeypatch.setattr(
-        packing_module, "attention_with_dropout", lambda *args: probabilities.append(args[4]) or attention(*args)
+        attention_module, "attention_with_dropout", lambda *args: probabilities.append(args[5]) or attention(*args)
     )
     views = make_batch(kind, sentences)["views"]
     for probability, same in ((0.0, True), (0.3, False)):
@@ -226,8 +227,8 @@ def test_modernbert_windows(backbone_folders, sentences, monkeypatch):
         calls.append(longest)
         return query
 
-    monkeypatch.setattr(packing_module, "has_varlen_kernel", lambda query, scaling: True)
-    monkeypatch.setattr(packing_module, "varlen_attn", kernel)
+    monkeypatch.setattr(attention_module, "has_varlen_kernel", lambda query, scaling: True)
+    monkeypatch.setattr(attention_module, "varlen_attn", kernel)
     model = load(backbone_folders["modernbert"], cmlm_weight=0.0, pooling="avg").eval()
     model.encode(sentences, tiny_tokenizer("modernbert"))
     assert len(calls) == 2  # of 6 blocks, 0 and 3 are global

@@ -5,9 +5,10 @@ import torch
 from conftest import tiny_backbone
 from torch import nn
 
+from modeling_cmlmcse.attention import attention_with_dropout
 from modeling_cmlmcse.backbone import build_encoder
 from modeling_cmlmcse.dropout import Dropout, drop
-from modeling_cmlmcse.packing import attention_with_dropout
+from modeling_cmlmcse.packing import Packing
 
 
 @pytest.mark.parametrize("p", [0.05, 0.1, 0.5, 0.9])
@@ -60,16 +61,69 @@ def test_a_byte_is_kept_for_an_element():
     assert [(tensor.dtype, tensor.shape) for tensor in kept] == [(torch.bool, (50, 20))]
 
 
-def test_attention_matches_pytorch_in_expectation():
-    """The mean over many draws is PyTorch's attention without dropout; masked keys get nothing."""
+def attention_case():
+    """Three sentences of 4, 1 and 3 tokens and where they stand on a grid; of the second and third only one query."""
     torch.manual_seed(0)
-    query, key, value = torch.randn(3, 1, 2, 5, 8).unbind(0)
-    mask = torch.tensor([True, True, False, True, True])[None, None, None]
-    expected = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    draws = torch.stack([attention_with_dropout(query, key, value, mask, 0.1, None) for _ in range(4000)])
-    assert (draws.mean(0) - expected).abs().max() < 0.03
-    exact = attention_with_dropout(query, key, value, mask, 1e-7, None)
-    assert (exact - expected).abs().max() < 1e-6
+    packing = Packing.from_lengths(torch.tensor([4, 1, 3]), 8, 4)
+    index = torch.tensor([0, 1, 2, 3, 4, 6])
+    of_queries = Packing.from_lengths(torch.tensor([4, 1, 1]), 6, 4)
+    key, value = torch.randn(2, 8, 2, 5, dtype=torch.double).unbind(0)
+    return torch.randn(6, 2, 5, dtype=torch.double), key, value, index, (of_queries, packing)
+
+
+def test_attention_matches_pytorch_in_expectation():
+    """The mean over many draws is PyTorch's attention without dropout; other sentences' keys get nothing."""
+    query, key, value, index, grids = attention_case()
+    mask = grids[1].mask[:, None, None]
+    rows = grids[1].rows
+    own = rows[index][:, None] == rows  # (M, S)
+    states = (states.transpose(0, 1) for states in (query, key, value))
+    expected = nn.functional.scaled_dot_product_attention(*states, attn_mask=own).transpose(0, 1)
+    draws = [attention_with_dropout(query, key, value, mask, grids, 0.1, None) for _ in range(4000)]
+    assert (torch.stack(draws).mean(0) - expected).abs().max() < 0.04
+    exact = attention_with_dropout(query, key, value, mask, grids, 1e-7, None)
+    assert (exact - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("kind", ("boolean", "bias", "none"))
+def test_gradients_of_attention(kind):
+    """By finite differences, with the same elements dropped each time: queries, keys, values and a bias."""
+    query, key, value, _, grids = attention_case()
+    mask = grids[1].mask[:, None, None]
+    if kind == "none":
+        grids = (Packing.from_lengths(torch.tensor([3, 3]), 6, 3), Packing.from_lengths(torch.tensor([4, 4]), 8, 4))
+    bias = torch.randn(1, 2, 4, 4, dtype=torch.double)
+    inputs = [query, key, value, bias][: 4 if kind == "bias" else 3]
+
+    def attention(query, key, value, bias=None):
+        torch.manual_seed(1)
+        added = {"boolean": mask, "none": None}.get(kind)
+        if bias is not None:
+            added = bias.masked_fill(~mask, float("-inf"))
+        return attention_with_dropout(query, key, value, added, grids, 0.3, None)
+
+    torch.autograd.gradcheck(attention, [states.requires_grad_() for states in inputs])
+
+
+def test_attention_keeps_the_tokens_and_a_byte_for_a_weight():
+    """And neither the padded grids nor the weights."""
+    query, key, value, _, grids = attention_case()
+    mask, kept = grids[1].mask[:, None, None], []
+    inputs = [states.requires_grad_() for states in (query, key, value)]
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        attention_with_dropout(*inputs, mask, grids, 0.1, None)
+    sizes = [(tuple(tensor.shape), tensor.dtype) for tensor in kept]
+    tokens = [((count, 2, 5), torch.double) for count in (6, 8, 8)]
+    assert sizes == [*tokens, ((3, 1, 1, 4), torch.bool), ((3, 2, 4, 4), torch.bool)]
+
+
+def test_padding_keeps_no_tokens():
+    """What stands on a grid is not kept for the way back, which needs only where it stands."""
+    kept = []
+    packing = Packing.from_lengths(torch.tensor([4, 1, 3]), 8, 4)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        packing.unpack(torch.randn(8, 5, requires_grad=True))
+    assert [tensor.dtype for tensor in kept] == [torch.int64]
 
 
 def test_no_other_dropout_is_left():

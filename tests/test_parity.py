@@ -8,7 +8,7 @@ from conftest import BERT_TOKENS, KINDS, OTHER_KINDS, tiny_tokenizer
 from transformers import AutoModel, PreTrainedModel
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse import packing as packing_module
+from modeling_cmlmcse import attention as attention_module
 from modeling_cmlmcse.packing import Packing
 
 POOLINGS = ("cls_before_pooler", "avg", "avg_top2", "avg_first_last")
@@ -130,8 +130,8 @@ def test_variable_length_kernel(pooling, backbone_folders, sentences, monkeypatc
     tokenizer = tiny_tokenizer("bert")
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling=pooling).eval()
     expected = model.encode(sentences, tokenizer)
-    monkeypatch.setattr(packing_module, "has_varlen_kernel", lambda query, scaling: True)
-    monkeypatch.setattr(packing_module, "varlen_attn", loop)
+    monkeypatch.setattr(attention_module, "has_varlen_kernel", lambda query, scaling: True)
+    monkeypatch.setattr(attention_module, "varlen_attn", loop)
     assert abs(model.encode(sentences, tokenizer) - expected).max() < 1e-6
     assert len(calls) == 6
     assert calls[-1] == (1 if pooling == "cls_before_pooler" else max(calls))

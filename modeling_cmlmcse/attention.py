@@ -1,0 +1,193 @@
+"""Attention of packed tokens within their own rows: on a grid of rows and columns, or in a variable-length kernel.
+
+The function is registered with transformers' `AttentionInterface`, so that its blocks run unforked.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .dropout import drawn, noise
+from .packing import Packing, Selection
+
+try:
+    from transformers import AttentionInterface
+except ImportError as error:
+    raise ImportError(
+        "this model's code needs transformers 4.51 or newer; upgrade, or load the model with sentence-transformers, "
+        "which needs no code"
+    ) from error
+
+try:  # PyTorch 2.10 and newer
+    from torch.nn.attention import varlen
+
+    varlen_attn: Any = varlen.varlen_attn
+except ImportError:
+    varlen_attn = None
+
+PACKED_ATTENTION = f"{__name__}.packed_attention"  # another copy of this code, loaded beside it, has its own
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packing: Packing,
+    selection: Selection | None = None,
+    bias: Tensor | None = None,
+    sliding_window: int | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Bidirectional attention of packed tokens within their own rows: the one place that decides whether to pad.
+
+    A GPU's variable-length kernel needs no padding, but has no dropout; so it serves inference, the frozen extractor
+    and backbones without attention dropout. Everything else is padded here, on any device.
+
+    Args:
+        query: (1, heads, M, D) of the selected tokens (default: of all).
+        key, value: (1, heads, S, D), laid out as `packing` says.
+        attention_mask: ignored; `packing` holds the same information.
+        bias: (1, heads, T, T) added to the scores of query and key column.
+        sliding_window: how many columns away a token is no longer seen.
+
+    Returns:
+        (1, M, heads, D) and None, as transformers' attention functions do.
+    """
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))  # (M or S, heads, D)
+    grids = packing if selection is None else selection.packing, packing
+    if sliding_window is not None and sliding_window >= packing.shape[1]:
+        sliding_window = None
+    if dropout == 0.0 and bias is None and sliding_window is None and has_varlen_kernel(query, scaling):
+        bounds, longest = [grid.bounds for grid in grids], [grid.shape[1] for grid in grids]
+        return varlen_attn(query, key, value, *bounds, *longest).unsqueeze(0), None
+    mask = grid_mask(packing, selection, None if bias is None else bias.to(query.dtype), sliding_window)
+    if dropout and query.device.type == "cpu" and not torch.compiler.is_compiling():
+        context = attention_with_dropout(query, key, value, mask, grids, dropout, scaling)
+    else:
+        query, key, value = on_grids(query, key, value, grids)
+        context = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
+        )
+        context = grids[0].pack(context.transpose(1, 2))
+    return context.unsqueeze(0), None
+
+
+def has_varlen_kernel(query: Tensor, scaling: float | None) -> bool:
+    """Whether PyTorch's variable-length attention takes these queries: half precision, on a GPU of the Ampere
+    generation or newer, heads of at most 256, the usual scale (older releases take no other)."""
+    return (
+        varlen_attn is not None
+        and query.is_cuda
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and query.shape[-1] <= 256
+        and scaling in (None, query.shape[-1] ** -0.5)
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
+
+
+def on_grids(
+    query: Tensor, key: Tensor, value: Tensor, grids: tuple[Packing, Packing]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (M, heads, D), keys and values (S, heads, D) → (B, heads, Q, D) and 2 × (B, heads, T, D); `grids` are
+    the queries' and the keys' own."""
+    of_queries, of_keys = grids
+    return (
+        of_queries.unpack(query).transpose(1, 2),
+        of_keys.unpack(key).transpose(1, 2),
+        of_keys.unpack(value).transpose(1, 2),
+    )
+
+
+def grid_mask(
+    packing: Packing, selection: Selection | None, bias: Tensor | None, sliding_window: int | None
+) -> Tensor | None:
+    """What the queries of the grid see: None for everything, else (B or 1, heads or 1, Q or 1, T), boolean, or with a
+    `bias` what is added to the scores."""
+    mask = None if packing.full else packing.mask[:, None, None, :]  # (B, 1, 1, T)
+    if bias is None and sliding_window is None:
+        return mask
+    keys = torch.arange(packing.shape[1], device=packing.slots.device)  # (T,)
+    queries, columns = packing, keys[None]  # (1, T)
+    if selection is not None:
+        queries = selection.packing
+        columns = queries.unpack(packing.columns.index_select(0, selection.index))  # (B, Q)
+    if sliding_window is not None:
+        near = (columns[:, :, None] - keys).abs() < sliding_window  # (B or 1, Q, T)
+        if not queries.full:  # where no query stands, seeing nothing would be a softmax of nothing: NaN
+            near = near | ~queries.mask[:, :, None]
+        mask = near[:, None] if mask is None else mask & near[:, None]
+    if bias is None:
+        return mask
+    if selection is not None:
+        bias = bias[0][:, columns].transpose(0, 1)  # (B, heads, Q, T)
+    return bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+
+
+def attention_with_dropout(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    grids: tuple[Packing, Packing],
+    dropout: float,
+    scaling: float | None,
+) -> Tensor:
+    """(M, heads, D) queries, (S, heads, D) keys and values → (M, heads, D), with the dropout of dropout.py; for a CPU,
+    whose fused kernels have none."""
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (states.to(torch.get_autocast_dtype("cpu")) for states in (query, key, value))
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return _AttentionWithDropout.apply(query, key, value, mask, grids, dropout, scaling)
+
+
+class _AttentionWithDropout(torch.autograd.Function):
+    """Of queries, keys and values only the packed tokens are kept for the backward pass, and a byte for each attention
+    weight; grids and weights are made again there, as in FlashAttention (Dao et al. 2022, §3.1)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
+        grids: tuple[Packing, Packing], dropout: float, scaling: float,
+    ) -> Tensor:  # fmt: skip
+        queries, keys, values = on_grids(query, key, value, grids)
+        weights = _attention_weights(queries, keys, mask, scaling)  # (B, heads, Q, T)
+        kept, ctx.factor = drawn(weights.shape, dropout)
+        ctx.save_for_backward(query, key, value, mask, kept)
+        ctx.grids, ctx.scaling = grids, scaling
+        context = weights.mul_(noise(kept, ctx.factor, weights.dtype)) @ values  # (B, heads, Q, D)
+        return grids[0].pack(context.transpose(1, 2))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, mask, kept = ctx.saved_tensors
+        of_queries, of_keys = ctx.grids
+        queries, keys, values = on_grids(query, key, value, ctx.grids)
+        to_context = of_queries.unpack(gradient).transpose(1, 2)  # (B, heads, Q, D)
+        weights = _attention_weights(queries, keys, mask, ctx.scaling)
+        scale = noise(kept, ctx.factor, weights.dtype)
+        to_values = (weights * scale).transpose(-1, -2) @ to_context  # (B, heads, T, D)
+        to_weights = (to_context @ values.transpose(-1, -2)).mul_(scale)
+        to_scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
+        to_queries = (to_scores @ keys).mul_(ctx.scaling)
+        to_keys = (to_scores.transpose(-1, -2) @ queries).mul_(ctx.scaling)
+        to_mask = to_scores.sum_to_size(mask.shape) if mask is not None and ctx.needs_input_grad[3] else None
+        packed = (of_queries.pack(to_queries.transpose(1, 2)), of_keys.pack(to_keys.transpose(1, 2)))
+        return *packed, of_keys.pack(to_values.transpose(1, 2)), to_mask, None, None, None
+
+
+def _attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """Softmax of the scaled scores, (B, heads, Q, T)."""
+    scores = (query * scaling) @ key.transpose(-1, -2)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill(~mask, float("-inf"))
+    return (scores if mask is None else scores + mask).softmax(dim=-1)
+
+
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)
