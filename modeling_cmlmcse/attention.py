@@ -178,8 +178,9 @@ class _AttentionWithDropout(torch.autograd.Function):
         to_queries = (to_scores @ keys).mul_(ctx.scaling)
         to_keys = (to_scores.transpose(-1, -2) @ queries).mul_(ctx.scaling)
         to_mask = to_scores.sum_to_size(mask.shape) if mask is not None and ctx.needs_input_grad[3] else None
-        packed = (of_queries.pack(to_queries.transpose(1, 2)), of_keys.pack(to_keys.transpose(1, 2)))
-        return *packed, of_keys.pack(to_values.transpose(1, 2)), to_mask, None, None, None
+        on_grid = ((of_queries, to_queries), (of_keys, to_keys), (of_keys, to_values))
+        to_tokens = (grid.pack(gradient.transpose(1, 2)) for grid, gradient in on_grid)
+        return *to_tokens, to_mask, None, None, None
 
 
 def _attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
