@@ -82,7 +82,7 @@ class ConditionalMLM(AuxiliaryObjective):
     def load_pretrained(self, network: PretrainedAuxiliary, head: PreTrainedModel | None) -> None:
         """Take the fusion layers of a pre-trained auxiliary network and, unless the backbone is its own, the `head` of
         the masked-language model that it was trained with (InfoCSE §3.2)."""
-        network.load_into(self.fusion)
+        network.load_into(self.fusion, self.config.pooling)
         if head is not None:
             self.head.copy_from(head, trained=True)
 

@@ -6,7 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from transformers.modeling_utils import safe_open
-from transformers.utils import cached_file
+from transformers.utils import cached_file, logging
+
+from .pooling import POOLINGS
+
+logger = logging.get_logger(__name__)
 
 AUXILIARY_NETWORK = "auxiliary_network.safetensors"
 DEPTHS = ("lexical_layers", "fusion_layers")
@@ -19,11 +23,13 @@ class PretrainedAuxiliary(NamedTuple):
         source: the folder or Hub name.
         path: the file of their weights.
         depths: `lexical_layers`, whose output they were trained on, and `fusion_layers`, their number.
+        pooling: the sentence vector that they learned to read; None where the file does not say.
     """
 
     source: str
     path: str
     depths: dict[str, int]
+    pooling: str | None
 
     @classmethod
     def find(cls, source: str | os.PathLike[str]) -> "PretrainedAuxiliary | None":
@@ -47,7 +53,7 @@ class PretrainedAuxiliary(NamedTuple):
                 f"{AUXILIARY_NETWORK} must name its {' and '.join(DEPTHS)}, found {found} in {source}; pre-train it "
                 "again with --stage pretrain"
             )
-        return cls(str(source), path, {name: int(found[name]) for name in DEPTHS})
+        return cls(str(source), path, {name: int(found[name]) for name in DEPTHS}, found.get("pooling"))
 
     @classmethod
     def choose(cls, fusion_init: str, backbone: str) -> "PretrainedAuxiliary | None":
@@ -82,8 +88,9 @@ class PretrainedAuxiliary(NamedTuple):
         return self.depths
 
     @torch.no_grad()
-    def load_into(self, fusion: nn.Module) -> None:
-        """Put its weights into fusion layers.
+    def load_into(self, fusion: nn.Module, pooling: str) -> None:
+        """Put its weights into fusion layers that will read the sentence vector of a pooling; a warning where they
+        learned to read another one.
 
         Raises:
             ValueError: layers of another shape or kind.
@@ -98,3 +105,8 @@ class PretrainedAuxiliary(NamedTuple):
                 f"the auxiliary network of {self.source} must have the backbone's kind and width, found {reason}; "
                 "choose the backbone that it was pre-trained with"
             ) from error
+        if self.pooling is not None and POOLINGS.get(self.pooling) != POOLINGS[pooling]:
+            logger.warning(
+                f"the auxiliary network of {self.source} learned to read the pooling {self.pooling}, and has to learn "
+                f"anew to read {pooling}: set pooling to {self.pooling}, or pre-train with --pooling {pooling}."
+            )

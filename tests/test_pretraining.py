@@ -12,13 +12,13 @@ from conftest import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer
 from safetensors.torch import load_file
 from test_train import history, run
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers.utils import logging
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks, load_backbone
+from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 from modeling_cmlmcse.training.data import Example
-from modeling_cmlmcse.training.documents import (
-    MaskedCollator,
-)
+from modeling_cmlmcse.training.documents import MaskedCollator
 from modeling_cmlmcse.training.masking import Masking
 from modeling_cmlmcse.training.pretraining_export import export_pretrained
 from modeling_cmlmcse.training.pretraining_model import AuxiliaryPretraining
@@ -305,6 +305,23 @@ def test_stage_two_trains(stage_one, recipe, monkeypatch, tmp_path):
     plain += ("--lexical_layers", 3, "--fusion_layers", 2, "--dev_set", "none", "--final_evaluation", "none")
     run(monkeypatch, recipe, *plain)
     assert (tmp_path / "run" / "export" / "model.safetensors").exists()
+
+
+def test_another_pooling_than_the_network_reads_is_told(stage_one, tmp_path, caplog):
+    """A warning, for it may be meant; [CLS] is one vector under two names, and a file without the name says nothing."""
+    network = PretrainedAuxiliary.find(str(stage_one))
+    assert network.pooling == "cls_before_pooler"
+    logging.enable_propagation()
+    with caplog.at_level("WARNING"):
+        for pooling in ("cls", "cls_before_pooler"):
+            CMLMCSEForSentenceEmbedding.from_backbone(stage_one, fusion_init="pretrained", pooling=pooling)
+        model = CMLMCSEForSentenceEmbedding.from_backbone(stage_one, fusion_init="pretrained", pooling="cls")
+        network._replace(pooling=None).load_into(model.auxiliary["cmlm"].fusion, "avg")
+        assert "learned to read" not in caplog.text
+        CMLMCSEForSentenceEmbedding.from_backbone(stage_one, fusion_init="pretrained", pooling="avg")
+    logging.disable_propagation()
+    assert "learned to read the pooling cls_before_pooler" in caplog.text
+    assert "pre-train with --pooling avg" in caplog.text
 
 
 WRONG = [

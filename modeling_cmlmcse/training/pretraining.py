@@ -149,7 +149,7 @@ def build_model(
         if pretrained is not None:
             model.load_backbone_weights(pretrained, sizes.fusion_init)
         if network is not None:
-            network.load_into(model.fusion)
+            network.load_into(model.fusion, model.pooling)
     if len(tokenizer) > config.vocab_size:
         raise InputError(
             f"the tokenizer must fit the model's vocabulary of {config.vocab_size}, found {len(tokenizer)} tokens; use "

@@ -72,7 +72,8 @@ def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenize
     if model.fusion is not None:
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.fusion.state_dict().items()}
         depths = {"lexical_layers": str(model.lexical_layers), "fusion_layers": str(model.fusion_layers)}
-        save_file(weights, aside / AUXILIARY_NETWORK, metadata={"format": "pt", **depths})
+        facts = {"format": "pt", **depths, "pooling": model.pooling}
+        save_file(weights, aside / AUXILIARY_NETWORK, metadata=facts)
     (aside / "README.md").write_text(card, encoding="utf-8")
     aside.rename(folder)
 

@@ -75,7 +75,7 @@ class AuxiliaryPretraining(PreTrainedModel):
                 f"{lexical_layers}; set it, or auxiliary_weight 0 for plain masked-language modelling"
             )
         self.lexical_layers, self.auxiliary_weight = lexical_layers, auxiliary_weight
-        self.pooling = POOLINGS[pooling]
+        self.pooling = pooling
         self.masked_lm: Structure = AutoModelForMaskedLM.from_config(config)
         trained = config if dropout is None else with_dropout(config, dropout)
         setattr(self.masked_lm, self.masked_lm.base_model_prefix, build_encoder(trained))
@@ -143,10 +143,11 @@ class AuxiliaryPretraining(PreTrainedModel):
         embedded = embed_tokens(self.backbone, tokens, packing, None)  # (S, H)
         if self.fusion is None:
             return run_blocks(self.backbone, embedded, packing, Selection(positions, chosen))[-1], None
-        few = self.pooling.first_token  # then the last block need not compute the other tokens
+        pooling = POOLINGS[self.pooling]
+        few = pooling.first_token  # then the last block need not compute the other tokens
         selection, places = with_first_tokens(packing, positions, chosen) if few else (None, positions)
         states = run_blocks(self.backbone, embedded, packing, selection)
-        sentences = self.pooling.pool(states, packing if selection is None else selection.packing)  # (B, H)
+        sentences = pooling.pool(states, packing if selection is None else selection.packing)  # (B, H)
         lexical = states[self.lexical_layers - 1]  # (S, H)
         conditioned = lexical.index_copy(0, packing.starts, sentences.to(lexical.dtype))
         fused = run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1]  # (M, H)
