@@ -1,11 +1,13 @@
 """Masking statistics, augmentations, and randomness that is a pure function of (seed, epoch, row)."""
 
 import itertools
+import pickle
 import tracemalloc
 
 import datasets
 import numpy as np
 import pytest
+import torch
 from conftest import tiny_tokenizer
 
 from modeling_cmlmcse.errors import InputError
@@ -18,6 +20,7 @@ from modeling_cmlmcse.training.data import (
     ViewCollator,
     augment_inside,
 )
+from modeling_cmlmcse.training.handover import Batch
 from modeling_cmlmcse.training.masking import Masking, mask_tokens
 from modeling_cmlmcse.training.shuffle import BLOCK, TABLE_ROWS, permuted, permuted_without_table
 from modeling_cmlmcse.training.text import BLOCK_ROWS
@@ -94,6 +97,21 @@ def test_randomness_is_a_function_of_seed_epoch_and_row():
     assert alone == [together[1], together[3]]
     different = [alone[0], alone[1], together[0], masked_rows(2, [one])[0], masked_rows(1, [Example(tokens, 1, 7)])[0]]
     assert len({tuple(row) for row in different}) == len(different)
+
+
+@pytest.mark.parametrize("mini_batch_size", (None, 3))
+def test_a_batch_crosses_to_another_process_as_one_tensor(mini_batch_size):
+    """Whole or in parts; what arrives is what was sent."""
+    sentences = ["the cat sat on the mat", "a dog", "the bird sang", "rain", "wind and rain"]
+    tokenizer = tiny_tokenizer("bert")
+    collator = ViewCollator(tokenizer, 0, MASKING, mini_batch_size=mini_batch_size)
+    batch = collator([Example(tokenizer(text)["input_ids"], 0, row) for row, text in enumerate(sentences)])
+    _, arguments = batch.__reduce__()
+    assert sum(isinstance(argument, torch.Tensor) for argument in arguments) == 1
+    found = pickle.loads(pickle.dumps(batch))
+    assert type(found) is Batch
+    assert str(found) == str(batch)  # all numbers, dictionaries and lists
+    assert len(batch.get("parts", [batch])) == (2 if mini_batch_size else 1)
 
 
 def test_sampler_carries_the_epoch():

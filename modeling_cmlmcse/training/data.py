@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..packing import pack_sequences
 from .augmentation import Tokens, build_augmentation, no_augmentation
+from .handover import Batch
 from .masking import MaskedTokens, Masking, mask_tokens
 from .shuffle import permuted
 from .text import BLOCK_ROWS
@@ -163,11 +164,12 @@ class ViewCollator:
         self._philox = np.random.Philox(key=seed)
         self._generator, self._start = np.random.Generator(self._philox), self._philox.state
 
-    def __call__(self, examples: list[Example]) -> dict[str, Any]:
+    def __call__(self, examples: list[Example]) -> Batch:
         size = self.mini_batch_size or len(examples)
         if size >= len(examples):
-            return self._batch(examples)
-        return {"parts": [self._batch(examples[start : start + size]) for start in range(0, len(examples), size)]}
+            return Batch(self._batch(examples))
+        parts = [self._batch(examples[start : start + size]) for start in range(0, len(examples), size)]
+        return Batch(parts=parts)
 
     def _batch(self, examples: list[Example]) -> dict[str, Any]:
         """A batch, or a part of one, in one piece."""

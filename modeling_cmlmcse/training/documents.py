@@ -1,7 +1,6 @@
 """The token sequences of pre-training: sentences of a document joined up to a length, or single sentences."""
 
 import math
-from typing import Any
 
 import datasets
 import numpy as np
@@ -13,6 +12,7 @@ from ..errors import InputError
 from .arguments import DataArguments
 from .build import resolve
 from .data import Example, TrainingSentences, pack_masked, tokenize_sentences
+from .handover import Batch
 from .masking import Masking, mask_tokens, mask_words
 from .text import load_sentences
 
@@ -129,7 +129,7 @@ class MaskedCollator:
     def __init__(self, seed: int, masking: Masking, continuing: NDArray[np.bool_] | None = None) -> None:
         self.seed, self.masking, self.continuing = seed, masking, continuing
 
-    def __call__(self, examples: list[Example]) -> dict[str, Any]:
+    def __call__(self, examples: list[Example]) -> Batch:
         masked = []
         for example in examples:
             tokens = np.asarray(example.tokens)
@@ -139,7 +139,7 @@ class MaskedCollator:
                 masked.append(mask_tokens(tokens, self.masking, rng))
             else:
                 masked.append(mask_words(tokens, self.masking, self.continuing, rng))
-        return {"masked": pack_masked(masked)}
+        return Batch(masked=pack_masked(masked))
 
 
 def load_sequences(
