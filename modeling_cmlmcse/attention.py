@@ -179,7 +179,7 @@ class _AttentionWithDropout(torch.autograd.Function):
         to_keys = (to_scores.transpose(-1, -2) @ queries).mul_(ctx.scaling)
         to_mask = to_scores.sum_to_size(mask.shape) if mask is not None and ctx.needs_input_grad[3] else None
         on_grid = ((of_queries, to_queries), (of_keys, to_keys), (of_keys, to_values))
-        to_tokens = (grid.pack(gradient.transpose(1, 2)) for grid, gradient in on_grid)
+        to_tokens = (grid.pack(states.transpose(1, 2)) for grid, states in on_grid)
         return *to_tokens, to_mask, None, None, None
 
 

@@ -128,10 +128,11 @@ def test_gradient_checkpointing(kind, backbone_folders, sentences):
             torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("kind", NEW_KINDS)
-def test_half_precision(kind, backbone_folders, sentences):
-    """Under autocast the losses are near those in full precision."""
-    model = load(backbone_folders[kind], cmlm_weight=0.5).eval()
+@pytest.mark.parametrize("training", (False, True))
+@pytest.mark.parametrize("kind", ("bert", *NEW_KINDS))
+def test_half_precision(kind, training, backbone_folders, sentences):
+    """Under autocast the losses are near those in full precision, with and without dropout (here of almost nothing)."""
+    model = load(backbone_folders[kind], cmlm_weight=0.5, backbone_dropout=1e-9).train(training)
     batch = make_batch(kind, sentences)
     expected = model(**batch).loss.item()
     with torch.autocast("cpu", torch.bfloat16):

@@ -307,15 +307,14 @@ def test_stage_two_trains(stage_one, recipe, monkeypatch, tmp_path):
     assert (tmp_path / "run" / "export" / "model.safetensors").exists()
 
 
-def test_another_pooling_than_the_network_reads_is_told(stage_one, tmp_path, caplog):
+def test_another_pooling_than_the_network_reads_is_told(stage_one, caplog):
     """A warning, for it may be meant; [CLS] is one vector under two names, and a file without the name says nothing."""
     network = PretrainedAuxiliary.find(str(stage_one))
     assert network.pooling == "cls_before_pooler"
     logging.enable_propagation()
     with caplog.at_level("WARNING"):
         for pooling in ("cls", "cls_before_pooler"):
-            CMLMCSEForSentenceEmbedding.from_backbone(stage_one, fusion_init="pretrained", pooling=pooling)
-        model = CMLMCSEForSentenceEmbedding.from_backbone(stage_one, fusion_init="pretrained", pooling="cls")
+            model = CMLMCSEForSentenceEmbedding.from_backbone(stage_one, fusion_init="pretrained", pooling=pooling)
         network._replace(pooling=None).load_into(model.auxiliary["cmlm"].fusion, "avg")
         assert "learned to read" not in caplog.text
         CMLMCSEForSentenceEmbedding.from_backbone(stage_one, fusion_init="pretrained", pooling="avg")

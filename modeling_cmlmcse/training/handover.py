@@ -10,8 +10,8 @@ from torch import Tensor
 class Batch(dict[str, Any]):
     """A batch whose tensors, all (N,) int64, cross to another process as one.
 
-    PyTorch hands over each tensor in shared memory of its own, in half a millisecond: with the seven of a masked batch
-    it would take longer than to make it (docs/scale.md).
+    PyTorch hands over each tensor in shared memory of its own: with the seven of a masked batch that takes longer than
+    to make it (docs/scale.md).
     """
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..card import public_name
 from ..distributed import leave
-from ..pretrained_auxiliary import AUXILIARY_NETWORK
+from ..pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .data import TrainingSentences
 from .documents import DEV_MASK_RATE
@@ -71,9 +71,8 @@ def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenize
     tokenizer.save_pretrained(aside)
     if model.fusion is not None:
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.fusion.state_dict().items()}
-        depths = {"lexical_layers": str(model.lexical_layers), "fusion_layers": str(model.fusion_layers)}
-        facts = {"format": "pt", **depths, "pooling": model.pooling}
-        save_file(weights, aside / AUXILIARY_NETWORK, metadata=facts)
+        facts = {name: str(getattr(model, name)) for name in (*DEPTHS, "pooling")}
+        save_file(weights, aside / AUXILIARY_NETWORK, metadata={"format": "pt", **facts})
     (aside / "README.md").write_text(card, encoding="utf-8")
     aside.rename(folder)
 
