@@ -3,12 +3,15 @@
 import argparse
 import gc
 import json
+import multiprocessing
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +116,57 @@ def interleaved(arms: dict[str, Callable[[int], float]], repetitions: int, warmu
     return seconds
 
 
+@contextmanager
+def in_a_process(build: Callable[..., Callable[[int], float]], *args: Any) -> Iterator[Callable[[int], float]]:
+    """The arm that `build(*args)` makes, in a process of its own, as it is run: an arm that shares a process works in
+    the heap that the others left, which moves a step by up to a fifth either way."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    arguments = (there, torch.backends.mkldnn.enabled, build, *args)
+    process = context.Process(target=_serve, args=arguments, daemon=True)
+    process.start()
+    there.close()  # so that the end of the process is the end of the file
+
+    def seconds(number: int) -> float:
+        here.send(number)
+        return float(here.recv())
+
+    try:
+        here.recv()  # built
+        yield seconds
+    finally:
+        here.close()
+        process.join()
+
+
+def _serve(connection: Connection, onednn: bool, build: Callable[..., Callable[[int], float]], *args: Any) -> None:
+    """The process: a number comes, the seconds of that round go."""
+    torch.backends.mkldnn.set_flags(onednn)
+    arm = build(*args)
+    connection.send(None)
+    with suppress(EOFError):
+        while True:
+            number = connection.recv()
+            gc.collect()
+            connection.send(arm(number))
+
+
+def beside_the_first(
+    build: Callable[[str], Callable[[int], float]], names: Sequence[str], repetitions: int, warmup: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds of each arm, and those of the first one in the same rounds: it and one other at a time, in processes that
+    wait for each other (all arms at once would not fit in memory). The first arm's own are those of all its rounds."""
+    first, *others = names
+    seconds: dict[str, list[float]] = {first: []}
+    beside: dict[str, list[float]] = {first: seconds[first]}
+    for name in others:
+        with in_a_process(build, first) as baseline, in_a_process(build, name) as arm:
+            found = interleaved({first: baseline, name: arm}, repetitions, warmup)
+        seconds[name], beside[name] = found[name], found[first]
+        seconds[first] += found[first]
+    return seconds, beside
+
+
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A Markdown table, names left and numbers right."""
     print(f"\n{title}\n\n| {' | '.join(header)} |\n| --- |{' ---: |' * (len(header) - 1)}")
@@ -141,6 +195,7 @@ def report(
     output: Path | None,
     amounts: dict[str, float],
     unit: str = "s",
+    beside: dict[str, list[float]] | None = None,
     **facts: Any,
 ) -> None:
     """Print medians, throughput and ratios to the baseline, and write them as JSON if asked.
@@ -149,10 +204,13 @@ def report(
         seconds: of each arm in each round.
         amounts: how much of what is done in these seconds, such as {"sentences": 32}; a column each.
         unit: what the seconds are, for the header.
+        beside: the baseline's seconds in the rounds of each arm; the same for all if left out.
     """
+    facts |= {"beside": beside} if beside else {}
+    beside = beside or dict.fromkeys(seconds, seconds[baseline])
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     ratios = {
-        name: statistics.median(a / b for a, b in zip(values, seconds[baseline], strict=True))
+        name: statistics.median(a / b for a, b in zip(values, beside[name], strict=True))
         for name, values in seconds.items()
     }
     rows = [

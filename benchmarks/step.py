@@ -15,18 +15,20 @@ Arms:
                 is in trainers.py)
 
 Forward, backward, clipping and AdamW; batches are ready on the device but for `st`. Every round has other sentences,
-the same for all arms, and the first --warmup rounds do not count. --bf16 runs forward passes under autocast.
+the same for all arms, and the first --warmup rounds do not count. Each arm and the first of --arms take turns, step by
+step, in two processes, and the arm's ratio is to these steps. --bf16 runs forward passes under autocast.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from common import (
     LENGTH,
+    beside_the_first,
     choose,
     device,
-    interleaved,
     parser,
     read_batches,
     report,
@@ -213,25 +215,35 @@ def training_step(model: nn.Module, loss: Loss, bf16: bool = False) -> Callable[
     return step
 
 
+def build_arm(lines: list[list[str]], bf16: bool, title: str) -> Callable[[int], float]:
+    """The arm of this title: the seconds of its step, as a function of the round."""
+    build = next(arm.build for arm in ARMS.values() if arm.title == title)
+    torch.manual_seed(0)
+    return timed(training_step(*build(Batches(lines)), bf16=bf16))
+
+
 def main() -> None:
-    """Time every arm, interleaved."""
+    """Time every arm beside the first."""
     usual = ",".join(key for key in ARMS if not key.endswith("-compiled"))
     options = parser(__doc__ or "", batch=32, repetitions=5, warmup=3, arms=usual, bf16=False)
     args = options.parse_args()
-    chosen = [ARMS[key] for key in choose(options, args.arms, list(ARMS))]
-    torch.manual_seed(0)
+    titles = [ARMS[key].title for key in choose(options, args.arms, list(ARMS))]
+    if len(titles) < 2:
+        options.error(f"--arms expects two or more, to compare the others with the first, found {args.arms}")
     rounds = args.warmup + args.repetitions
-    batches = Batches(read_batches(args.text, args.batch, rounds))
+    lines = read_batches(args.text, args.batch, rounds)
+    batches = Batches(lines)
     tokens = 2 * batches.tokens / rounds
     print(f"{tokens:.0f} tokens a step in both views; fill of the padded batches {batches.fill:.3f}")
-    arms = {arm.title: timed(training_step(*arm.build(batches), bf16=args.bf16)) for arm in chosen}
+    seconds, beside = beside_the_first(partial(build_arm, lines, args.bf16), titles, args.repetitions, args.warmup)
     precision = "bf16 autocast" if args.bf16 else "fp32"
     report(
         f"One training step, BERT-base, batch {args.batch}, at most {LENGTH} tokens, {precision}",
-        interleaved(arms, args.repetitions, args.warmup),
-        chosen[0].title,
+        seconds,
+        titles[0],
         args.output,
         amounts={"sentences": args.batch, "tokens": tokens},
+        beside=beside,
         fill=batches.fill,
         warmup=args.warmup,
     )
