@@ -253,6 +253,21 @@ def test_learns_scores(data_dir: Path, backbone_folders: dict[str, str]) -> None
     assert result["STS-B"] > 90
 
 
+@pytest.mark.parametrize(("device", "use_cpu"), [("cpu", True), ("cuda", False), (None, False)])
+def test_device(device: str | None, use_cpu: bool, only_sst2, backbone_folders, monkeypatch) -> None:
+    """The CPU that is asked for reaches the Trainer."""
+    found: dict[str, Any] = {}
+
+    def arguments(**fields: Any) -> None:
+        found.update(fields)
+        raise InterruptedError
+
+    monkeypatch.setattr(glue_module, "TrainingArguments", arguments)
+    with pytest.raises(InterruptedError):
+        fine_tune(backbone_folders["bert"], only_sst2["SST-2"], 2, FineTuning(device=device))
+    assert found["use_cpu"] is use_cpu
+
+
 def test_loads_exports(backbone_folders: dict[str, str], tmp_path: Path) -> None:
     """An exported folder is fine-tuned on as a plain model, without its code; a checkpoint is to be exported first."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], cmlm_weight=0.0)

@@ -30,7 +30,7 @@ class Task:
     `load(data_dir)` gives the data, `run(encode, data, **options)` the entries of the results, `missing(data_dir,
     data)` a line for each part of the data that is not there. A `load` that finds nothing at all raises `MissingData`.
     `measured(entry)` gives what a model card says of the task's own entry. A task that fine-tunes is given the model's
-    folder or Hub name in place of `encode`.
+    folder or Hub name in place of `encode`, and `device` among its options.
     """
 
     summary: str

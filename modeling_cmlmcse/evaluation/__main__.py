@@ -44,7 +44,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "all distinct ones of the evaluated sets)")  # fmt: skip
     parser.add_argument("--batch_size", type=positive, default=64, help="sentences in a forward pass (default: 64)")
     parser.add_argument("--max_seq_length", type=positive, help="tokens a sentence is cut to (default: the model's)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, …; glue knows cpu alone, and CUDA_VISIBLE_DEVICES "
+                        "(default: cuda if there is one)")  # fmt: skip
     for name, task in TASKS.items():
         for option, given in task.options.items():
             parser.add_argument(f"--{name}_{option}", default=given.default, type=given.type, metavar="VALUE",
@@ -129,7 +130,10 @@ def main(argv: list[str] | None = None) -> None:
         results[name] = {"model": model, "settings": settings}
         for task in data:
             options = {option: getattr(args, f"{task}_{option}") for option in tasks[task].options}
-            results[name] |= tasks[task].run(model if tasks[task].fine_tunes else encode, data[task], **options)
+            if tasks[task].fine_tunes:
+                results[name] |= tasks[task].run(model, data[task], device=args.device, **options)
+            else:
+                results[name] |= tasks[task].run(encode, data[task], **options)
         if "sts" in data and (len(names) > 1 or args.plots):
             scored[name] = score_pairs(encode, data["sts"][0])
         if args.plots:

@@ -54,6 +54,7 @@ class FineTuning:
     batch_size: int = 32
     max_seq_length: int = 128
     seed: int = 42
+    device: str | None = None  # of the GPUs transformers' Trainer takes those that CUDA_VISIBLE_DEVICES leaves
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,12 @@ def fine_tune(source: str, data: GlueData, classes: int, settings: FineTuning) -
             per_device_train_batch_size=settings.batch_size,
             per_device_eval_batch_size=settings.batch_size,
             seed=settings.seed,
+            use_cpu=settings.device == "cpu",
             save_strategy="no",
             logging_strategy="no",
             report_to="none",
             remove_unused_columns=False,
-            dataloader_pin_memory=torch.cuda.is_available(),  # elsewhere it would warn
+            dataloader_pin_memory=torch.cuda.is_available() and settings.device != "cpu",  # elsewhere it would warn
             disable_tqdm=not sys.stderr.isatty(),
         )
         trainer = Trainer(model, arguments, data_collator=Collator(tokenizer, most), train_dataset=_rows(data.train))

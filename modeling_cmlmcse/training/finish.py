@@ -61,7 +61,7 @@ def finish_run(
         results["dev"] = {"set": dev_set.title, "spearman": round(dev_set.score(encode), 4), "pairs": len(cosines)}
         plot_dev_score(history, plots, dev_set.title)
         plot_cosine_by_gold(cosines, dev_set.scores, plots, dev_set.title)
-    results |= final_results(encode, final_tasks, str(exported))
+    results |= final_results(encode, final_tasks, str(exported), "cpu" if run_args.use_cpu else None)
     measured |= {
         "steps": trainer.state.global_step,
         "tokens": tokens,
@@ -94,11 +94,20 @@ def load_final_tasks(data_args: DataArguments) -> FinalTasks:
     return loaded
 
 
-def final_results(encode: EncodeOnce, final_tasks: FinalTasks, exported: str) -> dict[str, Any]:
-    """The results of the final tasks; a set whose data are not there is absent."""
+def final_results(
+    encode: EncodeOnce, final_tasks: FinalTasks, exported: str, device: str | None = None
+) -> dict[str, Any]:
+    """The results of the final tasks; a set whose data are not there is absent.
+
+    Args:
+        encode: the trained model as an encoder.
+        final_tasks: from :func:`load_final_tasks`.
+        exported: the exported folder, for tasks that fine-tune it.
+        device: these tasks' own, "cpu", or what transformers' Trainer takes.
+    """
     results: dict[str, Any] = {}
     for task, data in final_tasks.values():
-        results |= task.run(exported if task.fine_tunes else encode, data)
+        results |= task.run(exported, data, device=device) if task.fine_tunes else task.run(encode, data)
     return results
 
 
