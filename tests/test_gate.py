@@ -1,0 +1,89 @@
+"""The gate of a backbone: the lift of SimCSE, its picture, and what is not a curve."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modeling_cmlmcse.figures import plt
+from modeling_cmlmcse.study import gate
+from modeling_cmlmcse.study.gate import lift, main, read_rows
+
+ROWS = [
+    {"tokens": 8e6, "untrained": {"mean": 57.0, "[CLS]": 50.0}, "simcse": {"[CLS]": 62.5}},
+    {"tokens": 4e6, "untrained": {"mean": 54.0, "[CLS]": 30.0}},
+]
+
+
+@pytest.fixture
+def curve(tmp_path: Path) -> Path:
+    """A curve of two rows, the later one first."""
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps({"title": "A backbone", "rows": ROWS}))
+    return path
+
+
+def test_lift() -> None:
+    """Above the best pooling, not above the one that was trained."""
+    assert lift(ROWS[0]) == 5.5
+    assert lift(ROWS[1]) is None
+
+
+def test_picture(curve: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each pooling before and after, in the order of the tokens, and the gate above the best untrained."""
+    drawn = {}
+    monkeypatch.setattr(gate, "save", lambda figure, *_: drawn.update(axes=figure.axes[0]))
+    main([str(curve)])
+    lines = {line.get_label(): line.get_xydata().tolist() for line in drawn["axes"].lines}
+    assert lines == {
+        "mean, untrained": [[4, 54], [8, 57]],
+        "[CLS], untrained": [[4, 30], [8, 50]],
+        "[CLS], after SimCSE": [[8, 62.5]],
+        "the gate: best untrained + 5": [[4, 59], [8, 62]],
+    }
+    assert capsys.readouterr().out == "   4.0 million tokens: –\n   8.0 million tokens: +5.50\n"
+    plt.close("all")
+
+
+def test_files(curve: Path) -> None:
+    """Both kinds of picture lie beside the rows."""
+    main([str(curve)])
+    assert {path.name for path in curve.parent.iterdir()} == {"curve.json", "gate.png", "gate.svg"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"title": "t", "rows": []}',
+        '{"title": "t", "rows": [{"tokens": 1}]}',
+        '{"title": "t", "rows": [{"tokens": 1, "untrained": {}}]}',
+        '{"title": "t", "rows": [{"tokens": 1, "untrained": [50]}]}',
+        '{"title": "t", "rows": [{"tokens": 1, "untrained": {"mean": NaN}}]}',
+        '{"title": "t", "rows": [{"tokens": 1, "untrained": {"mean": 50}, "simcse": {"mean": "good"}}]}',
+    ],
+)
+def test_no_curve(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another form: one line, and no picture."""
+    path = tmp_path / "curve.json"
+    path.write_text(content)
+    with pytest.raises(SystemExit, match="2"):
+        main([str(path)])
+    assert "expected JSON with a title and rows, each with tokens and untrained scores" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.json"]
+
+
+def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the system says of it."""
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path / "none.json")])
+    assert "found No such file or directory" in capsys.readouterr().err
+
+
+def test_committed_curve() -> None:
+    """The study's own rows are read, and no row passes the gate, as docs/studies.md says."""
+    _, rows = read_rows(Path(__file__).parents[1] / "studies/gate-bert-mini-4x256/curve.json")
+    lifts = [found for row in rows if (found := lift(row)) is not None]
+    assert len(rows) >= 5
+    assert max(lifts) < gate.LIFT
