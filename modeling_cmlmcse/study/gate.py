@@ -3,8 +3,8 @@
     python -m modeling_cmlmcse.study.gate studies/gate-bert-mini-4x256/curve.json
 
 The file holds "title" and "rows", one for each state of the pre-training: "tokens", "untrained" with the score of each
-pooling before any contrastive training, and where SimCSE was trained on it "simcse" with the best score of each pooling
-after. gate.png and gate.svg are written beside it.
+pooling before any contrastive training, and where SimCSE was trained on it "simcse": for each text that it was trained
+on, the best score of each pooling. gate.png and gate.svg are written beside it.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from ..figures import COLOURS, GREY, plain, plt, save
 
 LIFT = 5.0  # points that make a backbone a test bench; by fewer, a method's gain drowns in the spread of seeds
 MILLION = 1e6
+STYLES = (("^", "--"), ("s", "-."), ("D", (0, (1, 1))))  # marker and line of each text
 
 
 def read_rows(path: Path) -> tuple[str, list[dict[str, Any]]]:
@@ -29,7 +30,8 @@ def read_rows(path: Path) -> tuple[str, list[dict[str, Any]]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         rows = sorted(content["rows"], key=lambda row: row["tokens"])
-        scores = [score for row in rows for score in (*row["untrained"].values(), *row.get("simcse", {}).values())]
+        measured = [by_pooling for row in rows for by_pooling in (row["untrained"], *row.get("simcse", {}).values())]
+        scores = [score for by_pooling in measured for score in by_pooling.values()]
         if not rows or not all(row["untrained"] for row in rows) or not all(map(math.isfinite, scores)):
             raise ValueError
         return str(content["title"]), rows
@@ -40,25 +42,35 @@ def read_rows(path: Path) -> tuple[str, list[dict[str, Any]]]:
         ) from error
 
 
-def lift(row: dict[str, Any]) -> float | None:
-    """By how many points SimCSE's best score is above the best untrained one; None where SimCSE was not trained."""
-    return max(row["simcse"].values()) - max(row["untrained"].values()) if row.get("simcse") else None
+def lifts(row: dict[str, Any]) -> dict[str, float]:
+    """Text → by how many points SimCSE's best score is above the best untrained one."""
+    best = max(row["untrained"].values())
+    return {text: max(by_pooling.values()) - best for text, by_pooling in row.get("simcse", {}).items()}
 
 
 def plot_gate(path: Path) -> None:
-    """Write gate.png and gate.svg beside the rows: each pooling's score before and after SimCSE, and the gate."""
+    """Write gate.png and gate.svg beside the rows: each pooling's score before SimCSE and after it, and the gate."""
     title, rows = read_rows(path)
-    figure, axes = plt.subplots(figsize=(8, 4.5))
-    poolings = dict.fromkeys(pooling for row in rows for pooling in row["untrained"])
-    for pooling, colour in zip(poolings, COLOURS, strict=False):
-        for state, style in (("untrained", "o-"), ("simcse", "^--")):
-            points = [(row["tokens"] / MILLION, row[state][pooling]) for row in rows if pooling in row.get(state, {})]
-            if points:
-                label = f"{pooling}, {'untrained' if state == 'untrained' else 'after SimCSE'}"
-                axes.plot(*zip(*points, strict=True), style, color=colour, label=label)
-    tokens = [row["tokens"] / MILLION for row in rows]
-    gate = [max(row["untrained"].values()) + LIFT for row in rows]
-    axes.plot(tokens, gate, ":", color=GREY, label=f"the gate: best untrained + {LIFT:g}")
+    figure, axes = plt.subplots(figsize=(9, 4.5))
+
+    def draw(scores: list[dict[str, float]], pooling: str, **style: Any) -> None:
+        points = [
+            (row["tokens"] / MILLION, found[pooling])
+            for row, found in zip(rows, scores, strict=True)
+            if pooling in found
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), **style)
+
+    texts = dict.fromkeys(text for row in rows for text in row.get("simcse", {}))
+    for pooling, colour in zip(dict.fromkeys(name for row in rows for name in row["untrained"]), COLOURS, strict=False):
+        draw([row["untrained"] for row in rows], pooling, marker="o", color=colour, label=f"{pooling}, untrained")
+        for text, (marker, line) in zip(texts, STYLES, strict=False):
+            after = [row.get("simcse", {}).get(text, {}) for row in rows]
+            label = f"{pooling}, after SimCSE on {text}"
+            draw(after, pooling, marker=marker, linestyle=line, color=colour, label=label)
+    gate = [{"gate": max(row["untrained"].values()) + LIFT} for row in rows]
+    draw(gate, "gate", linestyle=":", color=GREY, label=f"the gate: best untrained + {LIFT:g}")
     plain(axes, "tokens of pre-training, millions", "STS-B dev, Spearman × 100", title)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, path.parent, "gate")
@@ -66,14 +78,14 @@ def plot_gate(path: Path) -> None:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """The command: print each row's lift and draw."""
+    """The command: draw, and print each row's lifts."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path, metavar="FILE.json")
     path = parser.parse_args(argv).rows
     plot_gate(path)
     for row in read_rows(path)[1]:
-        found = lift(row)
-        print(f"{row['tokens'] / MILLION:6.1f} million tokens: " + ("–" if found is None else f"{found:+.2f}"))
+        found = ", ".join(f"{lift:+.2f} on {text}" for text, lift in lifts(row).items())
+        print(f"{row['tokens'] / MILLION:6.1f} million tokens: {found or '–'}")
 
 
 if __name__ == "__main__":
