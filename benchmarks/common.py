@@ -119,7 +119,7 @@ def interleaved(arms: dict[str, Callable[[int], float]], repetitions: int, warmu
 @contextmanager
 def in_a_process(build: Callable[..., Callable[[int], float]], *args: Any) -> Iterator[Callable[[int], float]]:
     """The arm that `build(*args)` makes, in a process of its own, as it is run: an arm that shares a process works in
-    the heap that the others left, which moves a step by up to a fifth either way."""
+    the heap that the others left, and is faster or slower by that (RESULTS.md)."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     arguments = (there, torch.backends.mkldnn.enabled, build, *args)

@@ -12,6 +12,7 @@ from conftest import tiny_tokenizer
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.errors import InputError
+from modeling_cmlmcse.evaluation import Task
 from modeling_cmlmcse.evaluation import glue as glue_module
 from modeling_cmlmcse.evaluation.__main__ import main
 from modeling_cmlmcse.evaluation.glue import Collator, FineTuning, fine_tune, glue, load_classifier, score
@@ -19,6 +20,7 @@ from modeling_cmlmcse.evaluation.glue_data import GLUE_SETS, GlueData, load_glue
 from modeling_cmlmcse.evaluation.sts_data import MissingData
 from modeling_cmlmcse.evaluation.transfer_data import TRANSFER_SETS, Examples
 from modeling_cmlmcse.export import export
+from modeling_cmlmcse.training.finish import final_results
 
 COLUMNS = {  # of GLUE's own files; CoLA's have no header line
     "SST-2": "sentence label",
@@ -266,6 +268,21 @@ def test_device(device: str | None, use_cpu: bool, only_sst2, backbone_folders, 
     with pytest.raises(InterruptedError):
         fine_tune(backbone_folders["bert"], only_sst2["SST-2"], 2, FineTuning(device=device))
     assert found["use_cpu"] is use_cpu
+
+
+def test_device_of_a_run() -> None:
+    """A run's own device reaches the final tasks that fine-tune, and these alone."""
+    given: dict[str, Any] = {}
+
+    def run(name: str) -> Any:
+        return lambda source, data, **options: given.setdefault(name, (source, options)) and {}
+
+    tasks = {
+        name: (Task("", load=str, run=run(name), measured=iter, fine_tunes=name == "glue"), None)
+        for name in ("glue", "sts")
+    }
+    final_results("encoder", tasks, "folder", "cpu")
+    assert given == {"glue": ("folder", {"device": "cpu"}), "sts": ("encoder", {})}
 
 
 def test_loads_exports(backbone_folders: dict[str, str], tmp_path: Path) -> None:
