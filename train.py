@@ -1,7 +1,6 @@
 """Train a sentence encoder: python train.py RECIPE [--field value …], or accelerate launch train.py RECIPE …"""
 
 import sys
-import time
 
 from modeling_cmlmcse.errors import command
 
@@ -49,9 +48,9 @@ def main() -> None:
         processing_class=tokenizer,
         dev_score=dev_set.score if dev_set else None,
     )
-    commit, start = git_commit(), time.time()
+    commit = git_commit()
     trainer.train(resume_from_checkpoint=checkpoint)
-    measured = {"git_commit": commit, "train_seconds": round(time.time() - start, 1)}
+    measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
     finish_run(folder, recipe.stem, model_args, data_args, run_args, trainer, dev_set, final_tasks, measured)
 
 

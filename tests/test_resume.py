@@ -165,3 +165,30 @@ def test_a_run_that_had_ended(recipe, monkeypatch, tmp_path):
     assert (tmp_path / "whole" / "export" / "model.safetensors").read_bytes() == before
     assert len(history(tmp_path / "whole", "loss")) == 20
     assert json.loads((tmp_path / "whole" / "run.json").read_text())["steps"] == 20
+
+
+def test_the_time_before_counts(recipe, monkeypatch, tmp_path):
+    """run.json's training time is that of all parts, as its steps and tokens are."""
+    path = recipe(cmlm_weight=0)
+    run(monkeypatch, path, "--output_dir", tmp_path / "whole")
+    kept = tmp_path / "whole" / "checkpoint-15" / "trainer_state.json"
+    found = json.loads(kept.read_text())
+    assert found["stateful_callbacks"]["TrainingTime"]["attributes"]["before"] > 0
+    found["stateful_callbacks"]["TrainingTime"]["attributes"]["before"] = 5000.0
+    kept.write_text(json.dumps(found))
+    part = resumed(monkeypatch, path, tmp_path / "whole", 15)
+    assert 5000 < json.loads((part / "run.json").read_text())["train_seconds"] < 5100
+
+
+def test_a_checkpoint_that_knew_less(recipe, monkeypatch, tmp_path):
+    """Of a run without early stopping, and without a clock as older versions had none: both are there from now on."""
+    scores = {5: 50.0, 10: 40.0, 15: 45.0, 20: 60.0}
+    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": scores[self.state.global_step]})
+    path = recipe(cmlm_weight=0)
+    run(monkeypatch, path, "--output_dir", tmp_path / "whole")
+    kept = tmp_path / "whole" / "checkpoint-5" / "trainer_state.json"
+    found = json.loads(kept.read_text())
+    del found["stateful_callbacks"]["TrainingTime"]
+    kept.write_text(json.dumps(found))
+    part = resumed(monkeypatch, path, tmp_path / "whole", 5, "--early_stopping_patience", 2)
+    assert history(part, "eval_dev_score") == [50.0, 40.0, 45.0]

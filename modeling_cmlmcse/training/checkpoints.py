@@ -19,6 +19,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
@@ -61,6 +62,9 @@ class WholeCheckpointTrainer(Trainer):
         name = f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             shutil.rmtree(folder / ASIDE, ignore_errors=True)  # of a run that was killed while it saved
+        for callback in self.callback_handler.callbacks:  # also one that the checkpoint gone on from did not know
+            if isinstance(callback, ExportableState):
+                self.state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
         self.accelerator.wait_for_everyone()
         best, limit = self.state.best_model_checkpoint, self.args.save_total_limit
         self.saving_aside, self.args.save_total_limit = True, None

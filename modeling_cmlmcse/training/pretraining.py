@@ -1,7 +1,6 @@
 """`train.py RECIPE --stage pretrain`: from text to a backbone with its auxiliary network (InfoCSE §3.1)."""
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -65,9 +64,9 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
         dev_collator=MaskedCollator(0, masking._replace(probability=DEV_MASK_RATE)),
         processing_class=tokenizer,
     )
-    commit, start = git_commit(), time.time()
+    commit = git_commit()
     trainer.train(resume_from_checkpoint=checkpoint)
-    measured = {"git_commit": commit, "train_seconds": round(time.time() - start, 1)}
+    measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
     finish_pretraining(folder, recipe, model_args, data_args, run_args, trainer, measured)
 
 

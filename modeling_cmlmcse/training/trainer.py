@@ -17,7 +17,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_callback import ExportableState, ProgressCallback
 
 from ..backbone import blocks
 from ..distributed import average_gradients, from_first_process, processes, rank, sums_over_processes
@@ -79,6 +79,7 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         if processes() > 1:
             set_seed(self.args.seed + rank())  # each process draws a dropout of its own
         self.add_callback(EpochOfSampler(self))
+        self.add_callback(TrainingTime())
         self.add_callback(StopsAtSignal())
         if patience := getattr(self.args, "early_stopping_patience", None):
             self.add_callback(EarlyStoppingCallback(patience))
@@ -178,6 +179,11 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         self.tokens_seen = 0
         return self.state.num_input_tokens_seen
 
+    def seconds_trained(self) -> float:
+        """The wall time of the training, of a resumed run that before its last checkpoint included."""
+        clock = next(callback for callback in self.callback_handler.callbacks if isinstance(callback, TrainingTime))
+        return round(clock.total(), 1)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self._watch()
         self.add_up_tokens()
@@ -249,6 +255,27 @@ class EpochOfSampler(TrainerCallback):
     ) -> None:
         if self.trainer.sampler is not None:
             self.trainer.sampler.set_epoch(int(state.epoch or 0))
+
+
+class TrainingTime(TrainerCallback, ExportableState):
+    """The seconds of a training; a checkpoint keeps them, and a resumed run goes on counting."""
+
+    def __init__(self) -> None:
+        self.before = 0.0
+        self.start: float | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.start = time.perf_counter()
+
+    def total(self) -> float:
+        """Those until now, in seconds."""
+        return self.before + (0.0 if self.start is None else time.perf_counter() - self.start)
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint keeps."""
+        return {"args": {}, "attributes": {"before": self.total()}}
 
 
 class DevScoreProgress(ProgressCallback):
