@@ -50,7 +50,7 @@ def lifts(row: dict[str, Any]) -> dict[str, float]:
 
 def plot_gate(title: str, rows: list[dict[str, Any]], folder: Path) -> None:
     """Write gate.png and gate.svg: each pooling's score before SimCSE and after it, and the gate."""
-    figure, axes = plt.subplots(figsize=(9, 4.5))
+    figure, axes = plt.subplots(figsize=(8, 6))
 
     def draw(scores: list[float | None], label: str, **style: Any) -> None:
         points = [
@@ -68,7 +68,7 @@ def plot_gate(title: str, rows: list[dict[str, Any]], folder: Path) -> None:
     gate = [max(row["untrained"].values()) + LIFT for row in rows]
     draw(gate, f"the gate: best untrained + {LIFT:g}", linestyle=":", color=GREY)
     plain(axes, "tokens of pre-training, millions", "STS-B dev, Spearman × 100", title)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     save(figure, folder, "gate")
 
 
