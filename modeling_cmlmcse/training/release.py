@@ -10,6 +10,8 @@ FOLDER gets the weights, tokenizer and configuration, README.md, and the records
 import argparse
 import json
 import shutil
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from ..errors import InputError, Parser, command
 from ..evaluation import TASKS
 from ..evaluation.encoders import load_encoder
 from ..evaluation.sts import EncodeOnce
-from ..evaluation.tables import format_table
+from ..evaluation.tables import format_all_measures, format_table
 from ..study.gate import lifts, read_rows
 from .pretraining_export import pretraining_facts
 from .records import write_records
@@ -76,6 +78,8 @@ def fill_mask(folder: Path, sentences: list[str]) -> list[dict[str, Any]]:
 def scores(folder: Path, data_dir: str | None) -> dict[str, dict[str, Any]]:
     """Pooling → the STS results of the backbone as it is, before any contrastive training."""
     data = TASKS[TASK].load(data_dir)
+    for line in TASKS[TASK].missing(data_dir, data):
+        print(f"missing: {line}", file=sys.stderr)
     return {
         pooling: TASKS[TASK].run(EncodeOnce(load_encoder(str(folder), pooling, show_progress_bar=False)), data)
         for pooling in POOLINGS
@@ -128,11 +132,11 @@ def release_card(folder: str, about: str, record: dict[str, Any], results: dict[
             "## What it predicts",
             "\n".join(["| sentence | likeliest tokens (per cent) |", "| --- | --- |", *rows]),
         ]
-    dev = {pooling: found["stsb_dev"]["spearman"] for pooling, found in results["poolings"].items()}
+    poolings = results["poolings"]
     parts += [
         "## As a sentence encoder, before any contrastive training",
-        "Spearman × 100, setting all.\n\n" + format_table(results["poolings"]),
-        "STS-B dev: " + ", ".join(f"{pooling} {score:.2f}" for pooling, score in dev.items()) + ".",
+        f"Spearman × 100, setting all.\n\n{format_table(poolings)}",
+        format_all_measures(poolings),
     ]
     if "simcse" in results:
         gate = results["simcse"]
@@ -154,33 +158,34 @@ def release(run: Path, args: argparse.Namespace) -> None:
     """Write the folder: aside, then renamed, so that it is whole or not there.
 
     Raises:
-        InputError: it exists, the run is no stage 1 or has not ended, or a part of the data is missing.
+        InputError: the run is no stage 1 or has not ended, or an example or the curve is not what it should be.
     """
     record, results = (read_record(run / name) for name in ("run.json", "results.json"))
     if "pretraining" not in results:
         raise InputError(f"{run}: expected the folder of a --stage pretrain run with its results, found another run")
     record = {name: value for name, value in record.items() if name != "log"}
-    aside = args.output_dir.with_name(f".{args.output_dir.name}.incomplete")
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(run / "export", aside, ignore=shutil.ignore_patterns("*.safetensors", "README.md"))
-    for weights in sorted((run / "export").glob("*.safetensors")):
-        halve(weights, aside / weights.name)
-    config = AutoConfig.from_pretrained(aside)
-    count = sum(tensor.numel() for tensor in load_file(aside / "model.safetensors").values())
-    results = {
-        "model": args.output_dir.name,
-        "size": {"layers": config.num_hidden_layers, "width": config.hidden_size, "weights": count},
-        "pretraining": results["pretraining"],
-        "fill_mask": fill_mask(aside, args.fill_mask),
-        "poolings": scores(aside, args.data_dir),
-    }
-    if args.gate:
-        results["simcse"] = simcse_scores(args.gate, record["tokens"])
-    metadata = {name: value for name in ("license", "language") if (value := getattr(args, name))}
-    card = release_card(args.output_dir.as_posix(), args.about, record, results, **metadata)
-    (aside / "README.md").write_text(card, encoding="utf-8")
-    write_records(aside, record, results)
-    aside.rename(args.output_dir)
+    lifted = {"simcse": simcse_scores(args.gate, record["tokens"])} if args.gate else {}
+    args.output_dir.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".release-", dir=args.output_dir.parent) as aside:
+        folder = Path(aside) / args.output_dir.name
+        shutil.copytree(run / "export", folder, ignore=shutil.ignore_patterns("*.safetensors", "README.md"))
+        for weights in sorted((run / "export").glob("*.safetensors")):
+            halve(weights, folder / weights.name)
+        config = AutoConfig.from_pretrained(folder)
+        count = sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
+        results = {
+            "model": args.output_dir.name,
+            "size": {"layers": config.num_hidden_layers, "width": config.hidden_size, "weights": count},
+            "pretraining": results["pretraining"],
+            "fill_mask": fill_mask(folder, args.fill_mask),
+            "poolings": scores(folder, args.data_dir),
+            **lifted,
+        }
+        metadata = {name: value for name in ("license", "language") if (value := getattr(args, name))}
+        card = release_card(args.output_dir.as_posix(), args.about, record, results, **metadata)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        write_records(folder, record, results)
+        folder.rename(args.output_dir)
 
 
 def read_record(path: Path) -> dict[str, Any]:
