@@ -53,7 +53,7 @@ def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> Non
     shown = [(name, own) for name, lines in sweeps(study).items() if (own := with_scores(lines, measured))]
     if not shown:
         return
-    size = (5.5 * len(shown), 4 * len(metrics))
+    size = (5.5 * len(shown), 5 * len(metrics))
     figure, panels = plt.subplots(len(metrics), len(shown), figsize=size, squeeze=False)
     for metric, row in zip(metrics, panels, strict=True):
         published = study.published.values.get(metric, {}) if study.published else {}
@@ -64,7 +64,7 @@ def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> Non
             scale(axes, [value for line in lines for value in line])
             plain(axes, name, metric, f"{study.name}: {name}")
             if axes.get_legend_handles_labels()[1]:
-                axes.legend(frameon=False, fontsize=8)
+                axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     save(figure, study.folder, "sweeps")
 
 
@@ -75,9 +75,13 @@ def with_scores(lines: list[Line], measured: set[str]) -> list[Line]:
 
 
 def labels(study: Study, name: str, lines: list[Line]) -> list[str]:
-    """What tells the lines of a field's panel apart: the other fields in which they differ."""
+    """What tells the lines of a field's panel apart: the fewest other fields that do, the longest left out first."""
     own = [study.fields(next(iter(line.values()))) for line in lines]
     others = [other for other in varied(study) if other != name and len({each.get(other) for each in own}) > 1]
+    for other in sorted(others, key=lambda field: -max(len(each.get(field) or "") for each in own)):
+        rest = [field for field in others if field != other]
+        if len({tuple(each.get(field) for field in rest) for each in own}) == len(own):
+            others = rest
     return [", ".join(f"{other} {each[other]}" for other in others if other in each) for each in own]
 
 
