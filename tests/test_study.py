@@ -156,11 +156,8 @@ def test_sweeps(tmp_path: Path) -> None:
     study = load_study(write(tmp_path, arms=swept, baseline="plain-0.05", published=None))
     assert labels(study, "cmlm_weight", sweeps(study)["cmlm_weight"]) == ["temp 0.05", "temp 0.5"]
     followed = {arm: {**own, "pooling": "avg" if own["temp"] == 0.5 else "avg_top2"} for arm, own in swept.items()}
-    study = load_study(write(tmp_path, arms=followed, baseline="plain-0.05", published=None))
-    assert labels(study, "cmlm_weight", sweeps(study)["cmlm_weight"]) == [
-        "temp 0.05",
-        "temp 0.5",
-    ]  # pooling says no more
+    study = load_study(write(tmp_path, arms=followed, baseline="plain-0.05", published=None))  # pooling says no more
+    assert labels(study, "cmlm_weight", sweeps(study)["cmlm_weight"]) == ["temp 0.05", "temp 0.5"]
     common = load_study(
         write(tmp_path, arms={"plain": None, "b": {"max_steps": 7}, "c": {"max_steps": 6}}, published=None)
     )

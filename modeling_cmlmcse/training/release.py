@@ -21,17 +21,16 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
-from ..card import Record
+from ..card import Identity, Record
 from ..errors import InputError, Parser, command
 from ..evaluation import TASKS
-from ..evaluation.encoders import load_encoder
+from ..evaluation.encoders import HEADLESS_POOLINGS, load_encoder
 from ..evaluation.sts import EncodeOnce
 from ..evaluation.tables import format_all_measures, format_table
 from ..study.gate import lifts, read_rows
 from .pretraining_export import pretraining_facts
 from .records import write_records
 
-POOLINGS = ("cls_before_pooler", "avg", "avg_top2", "avg_first_last")
 TASK = "sts"  # the seven sets and STS-B dev
 GUESSES = 3  # for each masked token
 
@@ -82,7 +81,7 @@ def scores(folder: Path, data_dir: str | None) -> dict[str, dict[str, Any]]:
         print(f"missing: {line}", file=sys.stderr)
     return {
         pooling: TASKS[TASK].run(EncodeOnce(load_encoder(str(folder), pooling, show_progress_bar=False)), data)
-        for pooling in POOLINGS
+        for pooling in HEADLESS_POOLINGS
     }
 
 
@@ -100,21 +99,21 @@ def simcse_scores(curve: Path, tokens: int) -> dict[str, Any]:
     return {"untrained": max(rows[0]["untrained"].values()), "after": best, "lifted": lifted}
 
 
-def release_card(folder: str, about: str, record: dict[str, Any], results: dict[str, Any], **metadata: Any) -> str:
+def release_card(folder: str, about: str, record: dict[str, Any], results: dict[str, Any], identity: Identity) -> str:
     """README.md of a release: every figure from its records, the words `about` the text from its maker.
 
     Args:
         folder: what it will be loaded as.
-        metadata: licence and language, as the Hub writes them.
+        identity: licence and language.
     """
     size, facts = results["size"], pretraining_facts(record, results)
     del facts["training time"]  # of the last part alone, in records of older versions
-    head = ModelCardData(library_name="transformers", pipeline_tag="fill-mask", **metadata).to_yaml()
+    known: dict[str, Any] = {name: value for name, value in identity._asdict().items() if value}
+    head = ModelCardData(library_name="transformers", pipeline_tag="fill-mask", **known).to_yaml()
     parts = [
         f"---\n{head}\n---\n\n# {Path(folder).name}",
-        f"A small masked-language model, {size['layers']} layers of width {size['width']}, "
-        f"{size['weights'] / 1e6:.1f} million weights, trained from nothing, with its auxiliary network beside it. A "
-        "backbone to train a sentence encoder from; by itself it is none.",
+        f"A masked-language model, {size['layers']} layers of width {size['width']}, {size['weights'] / 1e6:.1f} "
+        "million weights: a backbone to train a sentence encoder from; by itself it is none.",
         about,
         "```python\nfrom transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
         f'model = AutoModelForMaskedLM.from_pretrained("{folder}")\n'
@@ -148,8 +147,7 @@ def release_card(folder: str, about: str, record: dict[str, Any], results: dict[
         ]
     parts += [
         "## Limits",
-        "One run with one seed. It is small and has seen little text: expect far less of it than of BERT-base. What "
-        "its text says and leaves out, prejudices included, is in it.",
+        "One run with one seed. What its text says and leaves out, prejudices included, is in it.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -181,8 +179,8 @@ def release(run: Path, args: argparse.Namespace) -> None:
             "poolings": scores(folder, args.data_dir),
             **lifted,
         }
-        metadata = {name: value for name in ("license", "language") if (value := getattr(args, name))}
-        card = release_card(args.output_dir.as_posix(), args.about, record, results, **metadata)
+        identity = Identity(args.license, args.language)
+        card = release_card(args.output_dir.as_posix(), args.about, record, results, identity)
         (folder / "README.md").write_text(card, encoding="utf-8")
         write_records(folder, record, results)
         folder.rename(args.output_dir)
