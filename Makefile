@@ -13,7 +13,7 @@ BIN = $(VENV)/bin
 .PHONY: quickstart install test test-compat test-min audit lint types format clean
 
 quickstart: $(VENV)/.installed-quickstart
-	$(BIN)/python -m modeling_cmlmcse.quickstart $(QUICKSTART)
+	$(BIN)/python -m cmlmcse.quickstart $(QUICKSTART)
 
 install: $(VENV)/.installed-dev
 

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modeling_cmlmcse.errors import InputError, Parser, as_input_error, command
+from cmlmcse.common.errors import InputError, Parser, as_input_error, command
 
 if TYPE_CHECKING:
-    from modeling_cmlmcse.publish import Published, Target
+    from cmlmcse.hub.publish import Published, Target
 
 
 def parse() -> argparse.Namespace:
@@ -57,7 +57,7 @@ def read_target(args: argparse.Namespace) -> "Target | None":
     """
     if args.repo_id is None:
         return None
-    from modeling_cmlmcse.publish import Target
+    from cmlmcse.hub.publish import Target
 
     private = True if args.private else False if args.public else None
     return Target(args.repo_id, private, args.revision, args.tag, args.create_pr, args.commit_message)
@@ -69,7 +69,7 @@ def check_checkpoint(name: str) -> Path:
     Raises:
         InputError: it is not there, or holds something else.
     """
-    from modeling_cmlmcse.evaluation.encoders import resolve_model
+    from cmlmcse.models.encoders import resolve_model
 
     folder = Path(resolve_model(name))
     if not (folder / "config.json").is_file():
@@ -89,7 +89,7 @@ def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = 
     Raises:
         InputError: a record or a template that cannot be read, or lacks an entry.
     """
-    from modeling_cmlmcse.card import TEMPLATE, Identity, bare_card, model_card, plots_of, usage
+    from cmlmcse.hub.card import TEMPLATE, Identity, bare_card, model_card, plots_of, usage
 
     branch = None if args.revision == "main" else args.revision
     use = usage(args.repo_id, commit or args.tag or branch, args.trust_free)
@@ -110,9 +110,9 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     Raises:
         InputError: the checkpoint cannot be loaded, or its export computes something else.
     """
-    from modeling_cmlmcse.card import copy_plots
-    from modeling_cmlmcse.evaluation.encoders import load_model_encoder
-    from modeling_cmlmcse.export import export, verify
+    from cmlmcse.hub.card import copy_plots
+    from cmlmcse.hub.export import export, verify
+    from cmlmcse.models.encoders import load_model_encoder
 
     encoder = load_model_encoder(str(checkpoint), device="cpu")
     export(encoder.model, encoder.tokenizer, folder, card, args.trust_free)
@@ -130,7 +130,7 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
 
 def report(target: "Target", published: "Published", trust_free: bool) -> None:
     """Say what is on the Hub now, and how to load exactly that."""
-    from modeling_cmlmcse.card import usage
+    from cmlmcse.hub.card import usage
 
     if published.removed:
         print(f"Removed from {target.repo_id}, not part of the export: {', '.join(published.removed)}")
@@ -160,8 +160,8 @@ def main() -> None:
     assert target is not None  # parse() demands a repository
     from huggingface_hub import HfApi
 
-    from modeling_cmlmcse.card import pinned_commit
-    from modeling_cmlmcse.publish import card_on_hub, check, publish
+    from cmlmcse.hub.card import pinned_commit
+    from cmlmcse.hub.publish import card_on_hub, check, publish
 
     api = HfApi()
     check(api, target)

@@ -2,31 +2,31 @@
 
 import sys
 
-from modeling_cmlmcse.errors import command
+from cmlmcse.common.errors import command
 
 
 @command
 def main() -> None:
     """From a recipe to a folder with checkpoints, export/, results.json, run.json and plots/."""
-    from modeling_cmlmcse.training.arguments import parse_recipe
+    from cmlmcse.training.arguments import parse_recipe
 
     recipe, model_args, data_args, run_args = parse_recipe(sys.argv[1:])
 
     # Imports that take seconds come after a wrong argument has been answered.
     if run_args.stage == "pretrain":
-        from modeling_cmlmcse.training.pretraining import pretrain
+        from cmlmcse.training.pretraining import pretrain
 
         pretrain(recipe.stem, model_args, data_args, run_args)
         return
 
     from transformers import set_seed
 
-    from modeling_cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
-    from modeling_cmlmcse.training.checkpoints import find_checkpoint
-    from modeling_cmlmcse.training.dev import load_dev_set
-    from modeling_cmlmcse.training.finish import finish_run, load_final_tasks
-    from modeling_cmlmcse.training.records import claim_output_dir, git_commit
-    from modeling_cmlmcse.training.trainer import ContrastiveTrainer
+    from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
+    from cmlmcse.training.checkpoints import find_checkpoint
+    from cmlmcse.training.dev_set import load_dev_set
+    from cmlmcse.training.finalize import finalize_run, load_final_tasks
+    from cmlmcse.training.records import claim_output_dir, git_commit
+    from cmlmcse.training.trainer import ContrastiveTrainer
 
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
@@ -51,7 +51,7 @@ def main() -> None:
     commit = git_commit()
     trainer.train(resume_from_checkpoint=checkpoint)
     measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
-    finish_run(folder, recipe.stem, model_args, data_args, run_args, trainer, dev_set, final_tasks, measured)
+    finalize_run(folder, recipe.stem, model_args, data_args, run_args, trainer, dev_set, final_tasks, measured)
 
 
 if __name__ == "__main__":

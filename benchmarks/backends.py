@@ -27,8 +27,8 @@ from sentence_transformers import (
     export_static_quantized_openvino_model,
 )
 
+from cmlmcse.training.dev_set import load_dev_set
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.training.dev import load_dev_set
 
 CALIBRATION = 128  # sentences; NNCF takes no more by default
 FP32 = {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}

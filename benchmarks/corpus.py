@@ -28,11 +28,11 @@ import torch
 from common import LENGTH, device, parser, print_table, tokenizer, write_record
 from transformers import BertConfig
 
+from cmlmcse.data.shuffle import permuted
+from cmlmcse.training.arguments import DataArguments, RunArguments
+from cmlmcse.training.build import build_collator, build_sentences
+from cmlmcse.training.trainer import ContrastiveTrainer
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.training.arguments import DataArguments, RunArguments
-from modeling_cmlmcse.training.build import build_collator, build_sentences
-from modeling_cmlmcse.training.shuffle import permuted
-from modeling_cmlmcse.training.trainer import ContrastiveTrainer
 
 # Assumptions of the cost table; none of them is measured here.
 SENTENCES_PER_SECOND = 1_000_000 / 240  # of one H200: the aim of 4 minutes a million sentences
@@ -184,7 +184,7 @@ def measure_order(rows: int, keys: int) -> dict[str, Any]:
 STAGES = {"start": measure_start, "input": measure_input, "training": measure_training, "order": measure_order}
 
 
-def measured(folder: Path, stage: str, **arguments: Any) -> dict[str, Any]:
+def card_metrics(folder: Path, stage: str, **arguments: Any) -> dict[str, Any]:
     """What a stage returns in a process of its own."""
     environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     environment["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
@@ -215,11 +215,11 @@ def measure_starts(folder: Path, text: Path, lines: int, batch: int) -> dict[str
             out.writelines(rotated_lines(text, size))
         start = {"file": str(file), "batch": batch}
         record: dict[str, Any] = {"text_mb": file.stat().st_size / 1e6}
-        record["first"] = measured(folder, "start", streaming=False, **start)
+        record["first"] = card_metrics(folder, "start", streaming=False, **start)
         forget_pages(folder)
-        record["second"] = measured(folder, "start", streaming=False, **start)
-        record["third"] = measured(folder, "start", streaming=False, **start)
-        record["streamed"] = measured(folder, "start", streaming=True, **start)
+        record["second"] = card_metrics(folder, "start", streaming=False, **start)
+        record["third"] = card_metrics(folder, "start", streaming=False, **start)
+        record["streamed"] = card_metrics(folder, "start", streaming=True, **start)
         found[str(size)] = record
     return found
 
@@ -228,16 +228,16 @@ def measure(args: Any, folder: Path) -> dict[str, Any]:
     """Everything."""
     starts = measure_starts(folder, args.text, args.lines, args.batch)
     smallest = str(folder / f"lines-{min(map(int, starts))}.txt")
-    training = measured(folder, "training", file=smallest, batch=args.batch, steps=args.steps)
+    training = card_metrics(folder, "training", file=smallest, batch=args.batch, steps=args.steps)
     inputs = []
     corpus = {"file": str(folder / f"lines-{args.lines}.txt"), "batch": args.batch, "batches": args.batches}
     for streaming in (False, True):
         for method, weight in (("SimCSE", 0.0), ("CMLM-CSE", 0.005)):
             for workers in (0, 2):
                 arm = {"streaming": streaming, "weight": weight, "workers": workers, "seconds": args.seconds}
-                found = measured(folder, "input", **corpus, **arm)
+                found = card_metrics(folder, "input", **corpus, **arm)
                 inputs.append({"method": method, "streaming": streaming, "workers": workers, **found})
-    orders = {str(rows): measured(folder, "order", rows=rows, keys=2_000_000) for rows in (10**6, 10**7, 10**9)}
+    orders = {str(rows): card_metrics(folder, "order", rows=rows, keys=2_000_000) for rows in (10**6, 10**7, 10**9)}
     return {"lines": args.lines, "batch": args.batch, "starts": starts, "training": training, "input": inputs,
             "order": orders}  # fmt: skip
 

@@ -26,9 +26,9 @@ from common import DATA, device, interleaved, parser, print_table, report, timed
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
+from cmlmcse.evaluation.sts_data import load_sts, missing_sts, sentences_of
+from cmlmcse.training.dev_set import DevSet, load_dev_set
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.evaluation.sts_data import load_sts, missing_sts, sentences_of
-from modeling_cmlmcse.training.dev import DevSet, load_dev_set
 
 Encode = Callable[[list[str]], Any]
 Item = TypeVar("Item")

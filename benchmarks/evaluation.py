@@ -16,9 +16,9 @@ from common import DATA, device, interleaved, parser, print_table, report, timed
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
+from cmlmcse.evaluation.sts import Pairs, load_sts, sts
+from cmlmcse.evaluation.sts_data import missing_sts
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.evaluation.sts import Pairs, load_sts, sts
-from modeling_cmlmcse.evaluation.sts_data import missing_sts
 
 Sets = dict[str, dict[str, Pairs]]
 

@@ -14,10 +14,10 @@ import torch
 from common import parser, tokenizer
 from transformers import BertConfig
 
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
+from cmlmcse.training.large_batch import backward_in_parts
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.training.data import Example, ViewCollator
-from modeling_cmlmcse.training.large_batch import backward_in_parts
-from modeling_cmlmcse.training.masking import Masking
 
 
 def peak_gib() -> float:

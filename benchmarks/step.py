@@ -39,9 +39,9 @@ from common import (
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.training.data import Example, ViewCollator
-from modeling_cmlmcse.training.masking import Masking
 
 Loss = Callable[[int], Tensor]  # of the round's batch
 Builder = Callable[["Batches"], tuple[nn.Module, Loss]]

@@ -36,10 +36,10 @@ from step import our_model
 from transformers import BertConfig, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from modeling_cmlmcse.training.arguments import DataArguments, RunArguments
-from modeling_cmlmcse.training.build import build_collator
-from modeling_cmlmcse.training.data import TrainingSentences, tokenize_sentences
-from modeling_cmlmcse.training.trainer import ContrastiveTrainer
+from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
+from cmlmcse.training.arguments import DataArguments, RunArguments
+from cmlmcse.training.build import build_collator
+from cmlmcse.training.trainer import ContrastiveTrainer
 
 
 class StepClock(TrainerCallback):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .dropout import drawn, noise
+from .dropout import sample_keep_mask, scaled_mask
 from .packing import Packing, Selection
 
 try:
@@ -157,10 +157,10 @@ class _AttentionWithDropout(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         queries, keys, values = on_grids(query, key, value, grids)
         weights = _attention_weights(queries, keys, mask, scaling)  # (B, heads, Q, T)
-        kept, ctx.factor = drawn(weights.shape, dropout)
+        kept, ctx.factor = sample_keep_mask(weights.shape, dropout)
         ctx.save_for_backward(query, key, value, mask, kept)
         ctx.grids, ctx.scaling = grids, scaling
-        context = weights.mul_(noise(kept, ctx.factor, weights.dtype)) @ values  # (B, heads, Q, D)
+        context = weights.mul_(scaled_mask(kept, ctx.factor, weights.dtype)) @ values  # (B, heads, Q, D)
         return grids[0].pack(context.transpose(1, 2))
 
     @staticmethod
@@ -169,18 +169,18 @@ class _AttentionWithDropout(torch.autograd.Function):
         query, key, value, mask, kept = ctx.saved_tensors
         of_queries, of_keys = ctx.grids
         queries, keys, values = on_grids(query, key, value, ctx.grids)
-        to_context = of_queries.unpack(gradient).transpose(1, 2)  # (B, heads, Q, D)
+        grad_context = of_queries.unpack(gradient).transpose(1, 2)  # (B, heads, Q, D)
         weights = _attention_weights(queries, keys, mask, ctx.scaling)
-        scale = noise(kept, ctx.factor, weights.dtype)
-        to_values = (weights * scale).transpose(-1, -2) @ to_context  # (B, heads, T, D)
-        to_weights = (to_context @ values.transpose(-1, -2)).mul_(scale)
-        to_scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
-        to_queries = (to_scores @ keys).mul_(ctx.scaling)
-        to_keys = (to_scores.transpose(-1, -2) @ queries).mul_(ctx.scaling)
-        to_mask = to_scores.sum_to_size(mask.shape) if mask is not None and ctx.needs_input_grad[3] else None
-        on_grid = ((of_queries, to_queries), (of_keys, to_keys), (of_keys, to_values))
+        scale = scaled_mask(kept, ctx.factor, weights.dtype)
+        grad_values = (weights * scale).transpose(-1, -2) @ grad_context  # (B, heads, T, D)
+        grad_weights = (grad_context @ values.transpose(-1, -2)).mul_(scale)
+        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+        grad_queries = (grad_scores @ keys).mul_(ctx.scaling)
+        grad_keys = (grad_scores.transpose(-1, -2) @ queries).mul_(ctx.scaling)
+        grad_mask = grad_scores.sum_to_size(mask.shape) if mask is not None and ctx.needs_input_grad[3] else None
+        on_grid = ((of_queries, grad_queries), (of_keys, grad_keys), (of_keys, grad_values))
         to_tokens = (grid.pack(states.transpose(1, 2)) for grid, states in on_grid)
-        return *to_tokens, to_mask, None, None, None
+        return *to_tokens, grad_mask, None, None, None
 
 
 def _attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .backbone import Structure
+from .backbone import Module
 from .configuration_cmlmcse import CMLMCSEConfig
 from .losses import at_least_fp32
 
@@ -36,7 +36,7 @@ class AuxiliaryObjective(nn.Module):
         """How many predictions the loss of this masked batch is a sum over; known to the host."""
         return len(masked["mlm_labels"])
 
-    def forward(self, encoder: Structure, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
+    def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
         """The objective's loss.
 
         Args:

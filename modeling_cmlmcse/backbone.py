@@ -6,22 +6,21 @@ import copy
 import os
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 from .attention import PACKED_ATTENTION
-from .dropout import use_cheap_dropout
-from .families import Structure, family_of, gathered, unsupported
+from .families import Module, family_of, gathered, unsupported
 from .packing import Packing, Selection
 
 
 def build_encoder(config: PretrainedConfig, num_hidden_layers: int | None = None) -> PreTrainedModel:
-    """A freshly initialised encoder without pooler that attends through :func:`packed_attention` and drops out through
-    :class:`dropout.Dropout`. With `num_hidden_layers` it is the first blocks alone, whose output is what the next one
-    would get: not through a final norm.
+    """A freshly initialised encoder without pooler that attends through :func:`packed_attention`.
+
+    With `num_hidden_layers` it is the first blocks alone. Their output is what the next block would get: it has not
+    gone through a final norm.
 
     Raises:
         ValueError: no family is known for its model type.
@@ -60,11 +59,10 @@ def _build(config: PretrainedConfig, first: int, count: int) -> PreTrainedModel:
     config._attn_implementation = "eager"  # whatever was asked for; every kind has it
     encoder = family.build(config, first)
     encoder.config._attn_implementation = PACKED_ATTENTION
-    use_cheap_dropout(encoder)
     return encoder
 
 
-def blocks(encoder: Structure) -> nn.ModuleList:
+def blocks(encoder: Module) -> nn.ModuleList:
     """The transformer blocks of an encoder.
 
     Raises:
@@ -74,7 +72,7 @@ def blocks(encoder: Structure) -> nn.ModuleList:
 
 
 @torch.no_grad()
-def copy_layers(target: Structure, source: Structure, first: int = 0) -> None:
+def copy_layers(target: Module, source: Module, first: int = 0) -> None:
     """Give an encoder, or a part of one, the weights of `source`: its blocks those from block `first` on, everything
     else that it has by the same name."""
     prefix, weights = family_of(source.config).layers + ".", source.state_dict()
@@ -101,19 +99,17 @@ def has_dropout(config: PretrainedConfig) -> bool:
     return any(getattr(config, name) > 0 for name in family_of(config).dropouts)
 
 
-def max_positions(encoder: Structure) -> int:
+def max_positions(encoder: Module) -> int:
     """How many tokens a sentence may have."""
     return family_of(encoder.config).max_positions(encoder)
 
 
-def embed_tokens(encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+def embed_tokens(encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
     """(S,) token ids → (S, H) what the first block gets, for packed tokens."""
     return family_of(encoder.config).embed(encoder, tokens, packing, token_types)
 
 
-def run_blocks(
-    encoder: Structure, hidden: Tensor, packing: Packing, selection: Selection | None = None
-) -> list[Tensor]:
+def run_blocks(encoder: Module, hidden: Tensor, packing: Packing, selection: Selection | None = None) -> list[Tensor]:
     """The outputs of all blocks of an encoder or a part of one, each (S, H), the last one after the final norm if
     there is any; with a `selection` the last one is (M, H), the selected tokens."""
     family, layers, outputs = family_of(encoder.config), blocks(encoder), []
@@ -198,14 +194,17 @@ def load_backbone(
             model, info = AutoModelForMaskedLM.from_pretrained(
                 name_or_path, output_loading_info=True, dtype=torch.float32, trust_remote_code=False
             )
-    except (OSError, KeyError, SafetensorError) as error:
+    except Exception as error:
+        if isinstance(error, ValueError):
+            fields, _ = PretrainedConfig.get_config_dict(name_or_path)  # not a configuration, which may be code
+            raise ValueError(unsupported(fields.get("model_type"))) from error
+        # safetensors, which this code does not import, has an error of its own for a damaged file.
+        if not isinstance(error, (OSError, KeyError)) and type(error).__name__ != "SafetensorError":
+            raise
         raise ValueError(
             f"model_name_or_path must be a folder with config.json and weights or a Hub name, found {name_or_path!r}, "
             f"which cannot be loaded: {str(error).splitlines()[0]}"
         ) from error
-    except ValueError as error:
-        fields, _ = PretrainedConfig.get_config_dict(name_or_path)  # not a configuration, which may be code of its own
-        raise ValueError(unsupported(fields.get("model_type"))) from error
     finally:
         logging.set_verbosity(level)
     family_of(model.config)  # refuses a backbone of an unknown kind

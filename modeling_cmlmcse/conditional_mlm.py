@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, masked_token_loss, zero_with_graph
 from .backbone import (
     MaskedLMHead,
-    Structure,
+    Module,
     blocks,
     build_blocks,
     build_encoder,
@@ -38,7 +38,7 @@ class ConditionalMLM(AuxiliaryObjective):
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
         self.condition = config.cmlm_condition
-        self.extractor: Structure = build_encoder(config.backbone_config, config.lexical_layers)
+        self.extractor: Module = build_encoder(config.backbone_config, config.lexical_layers)
         self.fusion = build_blocks(config.backbone_config, config.fusion_layers, config.fusion_start)
         self.head = MaskedLMHead(config.backbone_config)
         self.train()
@@ -51,7 +51,7 @@ class ConditionalMLM(AuxiliaryObjective):
         self.extractor.train(mode and (self.config.lexical_dropout or not frozen))
         return self
 
-    def forward(self, encoder: Structure, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
+    def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
         """The sum of the cross-entropies of the masked tokens, exactly zero (with a graph) if there is none."""
         if len(masked["mlm_labels"]) == 0:
             return zero_with_graph(self, sentences)

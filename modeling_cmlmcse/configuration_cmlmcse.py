@@ -1,15 +1,31 @@
-"""Configuration of a CMLM-CSE sentence encoder: the backbone, the pooling, and what training adds to them."""
+"""Configuration of a CMLM-CSE sentence encoder: the backbone, the pooling, and what training adds to them.
+
+All files of this folder ship with a model. Transformers 4 copies only the files that this one lists. It finds them by
+the form of these lines (tests/test_compat.py compares them with the folder):
+
+    import .attention
+    import .auxiliary
+    import .backbone
+    import .conditional_mlm
+    import .distributed
+    import .dropout
+    import .encoder_mlm
+    import .families
+    import .fast_cpu
+    import .linear
+    import .losses
+    import .packing
+    import .pooling
+    import .pretrained_auxiliary
+    import .projection
+    import .replaced_token_detection
+"""
 
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
-# Unused ones are for transformers 4: of a local folder it copies only what this file and modeling_cmlmcse.py name.
-from .attention import PACKED_ATTENTION  # noqa: F401
-from .distributed import rank  # noqa: F401
-from .dropout import Dropout  # noqa: F401
 from .losses import CONTRASTIVE_LOSSES
-from .packing import Packing  # noqa: F401
 from .pooling import POOLINGS
 from .projection import PROJECTIONS
 

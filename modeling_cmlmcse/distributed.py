@@ -5,25 +5,14 @@ is therefore computed as a mean over this process's rows against everybody's col
 is the sum over the processes that used it: the average is then the gradient of one process with the whole batch.
 """
 
-from collections.abc import Iterable
-from typing import Any
-
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 
 def processes() -> int:
     """How many processes train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def leave() -> None:
-    """End the work together, which every process calls after the last thing that they do together: one that exits with
-    its connections open may be aborted, and the launcher then stops those that still write."""
-    if processes() > 1:
-        dist.barrier()
-        dist.destroy_process_group()
 
 
 def rank() -> int:
@@ -77,30 +66,3 @@ def mean_count(count: int, device: torch.device) -> Tensor | float:
     counts = torch.tensor(count, device=device)
     dist.all_reduce(counts)
     return counts.clamp(min=1) / processes()
-
-
-def sums_over_processes(values: dict[str, float]) -> dict[str, float]:
-    """The sums over the processes of named numbers, of which a process may lack some."""
-    if processes() == 1:
-        return values
-    everyone: list[Any] = [None] * processes()
-    dist.all_gather_object(everyone, values)
-    return {name: sum(found.get(name, 0.0) for found in everyone) for found in everyone for name in found}
-
-
-def from_first_process(value: float) -> float:
-    """The first process's value on all of them."""
-    if processes() == 1:
-        return value
-    values: list[Any] = [value]
-    dist.broadcast_object_list(values)
-    return values[0]
-
-
-def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace every gradient by its mean over the processes, as DDP does within its own backward pass."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    waiting = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
-    for gradient, work in zip(gradients, waiting, strict=True):
-        work.wait()
-        gradient.div_(processes())

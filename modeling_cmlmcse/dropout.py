@@ -21,10 +21,10 @@ def drop(input: Tensor, p: float) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return nn.functional.dropout(input, p)
-    return _Drop.apply(input, *drawn(input.shape, p))
+    return _Drop.apply(input, *sample_keep_mask(input.shape, p))
 
 
-def drawn(shape: torch.Size, p: float) -> tuple[Tensor, float]:
+def sample_keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
     """Which elements of a tensor are kept, a byte for each, and the factor that makes up for the others."""
     dropped = min(max(round(p * LEVELS), 0), LEVELS)
     count = shape.numel()
@@ -34,7 +34,7 @@ def drawn(shape: torch.Size, p: float) -> tuple[Tensor, float]:
     return kept, LEVELS / max(LEVELS - dropped, 1)
 
 
-def noise(kept: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+def scaled_mask(kept: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     """What dropout multiplies by: `factor` where an element is kept, else 0."""
     return kept.to(dtype).mul_(factor)
 
@@ -46,12 +46,12 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, input: Tensor, kept: Tensor, factor: float) -> Tensor:
         ctx.save_for_backward(kept)
         ctx.factor = factor
-        return input * noise(kept, factor, input.dtype)
+        return input * scaled_mask(kept, factor, input.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         (kept,) = ctx.saved_tensors
-        return gradient * noise(kept, ctx.factor, gradient.dtype), None, None
+        return gradient * scaled_mask(kept, ctx.factor, gradient.dtype), None, None
 
 
 class Dropout(nn.Dropout):
@@ -61,11 +61,3 @@ class Dropout(nn.Dropout):
         if not self.training or self.p == 0.0 or input.device.type != "cpu":
             return super().forward(input)
         return drop(input, self.p)
-
-
-def use_cheap_dropout(module: nn.Module) -> None:
-    """Put :class:`Dropout` in the place of every `nn.Dropout` of a module."""
-    for parent in list(module.modules()):
-        for name, child in parent.named_children():
-            if type(child) is nn.Dropout:
-                setattr(parent, name, Dropout(child.p))

@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, masked_token_loss, zero_with_graph
-from .backbone import MaskedLMHead, Structure, embed_tokens, run_blocks
+from .backbone import MaskedLMHead, Module, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
 from .packing import Packing, Selection
 
@@ -22,7 +22,7 @@ class EncoderMLM(AuxiliaryObjective):
         super().__init__(config)
         self.head = MaskedLMHead(config.backbone_config)
 
-    def forward(self, encoder: Structure, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
+    def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
         """The sum of the cross-entropies of the masked tokens, exactly zero (with a graph) if there is none."""
         positions = masked["mlm_positions"]  # (M,)
         if len(positions) == 0:

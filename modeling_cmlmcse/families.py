@@ -6,7 +6,6 @@ and a parity test.
 """
 
 import copy
-from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -14,12 +13,12 @@ from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, __version__
 
 from .attention import packed_attention
-from .linear import linear, linear_after_gelu
+from .linear import linear
 from .packing import Packing, Selection
 
 TRANSFORMERS_5 = int(__version__.split(".")[0]) >= 5
 
-Structure = Any  # a module whose parts are known by structure, which static types cannot say
+Module = Any  # a module whose parts are known by structure, which static types cannot say
 
 
 class HeadShape(NamedTuple):
@@ -56,42 +55,42 @@ class Family:
         """A freshly initialised encoder, whose blocks are those from block `first` on of a deeper one."""
         return AutoModel.from_config(config, **self.options)
 
-    def blocks(self, encoder: Structure) -> nn.ModuleList:
+    def blocks(self, encoder: Module) -> nn.ModuleList:
         """The transformer blocks."""
         return encoder.get_submodule(self.layers)
 
-    def max_positions(self, encoder: Structure) -> int:
+    def max_positions(self, encoder: Module) -> int:
         """How many tokens a sentence may have."""
         return encoder.config.max_position_embeddings
 
-    def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+    def embed(self, encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
         """(S,) token ids → (S, H) what the first block gets."""
         raise NotImplementedError
 
-    def shared(self, encoder: Structure, hidden: Tensor, packing: Packing) -> Any:
+    def shared(self, encoder: Module, hidden: Tensor, packing: Packing) -> Any:
         """What all blocks of one forward pass need besides hidden states and packing, computed once."""
         return None
 
-    def runs_whole(self, encoder: Structure) -> bool:
+    def runs_whole(self, encoder: Module) -> bool:
         """Whether its blocks hand the packing on to their attention, as in transformers 5, so that :meth:`run` serves;
         if not, :meth:`run_selected` runs them part by part."""
         return TRANSFORMERS_5
 
-    def run(self, block: Structure, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
+    def run(self, block: Module, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
         """(S, H) → (S, H) through one block."""
         return first_output(block(hidden[None], attention_mask=None, packing=packing))[0]
 
     def run_selected(
-        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+        self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
         """(S, H) → (M, H): one block whose queries, output projection and feed-forward see the selected tokens only."""
         raise NotImplementedError
 
-    def final_norm(self, encoder: Structure, hidden: Tensor) -> Tensor:
+    def final_norm(self, encoder: Module, hidden: Tensor) -> Tensor:
         """(…, H) → (…, H) what comes after the last block."""
         return hidden
 
-    def without_final_norm(self, encoder: Structure) -> None:
+    def without_final_norm(self, encoder: Module) -> None:
         """Let the encoder end in its last block's output as the next block would get it."""
 
     def head(self, config: PretrainedConfig) -> HeadShape:
@@ -105,19 +104,12 @@ class Bert(Family):
     def __init__(self, **options: Any) -> None:
         self.options = options
 
-    def max_positions(self, encoder: Structure) -> int:
+    def max_positions(self, encoder: Module) -> int:
         """The rows of the position table behind its padding row: RoBERTa's 514 rows hold 512 tokens."""
         table = encoder.embeddings.position_embeddings
         return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
 
-    def build(self, config: PretrainedConfig, first: int) -> PreTrainedModel:
-        encoder = super().build(config, first)
-        if config.hidden_act == "gelu":
-            for block in self.blocks(encoder):
-                block.feed_forward_chunk = MethodType(feed_forward_chunk, block)  # type: ignore[assignment]
-        return encoder
-
-    def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+    def embed(self, encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
         embedded = encoder.embeddings(
             input_ids=tokens[None],
             position_ids=position_ids(encoder.embeddings.position_embeddings.padding_idx, tokens, packing)[None],
@@ -126,7 +118,7 @@ class Bert(Family):
         return encoder.embeddings_project(embedded) if hasattr(encoder, "embeddings_project") else embedded
 
     def run_selected(
-        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+        self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
         attention, chosen = block.attention.self, hidden.index_select(0, selection.index)  # (M, H)
         projected = attention.query(chosen), attention.key(hidden), attention.value(hidden)
@@ -138,25 +130,19 @@ class Bert(Family):
         return HeadShape(getattr(config, "embedding_size", config.hidden_size), activation, config.layer_norm_eps)
 
 
-def feed_forward_chunk(self: Structure, attention_output: Tensor) -> Tensor:
-    """(…, H) → (…, H): the second half of a BERT block, as its method of this name, in less memory."""
-    hidden = linear_after_gelu(self.intermediate.dense(attention_output), self.output.dense)
-    return self.output.LayerNorm(self.output.dropout(hidden) + attention_output)
-
-
 class DistilBert(Family):
     """DistilBERT: BERT without token types, and with other names."""
 
     layers = "transformer.layer"
     dropouts = ("dropout", "attention_dropout")
 
-    def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+    def embed(self, encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
         parts = encoder.embeddings  # which in transformers 4 take no positions as a whole
         embedded = parts.word_embeddings(tokens) + parts.position_embeddings(packing.columns)  # (S, H)
         return parts.dropout(parts.LayerNorm(embedded))
 
     def run_selected(
-        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+        self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
         attention, chosen = block.attention, hidden.index_select(0, selection.index)  # (M, H)
         projected = attention.q_lin(chosen), attention.k_lin(hidden), attention.v_lin(hidden)
@@ -172,21 +158,21 @@ class MPNet(Bert):
     """MPNet: BERT's blocks with other names, RoBERTa's positions, and a bias of each head for the distance between
     two columns, one table for all blocks. Its blocks take no attention function, so they all run part by part."""
 
-    def shared(self, encoder: Structure, hidden: Tensor, packing: Packing) -> Tensor:
+    def shared(self, encoder: Module, hidden: Tensor, packing: Packing) -> Tensor:
         """(1, heads, T, T) what is added to the attention scores of the grid."""
         return encoder.encoder.compute_position_bias(hidden.new_empty(1, packing.shape[1]))
 
-    def run(self, block: Structure, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
+    def run(self, block: Module, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
         return self._run(gathered(block), hidden, hidden, packing, None, shared)
 
     def run_selected(
-        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+        self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
         return self._run(block, hidden, hidden.index_select(0, selection.index), packing, selection, shared)
 
     def _run(
         self,
-        block: Structure,
+        block: Module,
         hidden: Tensor,
         chosen: Tensor,
         packing: Packing,
@@ -220,7 +206,7 @@ class ModernBert(Family):
         return config
 
     def build(self, config: PretrainedConfig, first: int) -> PreTrainedModel:
-        encoder: Structure = super().build(config, first)
+        encoder: Module = super().build(config, first)
         if not hasattr(encoder, "rotary_emb"):
             name_as_newer(encoder)
         if first > 0 and len(encoder.layers):  # the very first block alone has no norm, for the embeddings have one
@@ -228,23 +214,23 @@ class ModernBert(Family):
             block.attn_norm = copy.deepcopy(block.mlp_norm)
         return encoder
 
-    def runs_whole(self, encoder: Structure) -> bool:
+    def runs_whole(self, encoder: Module) -> bool:
         return TRANSFORMERS_5 and not isinstance(encoder.rotary_emb, RotaryByKind)
 
-    def embed(self, encoder: Structure, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+    def embed(self, encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
         return encoder.embeddings(input_ids=tokens[None])[0]
 
-    def shared(self, encoder: Structure, hidden: Tensor, packing: Packing) -> dict[str, tuple[Tensor, Tensor]]:
+    def shared(self, encoder: Module, hidden: Tensor, packing: Packing) -> dict[str, tuple[Tensor, Tensor]]:
         """The cosines and sines (1, S, D) of the tokens' columns, for each kind of attention."""
         kinds, columns = sorted(set(encoder.config.layer_types)), packing.columns[None]  # (1, S)
         return {kind: encoder.rotary_emb(hidden[None], columns, kind) for kind in kinds}
 
-    def run(self, block: Structure, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
+    def run(self, block: Module, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
         rotary = shared[block.attention_type]
         return first_output(block(hidden[None], attention_mask=None, position_embeddings=rotary, packing=packing))[0]
 
     def run_selected(
-        self, block: Structure, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
+        self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
         attention, chosen = block.attn, hidden.index_select(0, selection.index)  # (M, H)
         cosine, sine = (part[0] for part in shared[block.attention_type])  # (S, D)
@@ -262,10 +248,10 @@ class ModernBert(Family):
         attended = chosen + attention.out_drop(attention.Wo(context))  # (M, H)
         return attended + block.mlp(block.mlp_norm(attended))
 
-    def final_norm(self, encoder: Structure, hidden: Tensor) -> Tensor:
+    def final_norm(self, encoder: Module, hidden: Tensor) -> Tensor:
         return encoder.final_norm(hidden)
 
-    def without_final_norm(self, encoder: Structure) -> None:
+    def without_final_norm(self, encoder: Module) -> None:
         encoder.final_norm = nn.Identity()
 
     def head(self, config: PretrainedConfig) -> HeadShape:
@@ -293,7 +279,7 @@ class RotaryByKind(nn.ModuleDict):
         return self[kind](hidden, columns)
 
 
-def name_as_newer(encoder: Structure) -> None:
+def name_as_newer(encoder: Module) -> None:
     """Give the ModernBERT of transformers 4 the parts that newer ones are read by."""
     rotary = {}
     for block, kind in zip(encoder.layers, encoder.config.layer_types, strict=True):
@@ -326,7 +312,7 @@ def first_output(output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
-def gathered(block: Structure) -> Structure:
+def gathered(block: Module) -> Module:
     """The block with whole weights: FSDP gathers them where a block is called as a whole, not where its parts are."""
     if hasattr(block, "unshard"):
         block.unshard()

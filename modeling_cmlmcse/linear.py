@@ -5,22 +5,13 @@ AVX-512, oneDNN is twice as fast (benchmarks/operations.py). On other devices, i
 traced code nothing is changed.
 """
 
-import os
 import time
 from collections.abc import Callable
 from functools import cache
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-# oneDNN, which PyTorch uses for GELU too, keeps a kernel for each shape that it met, 1,024 of them in each of two
-# caches. No two packed batches are of one length: the kept kernels then lie between the large tensors all over the
-# heap, which grows by gigabytes (tests/test_linear.py). 32 hold the shapes that the blocks of a step share; a step
-# is no slower (benchmarks/RESULTS.md). Read at oneDNN's first use.
-for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_capacity, "32")
 
 LEAST_WORK = 1 << 24  # multiplications; below, oneDNN, which compiles a kernel for each new shape, gains nothing
 LEAST_GAIN = 1.25  # by less, MKL stays: near a tie the choice would change from one process to the next
@@ -44,22 +35,6 @@ def linear_after_gelu(wide: Tensor, layer: nn.Linear) -> Tensor:
     return layer(nn.functional.gelu(wide))
 
 
-def use_faster_linear(module: nn.Module) -> None:
-    """Let every `nn.Linear` of a module multiply through :func:`linear`; its class, which quantisation and adapters
-    go by, stays."""
-    for layer in module.modules():
-        if type(layer) is nn.Linear:
-            layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]
-
-
-def _forward(self: nn.Linear, input: Tensor) -> Tensor:
-    """The `forward` of a linear layer."""
-    return linear(input, self.weight, self.bias)
-
-
-_forward.__name__ = "forward"  # a pickled or copied layer finds its method by this name
-
-
 class _OneDNNLinear(torch.autograd.Function):
     """(S, K), (L, K) and (L,) → (S, L), three products in oneDNN where gradients are asked for; of the input, or of its
     GELU, which is not kept."""
@@ -74,17 +49,17 @@ class _OneDNNLinear(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         input, weight = ctx.saved_tensors
-        to_input = to_weight = to_bias = None
+        grad_input = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
-            to_input = _multiply(gradient, weight.t())  # (S, K)
+            grad_input = _multiply(gradient, weight.t())  # (S, K)
             if ctx.after_gelu:
-                to_input = torch.ops.aten.gelu_backward(to_input, input)
+                grad_input = torch.ops.aten.gelu_backward(grad_input, input)
         if ctx.needs_input_grad[1]:
             hidden = nn.functional.gelu(input) if ctx.after_gelu else input
-            to_weight = _multiply(gradient.t(), hidden.t())  # (L, K)
+            grad_weight = _multiply(gradient.t(), hidden.t())  # (L, K)
         if ctx.needs_input_grad[2]:
-            to_bias = gradient.sum(dim=0)  # (L,)
-        return to_input, to_weight, to_bias, None
+            grad_bias = gradient.sum(dim=0)  # (L,)
+        return grad_input, grad_weight, grad_bias, None
 
 
 def _multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:

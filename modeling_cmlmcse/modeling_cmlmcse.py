@@ -26,8 +26,8 @@ from .conditional_mlm import ConditionalMLM
 from .configuration_cmlmcse import CMLMCSEConfig, in_range
 from .distributed import mean_count
 from .encoder_mlm import EncoderMLM
-from .families import TRANSFORMERS_5, Structure
-from .linear import use_faster_linear
+from .families import TRANSFORMERS_5, Module
+from .fast_cpu import use_fast_cpu_kernels
 from .losses import CONTRASTIVE_LOSSES, alignment, anisotropy, uniformity
 from .packing import Packing, Selection, pack_sequences
 from .pooling import POOLINGS
@@ -93,9 +93,9 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
-        self.backbone: Structure = build_encoder(config.backbone_config)
+        self.backbone: Module = build_encoder(config.backbone_config)
         head = PROJECTIONS[config.projection]
-        self.projection: Structure = self._build("projection", partial(head, config.hidden_size))
+        self.projection: Module = self._build("projection", partial(head, config.hidden_size))
         self.auxiliary = nn.ModuleDict(
             {
                 name: self._build(name, partial(objective, config))
@@ -104,7 +104,6 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             }
         )
         self.post_init()
-        use_faster_linear(self)
 
     def _build(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
         """A part whose fresh weights depend on the seed and its name alone, and not on what was drawn before: at one
@@ -396,7 +395,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     ) -> Any:
         """Embed sentences without padding, sorted by length, in input order.
 
-        It computes on the model's device and in its precision: `model.to("cuda", torch.bfloat16)` first for bf16.
+        It computes on the model's device and in its precision: `model.to("cuda", torch.bfloat16)` first for bf16. On a
+        CPU it calls :func:`use_fast_cpu_kernels` on the model.
 
         Args:
             sentences: N texts, or one.
@@ -418,6 +418,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         if isinstance(sentences, str):
             options = (batch_size, normalize, max_length, False, truncate_dim, batch_tokens, convert_to_tensor)
             return self.encode([sentences], tokenizer, *options)[0]
+        if self.device.type == "cpu":
+            use_fast_cpu_kernels(self)
         width = self.config.hidden_size if truncate_dim is None else truncate_dim
         if not 1 <= width <= self.config.hidden_size:
             raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .auxiliary import AuxiliaryLoss, AuxiliaryObjective
-from .backbone import MaskedLMHead, Structure, build_encoder, embed_tokens, run_blocks
+from .backbone import MaskedLMHead, Module, build_encoder, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
 from .losses import at_least_fp32
 from .packing import Packing, Selection
@@ -26,9 +26,9 @@ class ReplacedTokenDetection(AuxiliaryObjective):
         super().__init__(config)
         self.condition = config.rtd_condition
         assert config.generator_config is not None
-        self.generator: Structure = build_encoder(config.generator_config)
+        self.generator: Module = build_encoder(config.generator_config)
         self.generator_head = MaskedLMHead(config.generator_config)
-        self.discriminator: Structure = build_encoder(config.backbone_config)
+        self.discriminator: Module = build_encoder(config.backbone_config)
         self.classifier = nn.Linear(config.hidden_size, 2)
         self.train()
 
@@ -43,7 +43,7 @@ class ReplacedTokenDetection(AuxiliaryObjective):
         """Every real token is a prediction."""
         return len(masked["input_ids"])
 
-    def forward(self, encoder: Structure, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
+    def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
         """The sum of the two-class cross-entropies of all tokens; `accuracy` counts the right ones, `replaced` those
         that the generator did not restore."""
         tokens = masked["input_ids"]  # (S,)

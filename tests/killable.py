@@ -12,9 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import modeling_cmlmcse.training.build
-import modeling_cmlmcse.training.finish
-import modeling_cmlmcse.training.trainer  # noqa: F401
+import cmlmcse.training.build
+import cmlmcse.training.finalize
+import cmlmcse.training.trainer  # noqa: F401
 import train
 
 WATCHED = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")

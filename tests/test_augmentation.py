@@ -12,11 +12,8 @@ from conftest import tiny_backbone, tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.export import export
-from modeling_cmlmcse.training.arguments import ModelArguments
-from modeling_cmlmcse.training.augmentation import (
+from cmlmcse.common.errors import InputError
+from cmlmcse.data.augmentation import (
     DEL_TOKEN,
     add_deletion_token,
     build_augmentation,
@@ -25,10 +22,13 @@ from modeling_cmlmcse.training.augmentation import (
     draw_spans,
     reorder_spans,
 )
-from modeling_cmlmcse.training.build import build_model
-from modeling_cmlmcse.training.data import Example, ViewCollator
-from modeling_cmlmcse.training.masking import Masking
-from modeling_cmlmcse.training.synonyms import load_synonyms
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
+from cmlmcse.data.synonyms import load_synonyms
+from cmlmcse.hub.export import export
+from cmlmcse.training.arguments import ModelArguments
+from cmlmcse.training.build import build_model
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 DELETED = 9
 SYNONYMS = {"cat": ["dog", "tree"], "dog": ["cat"], "big": ["red", "unheard"], "mat": [], "small": ["small", "unheard"]}

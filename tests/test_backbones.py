@@ -15,11 +15,11 @@ from test_saving import run_fresh
 from transformers import AutoModelForMaskedLM, ElectraForPreTraining, T5Config
 from transformers.utils import logging
 
+from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse import attention as attention_module
 from modeling_cmlmcse.attention import packed_attention
 from modeling_cmlmcse.backbone import MaskedLMHead, blocks, build_blocks, build_encoder, family_of
-from modeling_cmlmcse.export import export
 from modeling_cmlmcse.packing import Packing, Selection
 
 NEW_KINDS = ("electra", "distilbert", "mpnet", "modernbert")

@@ -11,14 +11,14 @@ import pytest
 from conftest import ROOT, WORDS, tiny_backbone, tiny_tokenizer
 from transformers import GPT2Config, GPT2Model
 
+from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.export import export
 
 sys.path.insert(0, str(ROOT))
 MODULES = {
     "train": "train",
-    "evaluation": "modeling_cmlmcse.evaluation.__main__",
-    "encode": "modeling_cmlmcse.encode",
+    "evaluation": "cmlmcse.evaluation.command",
+    "encode": "cmlmcse.encode",
     "push": "push_to_hub",
     "study": "run_study",
 }

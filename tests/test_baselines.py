@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from test_evaluation import data_dir  # noqa: F401 (a fixture)
 
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation.__main__ import main
-from modeling_cmlmcse.evaluation.encoders import load_encoder
-from modeling_cmlmcse.evaluation.sts import load_sts, load_stsb_dev, sentences_of
-from modeling_cmlmcse.evaluation.whitening import Whitening, pairs_in, target_sentences
-from modeling_cmlmcse.evaluation.word_vectors import WordVectors
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.command import main
+from cmlmcse.evaluation.sts import load_sts, load_stsb_dev, sentences_of
+from cmlmcse.evaluation.whitening import Whitening, pairs_in, target_sentences
+from cmlmcse.models.encoders import load_encoder
+from cmlmcse.models.word_vectors import WordVectors
 
 
 def correlated(rows: int, columns: int) -> np.ndarray:

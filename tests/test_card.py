@@ -7,9 +7,9 @@ import pytest
 from huggingface_hub import ModelCard
 
 import push_to_hub
-from modeling_cmlmcse.card import Identity, model_card, plots_of
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation import TASKS
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.tasks import TASKS
+from cmlmcse.hub.card import Identity, model_card, plots_of
 
 FIELDS = {
     "contrastive_loss": "info_nce",
@@ -38,7 +38,7 @@ RESULTS = {
     "dev": {"set": "STS-B dev", "spearman": 81.1111, "pairs": 1500},
     "sts": {"STS12": {"all": 61.5, "mean": 60.0, "wmean": 60.1, "pairs": 3108, "subsets": {}}},
     "stsb_dev": {"spearman": 62.5, "pearson": 63.0, "pairs": 1500},
-    "lee": {"spearman": 63.5, "pearson": 1.0, "pairs": 1225},
+    "lee50": {"spearman": 63.5, "pearson": 1.0, "pairs": 1225},
     "geometry": {"alignment": 0.25, "uniformity": -2.5, "anisotropy": 0.125, "effective_rank": 7.5, "spectrum": [1.0]},
     "retrieval": {"scifact": {"ndcg@10": 64.5, "recall@100": 90.5, "queries": 300, "passages": 5183}, "avg": 64.5},
     "indomain": {"r@1": 70.5, "r@5": 90.25, "r@10": None, "queries": 97, "sentences": 2551},

@@ -17,7 +17,7 @@ from conftest import ROOT, WORDS
 from safetensors.numpy import load_file
 from test_train import history, run, write_data
 
-from modeling_cmlmcse.training import checkpoints
+from cmlmcse.training import checkpoints
 
 KILLS = int(os.environ.get("CMLMCSE_KILLS", "6"))  # CMLMCSE_KILLS=20 for the figure in the README
 STEPS = 8
@@ -138,7 +138,7 @@ def test_read_only_folder(recipe, tmp_path, monkeypatch, capsys) -> None:
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    monkeypatch.setattr("modeling_cmlmcse.training.build.build_model", None)  # not reached
+    monkeypatch.setattr("cmlmcse.training.build.build_model", None)  # not reached
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, recipe, "--output_dir", tmp_path / "run")
     assert stop.value.code == 2
@@ -150,7 +150,7 @@ def test_read_only_folder(recipe, tmp_path, monkeypatch, capsys) -> None:
 def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
     """With a limit of 1 the best checkpoint stays beside the newest, and is what is exported."""
     scores = iter([50.0, 80.0, 60.0, 70.0])
-    from modeling_cmlmcse.training.trainer import ContrastiveTrainer
+    from cmlmcse.training.trainer import ContrastiveTrainer
 
     monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": next(scores)})
     folder = tmp_path / "run"
@@ -163,7 +163,7 @@ def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
 
 def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
     """The step is finished and saved, also where none was due, and the end is that of the run that was left alone."""
-    from modeling_cmlmcse.training.trainer import ContrastiveTrainer
+    from cmlmcse.training.trainer import ContrastiveTrainer
 
     run(monkeypatch, recipe, "--output_dir", tmp_path / "whole", "--save_total_limit", 9)
     step = ContrastiveTrainer.training_step

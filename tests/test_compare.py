@@ -11,16 +11,16 @@ from conftest import tiny_tokenizer
 from scipy import stats
 from test_evaluation import data_dir, fake_encode
 
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation import plots
+from cmlmcse.evaluation.cache import CachedEncoder, fingerprint_model
+from cmlmcse.evaluation.command import check_models, main
+from cmlmcse.evaluation.compare import Scored, bootstrap_differences, format_differences
+from cmlmcse.evaluation.published import PUBLISHED
+from cmlmcse.evaluation.sts_data import STS_SETS, Pairs
+from cmlmcse.evaluation.tables import csv_table, format_all_measures, latex_table
+from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation import plots
-from modeling_cmlmcse.evaluation.__main__ import check_models, main
-from modeling_cmlmcse.evaluation.cache import CachedEncoder, fingerprint
-from modeling_cmlmcse.evaluation.compare import Scored, bootstrap_differences, format_differences
-from modeling_cmlmcse.evaluation.published import PUBLISHED
-from modeling_cmlmcse.evaluation.sts_data import STS_SETS, Pairs
-from modeling_cmlmcse.evaluation.tables import csv_table, format_all_measures, latex_table
-from modeling_cmlmcse.export import export
 
 __all__ = ["data_dir"]  # a fixture
 
@@ -90,21 +90,23 @@ def test_published_rows() -> None:
 
 def test_csv_has_every_number() -> None:
     """One row a number; published ones name their source."""
-    results = {"m, 1": {"sts": {"STS12": {"all": 70.5}}, "retrieval": {"scifact": {"ndcg@10": 64.5}}, "lee": {"p": 3}}}
+    results = {
+        "m, 1": {"sts": {"STS12": {"all": 70.5}}, "retrieval": {"scifact": {"ndcg@10": 64.5}}, "lee50": {"p": 3}}
+    }
     rows = list(csv.reader(io.StringIO(csv_table(results, PUBLISHED[:1]))))
     assert rows[:4] == [
         ["model", "measure", "value", "published_in"],
         ["m, 1", "sts STS12", "70.5", ""],
         ["m, 1", "retrieval scifact ndcg@10", "64.5", ""],
-        ["m, 1", "lee p", "3", ""],
+        ["m, 1", "lee50 p", "3", ""],
     ]
     assert rows[4] == ["GloVe (avg.)", "sts STS12", "55.14", "CMLM-CSE Table 1"]
 
 
 def test_measures_side_by_side() -> None:
     """A row for each measure that any model has; a dash where one has not."""
-    table = format_all_measures({"a": {"geometry": {"alignment": 0.25, "spectrum": [1]}}, "b": {"lee": {"pairs": 7}}})
-    assert table.splitlines()[2:] == ["| geometry alignment | 0.25 | – |", "| lee pairs | – | 7 |"]
+    table = format_all_measures({"a": {"geometry": {"alignment": 0.25, "spectrum": [1]}}, "b": {"lee50": {"pairs": 7}}})
+    assert table.splitlines()[2:] == ["| geometry alignment | 0.25 | – |", "| lee50 pairs | – | 7 |"]
 
 
 def test_cache(tmp_path: Path) -> None:
@@ -136,13 +138,13 @@ def test_fingerprint(tmp_path: Path) -> None:
     """Other weights, another file, another pooling: another name; another batch size: the same."""
     (tmp_path / "model.safetensors").write_bytes(b"one")
     settings = {"pooling": "avg", "batch_size": 64, "device": "cpu"}
-    name = fingerprint(str(tmp_path), settings)
-    assert fingerprint(str(tmp_path), {**settings, "batch_size": 8, "device": "cuda"}) == name
-    assert fingerprint(str(tmp_path), {**settings, "pooling": "avg_top2"}) != name
+    name = fingerprint_model(str(tmp_path), settings)
+    assert fingerprint_model(str(tmp_path), {**settings, "batch_size": 8, "device": "cuda"}) == name
+    assert fingerprint_model(str(tmp_path), {**settings, "pooling": "avg_top2"}) != name
     (tmp_path / "model.safetensors").write_bytes(b"two")
-    assert fingerprint(str(tmp_path), settings) != name
+    assert fingerprint_model(str(tmp_path), settings) != name
     with pytest.raises(InputError, match="download it first"):
-        fingerprint("owner/name", settings)
+        fingerprint_model("owner/name", settings)
 
 
 def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str], capsys) -> None:

@@ -4,32 +4,31 @@
 """
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
+from transformers.dynamic_module_utils import get_relative_imports
 
+from cmlmcse.hub.export import AUTO_MAP, export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, families
-from modeling_cmlmcse.export import AUTO_MAP, export
 
 SOURCE = Path(families.__file__).parent
 
 
-def imported(name: str) -> set[str]:
-    """The siblings that a shipped file imports itself."""
-    return set(re.findall(r"^\s*from \.(\w+) import", (SOURCE / f"{name}.py").read_text(), flags=re.MULTILINE))
+def named(name: str) -> set[str]:
+    """The siblings that transformers finds in a shipped file."""
+    return set(get_relative_imports(SOURCE / f"{name}.py"))
 
 
 def test_every_file_is_named_by_one_that_is_loaded():
-    """Of a local folder transformers 4 copies what the loaded file itself imports, the configuration first, and then
-    reads on through all imports of what it has copied."""
-    copied: set[str] = set()
-    for file in (AUTO_MAP["AutoConfig"], AUTO_MAP["AutoModel"]):
-        name = file.split(".")[0]
-        copied |= {name, *imported(name)}
-        assert set().union(*map(imported, copied)) <= copied
+    """Transformers 4 copies the files that a loaded file names, the configuration first; then it reads the imports of
+    what it has copied, and all of them must be there."""
+    configuration = AUTO_MAP["AutoConfig"].split(".")[0]
+    copied = {configuration} | named(configuration)
+    assert copied | {"__init__", "modeling_cmlmcse"} == {path.stem for path in SOURCE.glob("*.py")}
+    assert set().union(*map(named, copied)) <= copied
 
 
 @pytest.mark.parametrize("kind", (*KINDS, *OTHER_KINDS))

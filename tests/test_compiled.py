@@ -11,9 +11,9 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import AutoModel
 
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.training.data import Example, ViewCollator
-from modeling_cmlmcse.training.masking import Masking
 
 sys.path.insert(0, str(ROOT))
 import train as command

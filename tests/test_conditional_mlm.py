@@ -8,9 +8,9 @@ import torch
 from conftest import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.training.data import Example, ViewCollator
-from modeling_cmlmcse.training.masking import Masking
 
 
 def make_batch(kind: str, sentences: list[str], probability: float = 0.4, **options):

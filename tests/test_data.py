@@ -10,9 +10,10 @@ import pytest
 import torch
 from conftest import tiny_tokenizer
 
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.training.augmentation import drop_one_token, repeat_tokens
-from modeling_cmlmcse.training.data import (
+from cmlmcse.common.errors import InputError
+from cmlmcse.data.augmentation import drop_one_token, repeat_tokens
+from cmlmcse.data.batch_transfer import Batch
+from cmlmcse.data.batches import (
     EpochSampler,
     Example,
     StreamedSentences,
@@ -20,10 +21,9 @@ from modeling_cmlmcse.training.data import (
     ViewCollator,
     augment_inside,
 )
-from modeling_cmlmcse.training.handover import Batch
-from modeling_cmlmcse.training.masking import Masking, mask_tokens
-from modeling_cmlmcse.training.shuffle import BLOCK, TABLE_ROWS, permuted, permuted_without_table
-from modeling_cmlmcse.training.text import BLOCK_ROWS
+from cmlmcse.data.masking import Masking, mask_tokens
+from cmlmcse.data.shuffle import BLOCK, TABLE_ROWS, permuted, permuted_without_table
+from cmlmcse.data.text import BLOCK_ROWS
 
 MASKING = Masking(0.15, mask_token_id=4, vocab_size=1000, special_token_ids=frozenset(range(5)))
 
@@ -219,8 +219,8 @@ def test_the_generator_is_that_of_seed_epoch_row_view_and_purpose():
 
 def test_tokens_are_cached_wherever_the_tokenizer_lies(tmp_path):
     """A run that goes on from another checkpoint tokenises nothing again; another tokenizer does."""
-    from modeling_cmlmcse.evaluation.encoders import load_tokenizer
-    from modeling_cmlmcse.training.data import tokenize_sentences
+    from cmlmcse.data.batches import tokenize_sentences
+    from cmlmcse.models.encoders import load_tokenizer
 
     text = datasets.Dataset.from_dict({"text": ["the cat sat", "a dog"]})
     for name, kind in (("checkpoint-1", "bert"), ("checkpoint-2", "bert"), ("other", "roberta")):
@@ -234,8 +234,8 @@ def test_tokens_are_cached_wherever_the_tokenizer_lies(tmp_path):
 
 def test_the_cache_has_few_blocks(tmp_path):
     """Text and tokens lie in blocks of BLOCK_ROWS, for a start visits every block."""
-    from modeling_cmlmcse.training.data import tokenize_sentences
-    from modeling_cmlmcse.training.text import load_sentences
+    from cmlmcse.data.batches import tokenize_sentences
+    from cmlmcse.data.text import load_sentences
 
     path = tmp_path / "text.txt"
     path.write_text("the cat sat\n" * (2 * BLOCK_ROWS + 5))

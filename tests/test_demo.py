@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from conftest import ROOT, WORDS, tiny_tokenizer
 
+from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.export import export
 
 sys.path.insert(0, str(ROOT / "demo"))
 import app

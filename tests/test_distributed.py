@@ -10,10 +10,10 @@ import torch.distributed as dist
 from conftest import tiny_backbone, tiny_tokenizer
 from processes import run_together
 
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import gather_rows, own_rows
-from modeling_cmlmcse.training.data import Example, ViewCollator
-from modeling_cmlmcse.training.masking import Masking
 
 SENTENCES = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for i in range(8)]
 

@@ -19,16 +19,16 @@ from local_hub import LocalHub
 from test_card import RECORD, RESULTS
 from test_publish import hub  # noqa: F401, a fixture
 
-from modeling_cmlmcse import encode
-from modeling_cmlmcse.evaluation import __main__ as evaluation
-from modeling_cmlmcse.evaluation import choose_tasks
-from modeling_cmlmcse.evaluation.sts_data import STS_SETS, STSB_DEV
-from modeling_cmlmcse.study import __main__ as study
-from modeling_cmlmcse.study.plan import check_fields, load_study
-from modeling_cmlmcse.training.arguments import parse_recipe
+from cmlmcse import encode
+from cmlmcse.evaluation import command as evaluation
+from cmlmcse.evaluation.sts_data import STS_SETS, STSB_DEV
+from cmlmcse.evaluation.tasks import choose_tasks
+from cmlmcse.study import command as study
+from cmlmcse.study.plan import check_fields, load_study
+from cmlmcse.training.arguments import parse_recipe
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
-PROGRAMS = ("train.py", "run_study.py", "push_to_hub.py", "modeling_cmlmcse.evaluation", "modeling_cmlmcse.encode")
+PROGRAMS = ("train.py", "run_study.py", "push_to_hub.py", "cmlmcse.evaluation.tasks", "cmlmcse.encode")
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -79,9 +79,9 @@ def test_command_is_taken(page: str, command: str, monkeypatch: pytest.MonkeyPat
     elif program == "run_study.py":
         options, fields = study.parse(arguments)
         check_fields(load_study(options.study).with_fields(fields).runs[:1])
-    elif program == "modeling_cmlmcse.encode":
+    elif program == "cmlmcse.encode":
         encode.parse(arguments)
-    elif program == "modeling_cmlmcse.evaluation":
+    elif program == "cmlmcse.evaluation.tasks":
         choose_tasks(evaluation.parse(arguments).tasks)
     else:
         import push_to_hub
@@ -101,15 +101,15 @@ SHORT = {
 }  # fmt: skip
 STEPS = ("--max_steps",)  # given on a page too, and yet shortened
 MODULES = {"train.py": "train", "run_study.py": "run_study", "push_to_hub.py": "push_to_hub",
-           "modeling_cmlmcse.encode": "modeling_cmlmcse.encode",
-           "modeling_cmlmcse.evaluation": "modeling_cmlmcse.evaluation.__main__"}  # fmt: skip
+           "cmlmcse.encode": "cmlmcse.encode",
+           "cmlmcse.evaluation.tasks": "cmlmcse.evaluation.command"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with everything that the pages' commands name."""
+    from cmlmcse.hub.export import export
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-    from modeling_cmlmcse.export import export
 
     place = tmp_path_factory.mktemp("docs")
     backbone, tokenizer = (
@@ -178,7 +178,7 @@ def test_command_runs(
     folder = tmp_path / "place"
     shutil.copytree(place, folder)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("modeling_cmlmcse.export.verify", lambda *_: {"AutoModel": 0.0})  # tests/test_push_to_hub.py
+    monkeypatch.setattr("cmlmcse.hub.export.verify", lambda *_: {"AutoModel": 0.0})  # tests/test_push_to_hub.py
     words = shlex.split(optional_given(command).replace("$SLURM_ARRAY_TASK_ID", "0"))
     program = next(name for name in PROGRAMS if name in words)
     arguments = words[words.index(program) + 1 :]
@@ -229,7 +229,7 @@ BLOCKS = list(python_blocks())
 @pytest.mark.parametrize("block", [block for _, block in BLOCKS], ids=[page for page, _ in BLOCKS])
 def test_python_runs(block: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands, with a folder for the repository."""
-    from modeling_cmlmcse.evaluation.encoders import load_encoder
+    from cmlmcse.models.encoders import load_encoder
 
     monkeypatch.chdir(place)
     names = {"FOLDER_OR_REPO": "MODEL", "my_model": SimpleNamespace(encode=load_encoder("MODEL"))}

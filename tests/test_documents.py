@@ -11,19 +11,19 @@ import pytest
 from conftest import ROOT, tiny_tokenizer
 from transformers import AutoTokenizer
 
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.training.arguments import DataArguments
-from modeling_cmlmcse.training.data import Example
-from modeling_cmlmcse.training.documents import (
+from cmlmcse.common.errors import InputError
+from cmlmcse.data.batches import Example
+from cmlmcse.data.documents import (
     MaskedCollator,
     join_sentences,
     load_documents,
     split_documents,
     tokenize_documents,
 )
-from modeling_cmlmcse.training.masking import Masking, continuing_tokens, mask_words
-from modeling_cmlmcse.training.text import load_sentences
-from modeling_cmlmcse.training.tokenizer import train_tokenizer
+from cmlmcse.data.masking import Masking, continuing_tokens, mask_words
+from cmlmcse.data.text import load_sentences
+from cmlmcse.data.tokenizer_training import train_tokenizer
+from cmlmcse.training.arguments import DataArguments
 
 FAMILIES = ("bert", "roberta")
 
@@ -127,7 +127,7 @@ def test_split_takes_whole_documents_from_the_end():
 
 TRAIN_TOKENIZER = """
 import hashlib, json, sys
-from modeling_cmlmcse.training.tokenizer import train_tokenizer
+from cmlmcse.data.tokenizer_training import train_tokenizer
 lines = open(sys.argv[1], encoding="utf-8").read().splitlines()
 for kind in sys.argv[2:]:
     tokenizer = train_tokenizer(kind, lambda: lines, 500)

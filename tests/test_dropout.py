@@ -8,6 +8,7 @@ from torch import nn
 from modeling_cmlmcse.attention import attention_with_dropout
 from modeling_cmlmcse.backbone import build_encoder
 from modeling_cmlmcse.dropout import Dropout, drop
+from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 from modeling_cmlmcse.packing import Packing
 
 
@@ -126,7 +127,14 @@ def test_padding_keeps_no_tokens():
     assert [tensor.dtype for tensor in kept] == [torch.int64]
 
 
-def test_no_other_dropout_is_left():
-    encoder = build_encoder(tiny_backbone("bert").config)
-    kinds = {type(module) for module in encoder.modules() if isinstance(module, nn.Dropout)}
-    assert kinds == {Dropout}
+def test_only_the_call_replaces_dropout():
+    """A built encoder is plain; after the call no PyTorch dropout is left, and modes are as they were."""
+    encoder = build_encoder(tiny_backbone("bert").config).eval()
+
+    def layers() -> list[nn.Module]:
+        return [module for module in encoder.modules() if isinstance(module, nn.Dropout)]
+
+    assert {type(layer) for layer in layers()} == {nn.Dropout}
+    use_fast_cpu_kernels(encoder)
+    assert {type(layer) for layer in layers()} == {Dropout}
+    assert not any(layer.training for layer in layers())

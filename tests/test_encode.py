@@ -14,8 +14,9 @@ import torch
 from conftest import ROOT, WORDS, tiny_tokenizer
 from pyarrow import parquet
 
-from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, encode
-from modeling_cmlmcse.encode import main
+from cmlmcse import encode
+from cmlmcse.encode import main
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.modeling_cmlmcse import split_batches
 
 ROWS = 83
@@ -190,7 +191,7 @@ def test_two_processes(model, lines, tmp_path, arguments) -> None:
         "1",
     ]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    command += ["-m", "modeling_cmlmcse.encode", *arguments, "--rows_per_shard", "10"]
+    command += ["-m", "cmlmcse.encode", *arguments, "--rows_per_shard", "10"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
@@ -208,11 +209,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch) -> None:
         text = tmp_path / f"{rows}.txt"
         text.write_text("the cat sat on the mat\n" * rows)
         job = encode.Job(tmp_path / f"{rows}.npy", rows, 64, None)
-        job.claim({}, overwrite=False)
+        job.claim_parts({}, overwrite=False)
         args = encode.parse(["model", str(text), "--output", str(job.output)])
         tracemalloc.start()
-        encode.work(job, args, lambda block: np.ones((len(block), 64), np.float32), 0, 1)
-        job.finish()
+        encode.encode_parts(job, args, lambda block: np.ones((len(block), 64), np.float32), 0, 1)
+        job.finalize()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert np.load(job.output, mmap_mode="r").shape == (rows, 64)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from conftest import tiny_tokenizer
 
+from cmlmcse.common.errors import InputError
+from cmlmcse.hub.export import export
+from cmlmcse.models.encoders import load_encoder
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation.encoders import load_encoder
-from modeling_cmlmcse.export import export
 
 
 @pytest.fixture

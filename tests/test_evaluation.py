@@ -13,14 +13,15 @@ import pytest
 from conftest import ROOT, WORDS
 from scipy import stats
 
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation import TASKS, choose_tasks, sts_data
-from modeling_cmlmcse.evaluation.__main__ import main
-from modeling_cmlmcse.evaluation.geometry import geometry
-from modeling_cmlmcse.evaluation.metrics import STSCorrelation
-from modeling_cmlmcse.evaluation.sts import EncodeOnce, load_sts, load_stsb_dev, sts, stsb_dev
-from modeling_cmlmcse.evaluation.sts_data import STS_SETS, Pairs, read_pairs
-from modeling_cmlmcse.evaluation.tables import format_table
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation import sts_data
+from cmlmcse.evaluation.command import main
+from cmlmcse.evaluation.geometry import geometry
+from cmlmcse.evaluation.metrics import STSCorrelation
+from cmlmcse.evaluation.sts import EncodeOnce, load_sts, load_stsb_dev, sts, stsb_dev
+from cmlmcse.evaluation.sts_data import STS_SETS, Pairs, read_pairs
+from cmlmcse.evaluation.tables import format_table
+from cmlmcse.evaluation.tasks import TASKS, choose_tasks
 
 DATA = Path(os.environ.get("CMLMCSE_DATA", ROOT / ".." / "shared" / "data"))
 PUBLISHED_TOTALS = [3108, 1500, 3750, 3000, 1186, 1379, 4927]
@@ -204,7 +205,7 @@ def test_geometry_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = Pairs(np.array([5.0, 4.0, 3.9]), ["x1", "x1", "y2"], ["x2", "y1", "x1"])
     axes = {"x": [3.0, 0.0], "y": [0.0, 0.5]}
     for block in (1, 3, 1024):
-        monkeypatch.setattr("modeling_cmlmcse.evaluation.geometry.BLOCK", block)
+        monkeypatch.setattr("cmlmcse.evaluation.geometry.BLOCK", block)
         result = geometry(lambda texts: np.array([axes[text[0]] for text in texts]), pairs)
         assert result["alignment"] == pytest.approx((0 + 2) / 2)
         assert result["uniformity"] == pytest.approx(np.log((2 * 1 + 4 * np.exp(-4)) / 6), abs=1e-4)
@@ -277,7 +278,7 @@ def test_command_errors(change, words, data_dir: Path, tmp_path: Path, backbone_
 def test_registry_and_table() -> None:
     """Tasks are found by name; the table leaves what was not measured as a dash."""
     assert list(choose_tasks(" stsb_dev,sts ,sts")) == ["stsb_dev", "sts"]
-    assert set(choose_tasks(["lee"])) <= set(TASKS)
+    assert set(choose_tasks(["lee50"])) <= set(TASKS)
     with pytest.raises(InputError, match="found none"):
         choose_tasks(",")
     rows = format_table({"a|b": {"sts": {"STS12": {"all": 70.456}, "avg": 70.0}}, "c": {}}).splitlines()

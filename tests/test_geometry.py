@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from modeling_cmlmcse.evaluation.geometry import geometry, spectrum
-from modeling_cmlmcse.evaluation.sts_data import Pairs
-from modeling_cmlmcse.evaluation.tables import format_measures
+from cmlmcse.evaluation.geometry import geometry, spectrum
+from cmlmcse.evaluation.sts_data import Pairs
+from cmlmcse.evaluation.tables import format_measures
 
 PAIRS = Pairs(np.array([5.0, 4.0, 0.0]), ["a", "b", "c"], ["d", "e", "f"])
 

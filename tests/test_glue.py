@@ -10,17 +10,17 @@ import pytest
 import torch
 from conftest import tiny_tokenizer
 
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation import glue as glue_module
+from cmlmcse.evaluation.command import main
+from cmlmcse.evaluation.glue import Collator, FineTuning, fine_tune, glue, load_classifier, score
+from cmlmcse.evaluation.glue_data import GLUE_SETS, GlueData, load_glue, missing_glue, read_examples
+from cmlmcse.evaluation.sts_data import MissingData
+from cmlmcse.evaluation.tasks import Task
+from cmlmcse.evaluation.transfer_data import TRANSFER_SETS, Examples
+from cmlmcse.hub.export import export
+from cmlmcse.training.finalize import final_results
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation import Task
-from modeling_cmlmcse.evaluation import glue as glue_module
-from modeling_cmlmcse.evaluation.__main__ import main
-from modeling_cmlmcse.evaluation.glue import Collator, FineTuning, fine_tune, glue, load_classifier, score
-from modeling_cmlmcse.evaluation.glue_data import GLUE_SETS, GlueData, load_glue, missing_glue, read_examples
-from modeling_cmlmcse.evaluation.sts_data import MissingData
-from modeling_cmlmcse.evaluation.transfer_data import TRANSFER_SETS, Examples
-from modeling_cmlmcse.export import export
-from modeling_cmlmcse.training.finish import final_results
 
 COLUMNS = {  # of GLUE's own files; CoLA's have no header line
     "SST-2": "sentence label",

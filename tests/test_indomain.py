@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation import TASKS, sts_data
-from modeling_cmlmcse.evaluation.indomain import indomain
-from modeling_cmlmcse.evaluation.sts_data import MissingData, Pairs, load_stsb_test
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation import sts_data
+from cmlmcse.evaluation.indomain import indomain
+from cmlmcse.evaluation.sts_data import MissingData, Pairs, load_stsb_test
+from cmlmcse.evaluation.tasks import TASKS
 
 DATA = Path(os.environ.get("CMLMCSE_DATA", ROOT / ".." / "shared" / "data"))
 

@@ -8,11 +8,11 @@ import torch
 from conftest import tiny_backbone, tiny_tokenizer
 from processes import run_together
 
+from cmlmcse.common.distributed import average_gradients
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
+from cmlmcse.training.large_batch import backward_in_parts
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.distributed import average_gradients
-from modeling_cmlmcse.training.data import Example, ViewCollator
-from modeling_cmlmcse.training.large_batch import backward_in_parts
-from modeling_cmlmcse.training.masking import Masking
 
 SENTENCES = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for i in range(11)]
 

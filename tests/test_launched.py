@@ -21,10 +21,10 @@ from safetensors.numpy import load_file
 from test_train import history, run, write_data
 from torch.utils.data import DataLoader
 
+from cmlmcse.common.errors import InputError
+from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
+from cmlmcse.training.arguments import check_launch
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.training.arguments import check_launch
-from modeling_cmlmcse.training.data import EpochSampler, Example, ViewCollator
 
 CONFIGURATIONS = ROOT / "configuration" / "accelerate"
 MEASURES = (
@@ -270,7 +270,7 @@ def test_launch_for_absent_gpus_is_refused(monkeypatch):
 
 LEAVES_EARLY = """
 import time, torch, torch.distributed as dist
-from modeling_cmlmcse.errors import command
+from cmlmcse.common.errors import command
 
 @command
 def main():

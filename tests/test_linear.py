@@ -12,10 +12,11 @@ import torch
 from conftest import ROOT, tiny_config, tiny_tokenizer
 from torch import nn
 
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, linear
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
-from modeling_cmlmcse.training.data import Example, ViewCollator
-from modeling_cmlmcse.training.masking import Masking
+from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 
@@ -44,7 +45,7 @@ def test_equals_pytorch(shape, bias, calls):
     torch.manual_seed(0)
     layer = nn.Linear(24, 40, bias=bias)
     fast = copy.deepcopy(layer)
-    linear.use_faster_linear(fast)
+    use_fast_cpu_kernels(fast)
     inputs = [torch.randn(shape).requires_grad_() for _ in range(1)]
     inputs.append(inputs[0].detach().clone().requires_grad_())
     weights = torch.randn(*shape[:-1], 40)
@@ -98,7 +99,7 @@ def test_only_the_gradients_that_are_asked_for(calls):
     """A frozen layer costs one product in the backward pass, and without gradients there is none; a gradient without
     strides, a sum's, is taken too."""
     layer = nn.Linear(24, 40).requires_grad_(False)
-    linear.use_faster_linear(layer)
+    use_fast_cpu_kernels(layer)
     hidden = torch.randn(7, 24).requires_grad_()
     layer(hidden).sum().backward()
     assert calls == [(7, 24, 40), (7, 40, 24)]
@@ -112,7 +113,7 @@ def test_only_the_gradients_that_are_asked_for(calls):
 def test_other_precisions_and_small_products_stay(calls, monkeypatch):
     """fp64, autocast, small products, and a processor on which MKL is as fast."""
     layer = nn.Linear(24, 40)
-    linear.use_faster_linear(layer)
+    use_fast_cpu_kernels(layer)
     hidden = torch.randn(7, 24)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(hidden).dtype == torch.bfloat16
@@ -129,7 +130,7 @@ def test_other_precisions_and_small_products_stay(calls, monkeypatch):
 def test_copies_have_their_own_weights(calls):
     """A deep copy multiplies with the copy's weights; a pickled layer is a plain one."""
     layer = nn.Linear(24, 40)
-    linear.use_faster_linear(layer)
+    use_fast_cpu_kernels(layer)
     copied, restored = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
     with torch.no_grad():
         layer.weight.zero_()
@@ -144,6 +145,7 @@ def test_every_layer_of_the_model_goes_that_way(calls):
     """Encoder, extractor, fusion layers and head, in one training step: the loss and all gradients are MKL's."""
     config = CMLMCSEConfig(tiny_config("bert", dropout=0.0), lexical_layers=2, fusion_layers=2)
     model, tokenizer = CMLMCSEForSentenceEmbedding(config).train(), tiny_tokenizer("bert")
+    use_fast_cpu_kernels(model)
     texts = ("the cat sat", "a big dog ran under the red tree", "the small blue mat")
     batch = ViewCollator(tokenizer, 0, masking=Masking(0.5, 4, 80, frozenset(range(5))))(
         [Example(tokenizer(text)["input_ids"], row, 0) for row, text in enumerate(texts)]
@@ -165,7 +167,9 @@ def test_every_layer_of_the_model_goes_that_way(calls):
 
 
 GROWTH = """
-import torch, modeling_cmlmcse.linear
+from cmlmcse.common.cpu import limit_kernel_caches
+limit_kernel_caches()
+import torch
 
 def resident():
     line = next(line for line in open("/proc/self/status") if line.startswith("RssAnon"))

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from conftest import WORDS, tiny_tokenizer
 
+from cmlmcse.evaluation.beir_data import load_retrieval
+from cmlmcse.evaluation.retrieval import retrieval
+from cmlmcse.evaluation.sts import sts
+from cmlmcse.evaluation.sts_data import Pairs
+from cmlmcse.hub.export import export
+from cmlmcse.models.encoders import load_encoder
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.evaluation.beir_data import load_retrieval
-from modeling_cmlmcse.evaluation.encoders import load_encoder
-from modeling_cmlmcse.evaluation.retrieval import retrieval
-from modeling_cmlmcse.evaluation.sts import sts
-from modeling_cmlmcse.evaluation.sts_data import Pairs
-from modeling_cmlmcse.export import export
 
 mteb = pytest.importorskip("mteb", reason="needs the extra dev")
 pytestmark = pytest.mark.filterwarnings("ignore:The `get_sentence_embedding_dimension`:FutureWarning")  # mteb's call

@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT
 from test_train import run
 
-from modeling_cmlmcse import encode
+from cmlmcse import encode
 
 FILLER = [f"the big dog sat on a w{number} mat" for number in range(20)]
 ODD = {

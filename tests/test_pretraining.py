@@ -14,14 +14,14 @@ from test_train import history, run
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 from transformers.utils import logging
 
+from cmlmcse.data.batches import Example
+from cmlmcse.data.documents import MaskedCollator
+from cmlmcse.data.masking import Masking
+from cmlmcse.training.pretraining_export import export_pretrained
+from cmlmcse.training.pretraining_model import AuxiliaryPretraining
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks, load_backbone
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
-from modeling_cmlmcse.training.data import Example
-from modeling_cmlmcse.training.documents import MaskedCollator
-from modeling_cmlmcse.training.masking import Masking
-from modeling_cmlmcse.training.pretraining_export import export_pretrained
-from modeling_cmlmcse.training.pretraining_model import AuxiliaryPretraining
 
 FAMILIES = ("bert", "roberta")
 
@@ -220,7 +220,7 @@ def test_recipe_names_its_first_stage(recipe, monkeypatch, tmp_path):
     """`RECIPE --stage pretrain` runs the recipe that RECIPE names in its field `pretrain`."""
     second = tmp_path / "second.yaml"
     second.write_text(yaml.safe_dump({"pretrain": str(recipe), "learning_rate": "1e-5"}))
-    from modeling_cmlmcse.training.arguments import parse_recipe
+    from cmlmcse.training.arguments import parse_recipe
 
     path, _, _, first_stage = parse_recipe([str(second), "--stage", "pretrain", "--use_cpu", "true"])
     assert (path, first_stage.learning_rate, first_stage.stage) == (recipe, 3e-3, "pretrain")

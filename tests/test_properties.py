@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from pyarrow import parquet
 
+from cmlmcse.data.augmentation import AUGMENTATIONS
+from cmlmcse.data.lines import read_documents, read_lines
+from cmlmcse.data.masking import Masking, mask_tokens, mask_words
+from cmlmcse.encode import write_npy, write_parquet
+from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.evaluation.sts_data import read_pairs
+from cmlmcse.evaluation.tables import csv_table, format_table, latex_table
+from cmlmcse.hub.export import write_json
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.encode import write_npy, write_parquet
-from modeling_cmlmcse.evaluation.beir_data import from_folder
-from modeling_cmlmcse.evaluation.sts_data import read_pairs
-from modeling_cmlmcse.evaluation.tables import csv_table, format_table, latex_table
-from modeling_cmlmcse.export import write_json
 from modeling_cmlmcse.packing import Packing, pack_sequences
 from modeling_cmlmcse.pooling import POOLINGS
-from modeling_cmlmcse.training.augmentation import AUGMENTATIONS
-from modeling_cmlmcse.training.lines import read_documents, read_lines
-from modeling_cmlmcse.training.masking import Masking, mask_tokens, mask_words
 
 slow_machines = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # and fixtures that may be shared
 settings.register_profile("the same everywhere", deadline=None, derandomize=True, suppress_health_check=slow_machines)

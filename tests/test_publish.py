@@ -16,12 +16,12 @@ from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import close_session
 from local_hub import CUT, LocalHub, local_hub
 
-import modeling_cmlmcse.export as export_module
+import cmlmcse.hub.export as export_module
+from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.hub.card import bare_card, pinned_commit, usage
+from cmlmcse.hub.export import export
+from cmlmcse.hub.publish import Published, Target, card_on_hub, check, publish, redact
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.card import bare_card, pinned_commit, usage
-from modeling_cmlmcse.errors import InputError, Stopped
-from modeling_cmlmcse.export import export
-from modeling_cmlmcse.publish import Published, Target, card_on_hub, check, publish, redact
 
 sys.path.insert(0, str(ROOT))
 import push_to_hub as command

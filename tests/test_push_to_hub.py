@@ -9,11 +9,11 @@ import torch
 from conftest import ROOT, tiny_config, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 
-import modeling_cmlmcse.export as export_module
+import cmlmcse.hub.export as export_module
+from cmlmcse.common.errors import InputError
+from cmlmcse.hub.card import bare_card, usage
+from cmlmcse.hub.export import export, verify
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.card import bare_card, usage
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.export import export, verify
 
 sys.path.insert(0, str(ROOT))
 import push_to_hub as command
@@ -89,7 +89,7 @@ def test_verify_refuses(damage, backbone_folders, monkeypatch, tmp_path):
         expected = "AutoModel.* gives other embeddings than the exported model: expected .* found"
     else:
         with (folder / "pooling.py").open("a") as file:
-            file.write("\nfrom modeling_cmlmcse.errors import InputError\n")
+            file.write("\nfrom cmlmcse.common.errors import InputError\n")
         expected = "does not load in a fresh process, nothing was published: .*modeling_cmlmcse"
     with pytest.raises(InputError, match=expected):
         verify(model, tiny_tokenizer("bert"), folder)

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from modeling_cmlmcse.quickstart import main, scores, table
+from cmlmcse.quickstart import main, scores, table
 
 
 def test_table() -> None:
     """A column for each score that any row has, – where one has none."""
-    rows = {"a": scores({"lee": {"spearman": 47.444}}), "b": scores({"lee": {"spearman": 1}, "sts": {"avg": 2.0}})}
+    rows = {"a": scores({"lee50": {"spearman": 47.444}}), "b": scores({"lee50": {"spearman": 1}, "sts": {"avg": 2.0}})}
     assert table(rows).splitlines() == [
         "| Model | Lee documents | STS average |",
         "| --- | ---: | ---: |",

@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from test_train import WORDS, run, write_data
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from modeling_cmlmcse.evaluation import TASKS
-from modeling_cmlmcse.evaluation.encoders import load_encoder
-from modeling_cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.tasks import TASKS
+from cmlmcse.models.encoders import load_encoder
+from cmlmcse.release import fill_mask, main
+from cmlmcse.study.simcse_lift import read_rows
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
-from modeling_cmlmcse.study.gate import read_rows
-from modeling_cmlmcse.training.release import fill_mask, main
 
 ASSET = ROOT / "assets" / "bert-mini-en"
 DATA = Path(os.environ.get("CMLMCSE_DATA", ROOT / ".." / "shared" / "data"))

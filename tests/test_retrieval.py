@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from conftest import ROOT, WORDS
 
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation import TASKS
-from modeling_cmlmcse.evaluation.__main__ import main
-from modeling_cmlmcse.evaluation.beir_data import load_retrieval, missing_retrieval
-from modeling_cmlmcse.evaluation.retrieval import retrieval, search, unit
-from modeling_cmlmcse.evaluation.sts_data import MissingData
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.beir_data import load_retrieval, missing_retrieval
+from cmlmcse.evaluation.command import main
+from cmlmcse.evaluation.retrieval import retrieval, search, unit
+from cmlmcse.evaluation.sts_data import MissingData
+from cmlmcse.evaluation.tasks import TASKS
 
 DATA = Path(os.environ.get("CMLMCSE_DATA", ROOT / ".." / "shared" / "data"))
 HEADER = "query-id\tcorpus-id\tscore\n"

@@ -11,9 +11,9 @@ import pytest
 from conftest import tiny_tokenizer
 from transformers import AutoModel
 
+from cmlmcse.common.errors import InputError
+from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.export import export
 
 POOLINGS = ("cls_before_pooler", "cls", "avg", "avg_top2", "avg_first_last")
 FRESH = """

@@ -20,8 +20,8 @@ from test_bad_inputs import MODULES
 from test_train import write_data
 from transformers.trainer_pt_utils import safe_globals
 
+from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.export import export
 
 SECRET = "hf_aVerySecretTokenOfSomebodys"
 CODE = "from pathlib import Path\nPath({marker!r}).touch()\n"

@@ -23,14 +23,14 @@ from conftest import ROOT
 from test_train import data_dir, recipe  # noqa: F401 (fixtures)
 from transformers import set_seed
 
+from cmlmcse.common.errors import InputError
+from cmlmcse.study import runner
+from cmlmcse.study.command import main
+from cmlmcse.study.plan import Study, check_fields, load_study
+from cmlmcse.study.runner import RunPool, claim_run, is_done
+from cmlmcse.study.statistics import Estimate, compare, lookup
+from cmlmcse.study.sweeps import labels, sweeps
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.study import work
-from modeling_cmlmcse.study.__main__ import main
-from modeling_cmlmcse.study.plan import Study, check_fields, load_study
-from modeling_cmlmcse.study.statistics import Estimate, compare, lookup
-from modeling_cmlmcse.study.sweeps import labels, sweeps
-from modeling_cmlmcse.study.work import Crew, claim, is_done
 
 STAND_IN = '''
 """Writes what train.py would: the score is 100 · temp + seed; run_name says what goes wrong."""
@@ -81,7 +81,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The script in train.py's place."""
     script = tmp_path / "stand_in.py"
     script.write_text(STAND_IN)
-    monkeypatch.setattr(work, "TRAIN", script)
+    monkeypatch.setattr(runner, "TRAIN", script)
     return script
 
 
@@ -213,34 +213,34 @@ def test_half_done_run_goes_on(tmp_path: Path, stand_in: Path) -> None:
     study = load_study(
         write(tmp_path, arms={"plain": {"temp": 1}, "half": {"temp": 1, "run_name": "half"}}, seeds=[7], published=None)
     )
-    first = Crew(study)
-    first.work_off(study.runs)
+    first = RunPool(study)
+    first.run_all(study.runs)
     plain, half = study.runs
     assert list(first.failed) == [half.index]
-    assert [work.state(run) for run in study.runs] == ["done", "to go on with"]
-    Crew(study).work_off(study.runs)
+    assert [runner.state(run) for run in study.runs] == ["done", "to go on with"]
+    RunPool(study).run_all(study.runs)
     assert all(map(is_done, study.runs))
     assert [logs(study)[f"{run.arm}-7"].count("resumed") for run in study.runs] == [0, 1]
     assert not list(half.folder.glob("checkpoint-*"))
     (plain.folder / "results.json").write_text('{"dev"')  # cut off
     (plain.folder / "export").mkdir()
-    Crew(study).work_off(study.runs)
+    RunPool(study).run_all(study.runs)
     assert is_done(plain)
     assert not (plain.folder / "export").exists()
     assert logs(study)["plain-7"].count("fresh") == 2
 
 
-def work_off(study: Study) -> None:
-    """A crew of two in a process of its own."""
-    crew = Crew(study, workers=2)
-    crew.work_off(study.runs)
-    assert not crew.failed, crew.failed
+def run_all(study: Study) -> None:
+    """A pool of two in a process of its own."""
+    pool = RunPool(study, workers=2)
+    pool.run_all(study.runs)
+    assert not pool.failed, pool.failed
 
 
 def test_no_run_twice(tmp_path: Path, stand_in: Path) -> None:
     """Three processes with two workers each: every run is done, by one of them."""
     study = load_study(write(tmp_path, seeds=[1, 2, 3, 4]))
-    processes = [multiprocessing.get_context("fork").Process(target=work_off, args=(study,)) for _ in range(3)]
+    processes = [multiprocessing.get_context("fork").Process(target=run_all, args=(study,)) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
@@ -254,18 +254,18 @@ def test_killed_worker(tmp_path: Path, stand_in: Path) -> None:
     """The lock outlives a killed worker as long as its run goes on, and no longer: nobody begins it a second time."""
     study = load_study(write(tmp_path, arms={"plain": {"temp": 1, "warmup_steps": 2}}, seeds=[1], published=None))
     (run,) = study.runs
-    process = multiprocessing.get_context("fork").Process(target=work_off, args=(study,))
+    process = multiprocessing.get_context("fork").Process(target=run_all, args=(study,))
     process.start()
     wait_for(run.folder / "busy")
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join(20)
-    assert work.state(run) == "running"
-    Crew(study).work_off(study.runs)
+    assert runner.state(run) == "running"
+    RunPool(study).run_all(study.runs)
     assert not is_done(run)
     wait_for(run.folder / "run.json")
     time.sleep(0.3)  # until the script has ended
-    with claim(run) as lock:
+    with claim_run(run) as lock:
         assert lock is not None
     assert is_done(run)
 
@@ -283,10 +283,10 @@ def test_workers_share_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.Monkey
     study = load_study(write(tmp_path))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    crew = Crew(study, workers=3, gpus=["4", "6"])
-    assert [crew._environment(number)["CUDA_VISIBLE_DEVICES"] for number in range(3)] == ["4", "6", "4"]
-    assert crew._environment(0)["OMP_NUM_THREADS"] == "2"
-    launched = Crew(load_study(write(tmp_path, launch="accelerate launch --num_processes 2")), gpus=["4", "6"])
+    pool = RunPool(study, workers=3, gpus=["4", "6"])
+    assert [pool._environment(number)["CUDA_VISIBLE_DEVICES"] for number in range(3)] == ["4", "6", "4"]
+    assert pool._environment(0)["OMP_NUM_THREADS"] == "2"
+    launched = RunPool(load_study(write(tmp_path, launch="accelerate launch --num_processes 2")), gpus=["4", "6"])
     assert launched.command[1:] == ["-m", "accelerate.commands.launch", "--num_processes", "2"]
     assert launched._environment(0).get("CUDA_VISIBLE_DEVICES") == os.environ.get("CUDA_VISIBLE_DEVICES")
 
@@ -354,12 +354,12 @@ def test_wrong_input(changes, options, words, tmp_path: Path, stand_in: Path, ca
 def test_changed_fields_are_refused(tmp_path: Path, stand_in: Path) -> None:
     """Runs of an arm whose fields were changed since are not mixed with new ones."""
     study = load_study(write(tmp_path))
-    Crew(study).work_off(study.runs[:2])
-    work.check_unchanged(study.with_fields({"data_dir": "elsewhere"}).runs)
+    RunPool(study).run_all(study.runs[:2])
+    runner.check_unchanged(study.with_fields({"data_dir": "elsewhere"}).runs)
     with pytest.raises(InputError, match=r"plain, seed 1 expects temp 0\.7, found a run with 0\.5"):
-        work.check_unchanged(load_study(write(tmp_path, arms={"plain": {"temp": 0.7}, "hot": {"temp": 0.6}})).runs)
+        runner.check_unchanged(load_study(write(tmp_path, arms={"plain": {"temp": 0.7}, "hot": {"temp": 0.6}})).runs)
     with pytest.raises(InputError, match="expects max_steps 9, found a run with 5"):
-        work.check_unchanged(study.with_fields({"max_steps": "9"}).runs)
+        runner.check_unchanged(study.with_fields({"max_steps": "9"}).runs)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("*.yaml")), ids=lambda path: path.stem)
@@ -416,15 +416,15 @@ def test_real_runs(recipe: Path, tmp_path: Path) -> None:  # noqa: F811
     )
     study = load_study(path).with_fields({"final_evaluation": "none"})
     other, run = study.runs
-    crew = Crew(dataclasses.replace(study, launch=None))
-    thread = threading.Thread(target=crew.work_off, args=([run],))
+    pool = RunPool(dataclasses.replace(study, launch=None))
+    thread = threading.Thread(target=pool.run_all, args=([run],))
     thread.start()
     wait_for(run.folder / "checkpoint-10" / "trainer_state.json", 200)
-    crew.stop()
+    pool.stop()
     thread.join(30)
     assert not thread.is_alive()
-    assert not crew.failed
-    assert work.state(run) == "to go on with"
+    assert not pool.failed
+    assert runner.state(run) == "to go on with"
     script = f'{sys.executable} {ROOT}/run_study.py {path.name} --final_evaluation none --index "$SLURM_ARRAY_TASK_ID"'
     done = subprocess.run(
         ["sh", "-c", script], cwd=tmp_path, env={**os.environ, "SLURM_ARRAY_TASK_ID": "1"},

@@ -13,19 +13,19 @@ import pytest
 import torch
 from conftest import WORDS, tiny_backbone, tiny_tokenizer
 
-from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.losses import info_nce
-from modeling_cmlmcse.training.data import (
+from cmlmcse.common.errors import InputError
+from cmlmcse.data.batches import (
     Example,
     StreamedSentences,
     TrainingSentences,
     ViewCollator,
     tokenize_sentences,
 )
-from modeling_cmlmcse.training.large_batch import backward_in_parts
-from modeling_cmlmcse.training.masking import Masking
-from modeling_cmlmcse.training.text import load_sentences
+from cmlmcse.data.masking import Masking
+from cmlmcse.data.text import load_sentences
+from cmlmcse.training.large_batch import backward_in_parts
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.losses import info_nce
 
 COLUMNS = ("sent0", "sent1", "hard_neg")  # as in SimCSE's nli_for_simcse.csv
 ROWS = [("a cat", "the cat, sat", "a dog"), ("the tree", " ", "w1"), ("w2 w3", "w4", "w5"), ("big", "red", "")]

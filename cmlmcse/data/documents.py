@@ -1,0 +1,173 @@
+"""The token sequences of pre-training: sentences of a document joined up to a length, or single sentences."""
+
+import math
+from collections.abc import Callable
+
+import datasets
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.common.locations import resolve
+
+from .batch_transfer import Batch
+from .batches import Example, TrainingSentences, pack_masked
+from .masking import Masking, mask_tokens, mask_words
+from .text import load_sentences
+
+DEV_SEQUENCES = 2000  # at most; of 128 tokens they hold 38,000 masked ones, and the loss a standard error under 0.02
+DEV_MASK_RATE = 0.15  # whatever the run masks, so that runs can be compared
+
+
+def load_documents(
+    train_files: str,
+    text_column: str | None = None,
+    data_files: str | None = None,
+    documents: bool = False,
+    max_rows: int | None = None,
+) -> Dataset:
+    """Column "text" with a document a row, its sentences on a line each, or with a sentence a row.
+
+    A document of a .txt file ends at a blank line (a file without any is one document), of a Wikipedia dump with its
+    article, of a table or a Hub dataset with its row.
+
+    Args:
+        train_files: one source, or several separated by commas.
+        text_column: column of the text, for tables and Hub datasets.
+        data_files: a file inside a Hub dataset.
+        documents: whether a row is a document; else it is a sentence.
+        max_rows: keep the first rows only.
+
+    Raises:
+        InputError: the text cannot be read.
+    """
+    parts = [
+        load_sentences(
+            resolve(source.strip()),
+            text_column,
+            data_files=data_files,
+            documents=documents,
+        )
+        for source in train_files.split(",")
+    ]
+    rows = datasets.concatenate_datasets(parts)
+    return rows if max_rows is None else rows.select(range(min(max_rows, len(rows))))
+
+
+def split_documents(documents: Dataset, percentage: float) -> tuple[Dataset, Dataset | None]:
+    """All but the last `percentage` per cent of the documents, at least one, for training, and these for the
+    development loss; None where it is 0.
+
+    Raises:
+        InputError: too few documents.
+    """
+    if percentage == 0:
+        return documents, None
+    count = math.ceil(len(documents) * percentage / 100)
+    if count >= len(documents):
+        raise InputError(
+            f"validation_split_percentage {percentage:g} expects at least 2 documents or sentences, found "
+            f"{len(documents)}; put blank lines between documents, set sequences sentences, or the percentage to 0"
+        )
+    start = len(documents) - count
+    return documents.select(range(start)), documents.select(range(start, len(documents)))
+
+
+def tokenize_documents(
+    documents: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, num_proc: int | None = None
+) -> Dataset:
+    """Column "text", a document a row → column "input_ids", its sentences joined to at most `max_seq_length` tokens a
+    row; cached by `datasets`."""
+    before, after = special_tokens(tokenizer)
+    limit = max_seq_length - len(before) - len(after)
+
+    def tokenize(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+        rows: list[list[int]] = []
+        for text in batch["text"]:
+            # Within a document a sentence follows a space, which byte-level tokenizers see.
+            sentences = [" " * (i > 0) + line for i, line in enumerate(filter(str.strip, text.split("\n")))]
+            rows += join_sentences(tokenizer(sentences, add_special_tokens=False)["input_ids"], limit)
+        return {"input_ids": [before + row + after for row in rows]}
+
+    return documents.map(
+        tokenize,
+        batched=True,
+        batch_size=100,
+        remove_columns=["text"],
+        num_proc=num_proc,
+        desc="Tokenising",
+    )
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """The tokens that this tokenizer puts before and after a text, [CLS] and [SEP]."""
+    word = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    start = next(i for i in range(len(whole)) if whole[i : i + len(word)] == word)
+    return whole[:start], whole[start + len(word) :]
+
+
+def join_sentences(sentences: list[list[int]], limit: int) -> list[list[int]]:
+    """Consecutive whole sentences of one document joined to rows of at most `limit` tokens.
+
+    Nothing is put between them: RoBERTa's DOC-SENTENCES (Liu et al. 2019, Table 2), the best of its input formats. A
+    sentence that does not fit begins the next row; one longer than a row is cut into several. No token is lost.
+    """
+    rows: list[list[int]] = []
+    row: list[int] = []
+    for sentence in sentences:
+        for start in range(0, len(sentence), limit):
+            piece = sentence[start : start + limit]
+            if row and len(row) + len(piece) > limit:
+                rows.append(row)
+                row = []
+            row = row + piece
+    return [*rows, row] if row else rows
+
+
+class MaskedCollator:
+    """Sequences → the packed `masked` batch of :class:`AuxiliaryPretraining`, masked anew in every epoch as a pure
+    function of (seed, epoch, row).
+
+    Args:
+        seed: of everything drawn here.
+        masking: how to mask.
+        continuing: (V,) which tokens continue a word, to mask whole words; None for single tokens.
+    """
+
+    def __init__(self, seed: int, masking: Masking, continuing: NDArray[np.bool_] | None = None) -> None:
+        self.seed, self.masking, self.continuing = seed, masking, continuing
+
+    def __call__(self, examples: list[Example]) -> Batch:
+        masked = []
+        for example in examples:
+            tokens = np.asarray(example.tokens)
+            # the first number of the counter is what drawing advances
+            rng = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, example.epoch, example.row, 1]))
+            if self.continuing is None:
+                masked.append(mask_tokens(tokens, self.masking, rng))
+            else:
+                masked.append(mask_words(tokens, self.masking, self.continuing, rng))
+        return Batch(masked=pack_masked(masked))
+
+
+def load_sequences(
+    tokenize: Callable[[Dataset], Dataset], documents: Dataset, dev_percentage: float
+) -> tuple[TrainingSentences, TrainingSentences | None]:
+    """The sequences to train on, and those of the development loss, at most `DEV_SEQUENCES`.
+
+    Args:
+        tokenize: column "text" → column "input_ids".
+        documents: the text, the last `dev_percentage` per cent of which are held out.
+
+    Raises:
+        InputError: too little text.
+    """
+    train, dev = split_documents(documents, dev_percentage)
+    sequences = TrainingSentences(tokenize(train))
+    if dev is None:
+        return sequences, None
+    dev = tokenize(dev)
+    return sequences, TrainingSentences(dev.select(range(min(DEV_SEQUENCES, len(dev)))))

@@ -1,0 +1,324 @@
+"""Where training sentences come from: text, tables, a Wikipedia dump or a Hub dataset, one sentence a row."""
+
+import codecs
+import contextlib
+import glob
+import hashlib
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import datasets
+import pandas
+import pyarrow
+from datasets import Dataset, Features, IterableDataset, Value
+from datasets.exceptions import DatasetsError
+from pyarrow import parquet
+
+from cmlmcse.common.errors import InputError
+
+from . import wikipedia
+from .lines import CHUNK, check_utf8, read_documents, read_lines, readable, split_compression
+
+STRING = Value("string")
+FEATURES = Features({"text": STRING})
+FORMATS = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+KNOWN = ".txt, .csv, .tsv, .json, .jsonl (also .gz, .bz2, .xz, .zst), .parquet, .xml.bz2 (a Wikipedia dump)"
+HEAD_ROWS = 1000  # rows looked at to learn what a table's columns hold
+BLOCK_ROWS = 10_000  # rows in a block of the cache: opening it visits each block, so few of them; some MB of memory
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")
+_READERS = ("text", "csv", "json", "pandas", "parquet", "arrow", "xml", "webdataset", "generator")  # of datasets
+
+Sentences: TypeAlias = Dataset | IterableDataset
+Columns: TypeAlias = Mapping[str, str | None]  # what the columns become, "text" and others, → their names in the source
+
+
+def load_sentences(
+    train_file: str,
+    text_column: str | None = None,
+    streaming: bool = False,
+    cache_dir: str | None = None,
+    split: str = "train",
+    data_files: str | None = None,
+    positive_column: str | None = None,
+    negative_column: str | None = None,
+    documents: bool = False,
+) -> Sentences:
+    """Return the non-empty rows of a file, or of the `split` of a Hub dataset, as a dataset of one column, "text".
+
+    With `documents` a row of a text file or a dump is a document, its sentences on a line each; a row of anything else
+    is one anyway.
+
+    Rows with labels, of a table, also have the columns "positive" and "negative" where these are named; they are kept
+    where all of their texts are there.
+
+    Raises:
+        InputError: the source is missing, unreadable, empty, not UTF-8 or malformed, or has no such column.
+    """
+    kind = source_kind(train_file)
+    labels = {"positive": positive_column, "negative": negative_column}
+    columns = {"text": text_column} | {name: column for name, column in labels.items() if column is not None}
+    if kind in ("text", "wikipedia"):
+        _choose_columns(train_file, ["text"], ["text"], columns)
+    try:
+        with _quiet():
+            if kind in ("text", "wikipedia"):
+                sentences = _generated(kind, train_file, streaming, cache_dir, documents)
+            elif kind == "hub":
+                sentences = _from_hub(train_file, columns, streaming, cache_dir, split, data_files)
+            else:
+                sentences = _from_table(kind, train_file, columns, streaming, cache_dir)
+            first = next(iter(sentences.take(1)), None)
+    except InputError:
+        raise
+    except (DatasetsError, ValueError, pyarrow.ArrowException) as error:
+        raise _mended(kind, train_file, error) from error
+    if first is None:
+        raise _no_rows(train_file)
+    return sentences
+
+
+def fingerprint_text(path: str) -> dict[str, str | int]:
+    """Return what tells a source again in a record: a local file's name, size and SHA-256, or a dataset's id."""
+    if not os.path.exists(path):
+        return {"dataset": path}
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return {"file": os.path.basename(path), "bytes": os.path.getsize(path), "sha256": digest.hexdigest()}
+
+
+def source_kind(path: str) -> str:
+    """Return the reader for a path: "text", "csv", "tsv", "json", "parquet", "wikipedia" or "hub".
+
+    Raises:
+        InputError: it is neither a readable, non-empty file of a known suffix nor a dataset's id.
+    """
+    name = os.path.basename(path).lower()
+    stem, compression = split_compression(name)
+    kind = FORMATS.get(os.path.splitext(stem)[1])
+    if kind == "parquet" and compression:
+        kind = None
+    if kind is None and compression != ".zst" and re.search(r".\.xml\b", name):
+        kind = "wikipedia"
+    if not os.path.exists(path):
+        if kind is None and _HUB_ID.fullmatch(path) and path not in _READERS:
+            return "hub"
+        raise InputError(f"{path}: expected a file or a Hub dataset id (owner/name), found neither; mend it")
+    if os.path.isdir(path):
+        raise InputError(f"{path}: expected a file, found a directory; name a file in it")
+    if kind is None:
+        raise InputError(f"{path}: unknown suffix, expected one of {KNOWN}; rename or convert the file")
+    if os.path.getsize(path) == 0:
+        raise InputError(f"{path}: expected sentences, found an empty file; give a file with text in it")
+    return kind
+
+
+def read_articles(path: str) -> Iterator[list[str]]:
+    """Yield the sentences of each article of a Wikipedia dump, with its errors as InputErrors."""
+    with readable(path) as file:
+        try:
+            yield from wikipedia.read_articles(file)
+        except (SyntaxError, ValueError, AttributeError) as error:  # ElementTree's ParseError is a SyntaxError
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"{path}: expected a Wikipedia dump (pages-articles), found another thing ({error}); fetch one"
+            ) from error
+
+
+def _state(path: str) -> dict[str, str | int]:
+    """Return what tells a file's content from an earlier one without reading it: place, size and time of change."""
+    status = os.stat(path)
+    return {"path": os.path.abspath(path), "bytes": status.st_size, "changed_ns": status.st_mtime_ns}
+
+
+def _check_once(path: str, cache_dir: str | None) -> None:
+    """Check a file's bytes, unless the cache says that they were found good: a start does not read the whole file."""
+    key = hashlib.sha256(json.dumps(_state(path)).encode()).hexdigest()
+    mark = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "cmlmcse-checked" / key
+    if not mark.exists():
+        check_utf8(path)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+def _rows(kind: str, path: str, version: int, documents: bool = False, **state: int) -> Iterator[dict[str, str]]:
+    """Yield a generated dataset's rows; `version` and `state` only make the cache's key."""
+    texts: Iterator[str]
+    if documents:
+        texts = map("\n".join, read_documents(path) if kind == "text" else filter(None, read_articles(path)))
+    else:
+        texts = read_lines(path) if kind == "text" else itertools.chain.from_iterable(read_articles(path))
+    for text in texts:
+        yield {"text": text}
+
+
+def _generated(kind: str, path: str, streaming: bool, cache_dir: str | None, documents: bool) -> Sentences:
+    """Return the dataset of a text file or a dump, cached by the file's place, size and time of change."""
+    arguments = {"kind": kind, "version": wikipedia.VERSION, "documents": documents, **_state(path)}
+    if streaming:
+        return IterableDataset.from_generator(_rows, features=FEATURES, gen_kwargs=arguments)
+    return Dataset.from_generator(
+        _rows, features=FEATURES, cache_dir=cache_dir, gen_kwargs=arguments, writer_batch_size=BLOCK_ROWS
+    )
+
+
+def _from_table(kind: str, path: str, columns: Columns, streaming: bool, cache_dir: str | None) -> Sentences:
+    """Return the dataset of a .csv, .tsv, .json, .jsonl or .parquet file through datasets' own reader."""
+    options: dict[str, Any] = {}
+    if kind != "parquet":
+        _check_once(path, cache_dir)
+    if kind in ("csv", "tsv"):
+        options, strings = _csv_options(kind, path)
+        columns = _choose_columns(path, list(options["features"]), strings, columns)
+    elif kind == "parquet":
+        columns = _parquet_columns(path, columns)
+        options["columns"] = list(dict.fromkeys(columns.values()))
+    name = "csv" if kind == "tsv" else kind
+    file = glob.escape(os.path.abspath(path))  # datasets reads a name as a pattern
+    rows = datasets.load_dataset(
+        name, data_files=file, split="train", streaming=streaming, cache_dir=cache_dir, **options
+    )
+    return _only_columns(rows, path, columns)
+
+
+def _csv_options(kind: str, path: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the reader's options, every column a string, and the names of the columns that hold strings."""
+    options = {"sep": "\t", "quoting": 3} if kind == "tsv" else {"sep": ",", "quoting": 0}  # no quoting in .tsv
+    options |= {"keep_default_na": False}  # "NA" and "null" are words
+    with readable(path) as file:
+        head = pandas.read_csv(file, encoding="utf-8-sig", nrows=HEAD_ROWS, **options)
+    if not isinstance(head.index, pandas.RangeIndex):
+        raise _malformed(kind, path, "rows have more fields than the header; put quotes round text with commas")
+    names = [str(name) for name in head.columns]
+    strings = [str(name) for name in head.columns if pandas.api.types.is_string_dtype(head[name])]
+    return options | {"features": Features(dict.fromkeys(names, Value("string")))}, strings
+
+
+def _parquet_columns(path: str, columns: Columns) -> dict[str, str]:
+    """Return the columns of a .parquet file by its schema."""
+    schema = parquet.read_schema(path)
+    types = Features.from_arrow_schema(schema)
+    return _choose_columns(path, list(types), [name for name in types if _is_string(types[name])], columns)
+
+
+def _is_string(feature: object) -> bool:
+    """Tell whether a column's type is text."""
+    return isinstance(feature, Value) and feature.dtype in ("string", "large_string", "string_view")
+
+
+def _mended(kind: str, path: str, error: BaseException) -> InputError:
+    """Return the InputError for what datasets raised: its innermost cause."""
+    while error.__cause__ is not None and not isinstance(error, InputError):
+        error = error.__cause__
+    if isinstance(error, InputError):
+        return error
+    if "corresponds to no data" in str(error):  # what datasets says of a file without rows
+        return _no_rows(path)
+    return _malformed(kind, path, error)
+
+
+def _no_rows(path: str) -> InputError:
+    """Return the error for a source without text."""
+    return InputError(f"{path}: expected sentences, found no non-empty row; give a file with text in it")
+
+
+def _malformed(kind: str, path: str, detail: object) -> InputError:
+    """Return the error for a file which its reader refuses, with the line where that can be found out."""
+    where = _bad_json_line(path) if kind == "json" else ""
+    found = where or " ".join(str(detail).split())
+    return InputError(f"{path}: expected well-formed {kind}, found {found}; mend it")
+
+
+def _bad_json_line(path: str) -> str:
+    """Return the line of the first row of a JSON Lines file (or in a JSON list) that is not JSON, and why."""
+    with readable(path) as file:
+        whole = file.read(1 << 10).lstrip(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    with readable(path) as file:
+        for number, line in enumerate([file.read()] if whole else file, start=1):
+            try:
+                json.loads(line.decode("utf-8-sig") or "null") if line.strip() else None
+            except ValueError as error:
+                at = error.lineno + number - 1 if isinstance(error, json.JSONDecodeError) else number
+                return f"line {at}: {error.msg if isinstance(error, json.JSONDecodeError) else error}"
+    return ""
+
+
+def _from_hub(
+    dataset: str, columns: Columns, streaming: bool, cache_dir: str | None, split: str, data_files: str | None
+) -> Sentences:
+    """Return a split of a Hub dataset, or of one file in it."""
+    try:
+        rows = datasets.load_dataset(
+            dataset, data_files=data_files, split=split, streaming=streaming, cache_dir=cache_dir
+        )
+        return _only_columns(rows, dataset, columns)
+    except InputError:
+        raise
+    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
+        cause = " ".join(str(error).split())
+        raise InputError(
+            f"{dataset}: expected a file or a Hub dataset with the split {split!r}, found no such file, and "
+            f"the dataset could not be loaded ({cause}); check the name and the network"
+        ) from error
+
+
+def _choose_columns(source: str, names: list[str], strings: list[str], columns: Columns) -> dict[str, str]:
+    """Return the wanted columns; for the text "text", else the only column of strings, if none is named."""
+    chosen = {}
+    for use, wanted in columns.items():
+        if wanted is None and "text" not in names and len(strings) != 1:
+            raise _no_column(source, 'a column "text" or a single column of strings', names, use)
+        if wanted is not None and wanted not in names:
+            raise _no_column(source, f"column {wanted!r}", names, use)
+        chosen[use] = wanted or ("text" if "text" in names else strings[0])
+    return chosen
+
+
+def _no_column(source: str, expected: str, names: list[str], use: str) -> InputError:
+    """Return the error for a column which is not there."""
+    return InputError(f"{source}: expected {expected}, found the columns {', '.join(names)}; set {use}_column")
+
+
+def _only_columns(rows: Sentences, source: str, columns: Columns) -> Sentences:
+    """Return the wanted columns alone, without rows that are null or blank in one of them."""
+    features = rows.features
+    if features is None:  # a stream that has not been looked at
+        head = list(rows.take(HEAD_ROWS // 10))
+        names = list(dict.fromkeys(name for row in head for name in row))
+        strings = [name for name in names if any(isinstance(row.get(name), str) for row in head)]
+    else:
+        names, strings = list(features), [name for name in features if _is_string(features[name])]
+    chosen = _choose_columns(source, names, strings, columns)
+    for use, column in chosen.items():
+        if column not in strings:
+            raise InputError(f"{source}: expected text in column {column!r}, found another type; set {use}_column")
+    features = Features(dict.fromkeys(chosen, STRING))
+    options: dict[str, Any] = {"remove_columns": names, "features": features, "fn_kwargs": {"columns": chosen}}
+    if isinstance(rows, Dataset):
+        options |= {"batch_size": BLOCK_ROWS, "writer_batch_size": BLOCK_ROWS, "desc": "Dropping blank rows"}
+    return rows.map(_clean, batched=True, **options)
+
+
+def _clean(batch: dict[str, list[str | None]], columns: dict[str, str]) -> dict[str, list[str]]:
+    """Keep the rows of a batch that have text in each column, without line ends at their end."""
+    rows = zip(*(batch[column] for column in columns.values()), strict=True)
+    whole = [[text.rstrip("\r\n") for text in row] for row in rows if all(text and text.strip() for text in row)]
+    return {use: [row[place] for row in whole] for place, use in enumerate(columns)}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence datasets' own error log: what it says is in the InputError."""
+    level = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(level)

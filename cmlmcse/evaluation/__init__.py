@@ -1,0 +1,1 @@
+"""Scores of sentence encoders: each task is a module, found by name in `tasks.TASKS`."""

@@ -1,0 +1,79 @@
+"""Embeddings kept on disk, so that a text is encoded once by a model, whatever is evaluated when."""
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cmlmcse.common.errors import InputError
+
+from .sts import Encode
+
+FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.py")  # what an embedding depends on
+LOOKED_UP = 500  # texts of one query; SQLite takes up to 999
+
+
+class CachedEncoder:
+    """An encoder whose vectors are kept in a SQLite file, N texts → (N, H) float32.
+
+    The file lies in a folder and is named after the model's fingerprint, so that another model, or the same one with
+    other settings, never meets its vectors. Several processes may use it at a time.
+
+    Raises:
+        InputError: the folder cannot be written to, or the file holds something else.
+    """
+
+    def __init__(self, encode: Encode, folder: Path, fingerprint: str) -> None:
+        self._encode = encode
+        self.path = folder / f"{fingerprint}.sqlite"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._store = sqlite3.connect(self.path, timeout=60)
+            self._store.execute("create table if not exists vectors (text blob primary key, vector blob) without rowid")
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(f"--cache {folder}: expected a folder to keep embeddings in, found {error}") from error
+
+    def __call__(self, sentences: list[str]) -> np.ndarray:
+        """Texts → (N, H), from the file where known."""
+        keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in sentences]
+        found = dict(self._known(keys))
+        new = {key: text for key, text in zip(keys, sentences, strict=True) if key not in found}
+        if new:
+            vectors = np.ascontiguousarray(self._encode(list(new.values())), np.float32)  # (new, H)
+            rows = list(zip(new, map(bytes, vectors), strict=True))
+            with self._store:
+                self._store.executemany("insert or replace into vectors values (?, ?)", rows)
+            found |= dict(rows)
+        return np.stack([np.frombuffer(found[key], np.float32) for key in keys])  # (N, H)
+
+    def _known(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """The keys that the file has, with their vectors."""
+        for start in range(0, len(keys), LOOKED_UP):
+            part = keys[start : start + LOOKED_UP]
+            marks = ",".join("?" * len(part))
+            yield from self._store.execute(f"select text, vector from vectors where text in ({marks})", part)
+
+
+def fingerprint_model(source: str, settings: dict[str, Any]) -> str:
+    """A name for a local model's embeddings: a hash of its files and of what changes an embedding.
+
+    Raises:
+        InputError: it is not on this machine.
+    """
+    path = Path(source)
+    if not path.exists():
+        raise InputError(f"--cache expects a model on this machine, found {source}; download it first")
+    files = sorted({file for pattern in FILES for file in path.rglob(pattern)}) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(os.fsencode(file.relative_to(path)) + b"\0")
+        with open(file, "rb") as content:
+            for block in iter(lambda: content.read(1 << 20), b""):
+                digest.update(block)
+    kept = {name: value for name, value in settings.items() if name not in ("batch_size", "device")}
+    digest.update(repr(sorted(kept.items())).encode())
+    return digest.hexdigest()[:32]

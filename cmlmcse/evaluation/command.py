@@ -1,0 +1,237 @@
+"""The command `python -m cmlmcse.evaluation.command MODEL [MODEL …]`."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.files import atomic_write
+
+from .options import positive
+from .tasks import TASKS, Task, choose_tasks
+
+if TYPE_CHECKING:
+    from .sts import EncodeOnce
+
+FULL = 0  # --whitening without a number
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(
+        prog="python -m cmlmcse.evaluation.command",
+        description="Score a sentence encoder and print a table like the papers'.",
+        epilog="tasks: " + "; ".join(f"{name}: {task.summary}" for name, task in TASKS.items()),
+        allow_abbrev=False,
+    )
+    parser.add_argument("models", metavar="MODEL", nargs="+", help="exported folder, checkpoint, run folder, plain "
+                        "backbone, or a file of word vectors (GloVe's format; .txt, .vec, .gz, .zip); several are set "
+                        "side by side, with bootstrap intervals of their differences to the first")  # fmt: skip
+    parser.add_argument("--tasks", default="sts", help="comma-separated, of those below (default: sts)")
+    parser.add_argument("--data_dir", help="folder that holds sts/ and so on (default: from the Hub)")
+    parser.add_argument("--output", type=Path, metavar="FILE.json", help="write the results there")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table there: .md, .tex, or .csv with "
+                        "every number")  # fmt: skip
+    parser.add_argument("--published", action="store_true", help="set the papers' rows beside, marked as published")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw pictures there (PNG and SVG)")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep embeddings there, by model and text")
+    parser.add_argument("--pooling", help="for models that record none: cls_before_pooler, avg, avg_top2, …")
+    parser.add_argument("--whitening", nargs="?", type=positive, const=FULL, metavar="K", help="whiten the embeddings "
+                        "(Su et al. 2021), to the K dimensions of most variance (default: all)")  # fmt: skip
+    parser.add_argument("--whitening_file", metavar="TEXT", help="sentences that the whitening is fitted on (default: "
+                        "all distinct ones of the evaluated sets)")  # fmt: skip
+    parser.add_argument("--batch_size", type=positive, default=64, help="sentences in a forward pass (default: 64)")
+    parser.add_argument("--max_seq_length", type=positive, help="tokens a sentence is cut to (default: the model's)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, …; glue knows cpu alone, and CUDA_VISIBLE_DEVICES "
+                        "(default: cuda if there is one)")  # fmt: skip
+    for name, task in TASKS.items():
+        for option, given in task.options.items():
+            parser.add_argument(f"--{name}_{option}", default=given.default, type=given.type, metavar="VALUE",
+                                help=f"{given.help} (default: {given.default!r})")  # fmt: skip
+    args = parser.parse_args(argv)
+    if args.whitening_file is not None and args.whitening is None:
+        parser.error("--whitening_file expects --whitening, found none; add it")
+    return args
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Make sure before the work that what is asked for can be written.
+
+    Raises:
+        InputError: no such folder, a file that does not hold results, or a table of an unknown format.
+    """
+    for option in ("output", "table"):
+        path = getattr(args, option)
+        if path is not None and not path.parent.is_dir():
+            raise InputError(f"--{option} {path}: expected the folder {path.parent} to exist, found none; create it")
+    if args.output is not None and args.output.exists():
+        try:
+            held = json.loads(args.output.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            held = None
+        if not isinstance(held, dict) or "model" not in held:
+            raise InputError(f"--output {args.output}: exists and does not hold results; choose another name")
+    if args.table is not None:
+        from .tables import WRITERS
+
+        if args.table.suffix not in WRITERS:
+            raise InputError(f"--table must end with one of {', '.join(WRITERS)}, found {args.table}; rename it")
+    if args.plots is not None:
+        from .plots import plots_folder
+
+        plots_folder(args.plots)
+
+
+def write_whole(path: Path, text: str, option: str) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    try:
+        with atomic_write(path) as aside:
+            aside.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from error
+
+
+def load_data(tasks: dict[str, Task], data_dir: str | None) -> tuple[dict[str, Any], list[str]]:
+    """The data of every task that has any, and a line for each part that is missing."""
+    from .sts_data import MissingData
+
+    data, missing = {}, []
+    for name, task in tasks.items():
+        try:
+            data[name] = task.load(data_dir)
+            missing += task.missing(data_dir, data[name])
+        except MissingData as error:
+            missing.append(str(error))
+    return data, list(dict.fromkeys(missing))
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Evaluate one model, or several side by side; exit status 1 if a part of the data was missing."""
+    args = parse(argv)
+    tasks = choose_tasks(args.tasks)
+    names = check_models(args.models)
+    check_outputs(args)
+    data, missing = load_data(tasks, args.data_dir)
+    if not data:
+        raise InputError(f"no data for --tasks {args.tasks}: {'; '.join(missing)}; check --data_dir")
+
+    from .compare import bootstrap_differences, score_pairs
+
+    results, scored = {}, {}
+    for model, name in zip(args.models, names, strict=True):
+        encode, settings = load(model, args, data)
+        results[name] = {"model": model, "settings": settings}
+        for task in data:
+            options = {option: getattr(args, f"{task}_{option}") for option in tasks[task].options}
+            if tasks[task].fine_tunes:
+                results[name] |= tasks[task].run(model, data[task], device=args.device, **options)
+            else:
+                results[name] |= tasks[task].run(encode, data[task], **options)
+        if "sts" in data and (len(names) > 1 or args.plots):
+            scored[name] = score_pairs(encode, data["sts"][0])
+        if args.plots:
+            from .plots import plot_model
+
+            plot_model(encode, data, args.plots, name, several=len(names) > 1)
+    baseline, *others = names
+    differences = {other: bootstrap_differences(scored[baseline], scored[other]) for other in others if scored}
+    report(results, differences, args.published)
+    write(results, differences, scored, args)
+    for line in missing:
+        print(f"missing: {line}", file=sys.stderr)
+    if missing:
+        sys.exit(1)
+
+
+def check_models(models: list[str]) -> list[str]:
+    """The models' names in tables and pictures: the last part of a path where that tells them apart.
+
+    Raises:
+        InputError: a model is given twice.
+    """
+    if len(set(models)) < len(models):
+        twice = next(model for model in models if models.count(model) > 1)
+        raise InputError(f"expected each MODEL once, found {twice} more than once; drop it")
+    if len(models) == 1:
+        return models
+    short = [Path(model).resolve().name if Path(model).exists() else model for model in models]
+    return short if len(set(short)) == len(short) else models
+
+
+def load(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple["EncodeOnce", dict[str, Any]]:
+    """A model as an encoder that the command line has set up, and what the results say of its settings."""
+    from cmlmcse.models.encoders import load_encoder, resolve_model, was_trained_here
+
+    from .sts import EncodeOnce
+
+    # Beside others, a model keeps the pooling that it was trained with; alone, it would be an error to name another.
+    pooling = None if len(args.models) > 1 and was_trained_here(model) else args.pooling
+    limits = (args.max_seq_length, args.batch_size, args.device)
+    encoder: Any = load_encoder(model, pooling, *limits, show_progress_bar=sys.stderr.isatty())
+    settings = {**encoder.settings, "data": args.data_dir or "Hub"}
+    if args.cache:
+        from .cache import CachedEncoder, fingerprint_model
+
+        source = model if Path(model).is_file() else resolve_model(model)
+        encoder = CachedEncoder(encoder, args.cache, fingerprint_model(source, encoder.settings))
+    encode = EncodeOnce(encoder)
+    if args.whitening is not None:
+        from .whitening import whiten
+
+        whitened, said = whiten(encode, data, args.whitening or None, args.whitening_file)
+        encode, settings = EncodeOnce(whitened), settings | said
+    return encode, settings
+
+
+def report(results: dict[str, dict[str, Any]], differences: dict[str, Any], published: bool) -> None:
+    """Print the tables and the settings."""
+    from .compare import format_differences
+    from .published import PUBLISHED
+    from .tables import format_all_measures, format_measures, format_table
+
+    def title(name: str) -> str:
+        return name + (" + whitening" if "whitening" in results[name]["settings"] else "")
+
+    titled = {title(name): result for name, result in results.items()}
+    several = len(results) > 1
+    blocks = [
+        format_table(titled, PUBLISHED if published else ()) if any("sts" in one for one in results.values()) else "",
+        format_differences(differences, next(iter(results))) if differences else "",
+        format_all_measures(titled) if several else format_measures(*results.values()),
+        *(
+            f"Settings{f' of {name}' if several else ''}: "
+            + ", ".join(f"{setting} {value}" for setting, value in result["settings"].items())
+            for name, result in results.items()
+        ),
+    ]
+    print("\n\n".join(block for block in blocks if block))
+
+
+def write(
+    results: dict[str, dict[str, Any]], differences: dict[str, Any], scored: dict[str, Any], args: argparse.Namespace
+) -> None:
+    """Write the results, the table and the pictures that were asked for."""
+    if args.output:
+        (first, *others) = results.values()
+        several = {"model": list(results), "results": list(results.values()), "differences": differences}
+        content = several if others else first
+        write_whole(args.output, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "--output")
+    if args.table:
+        from .tables import write_table
+
+        write_whole(args.table, write_table(args.table.suffix, results, args.published), "--table")
+    if args.plots:
+        from .plots import plot_results
+
+        plot_results(results, scored, args.plots)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Alignment, uniformity, anisotropy and spectrum of the embedding space."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .card_metric import CardMetric
+from .sts import Encode, EncodeOnce, Pairs, rounded, sentences_of
+from .sts_data import STSB_DEV
+
+POSITIVE_SCORE = 4.0  # pairs at least this similar count as positives, as in SimCSE's analysis on STS-B
+BLOCK = 1024  # rows of the similarity matrix held at once: 1,024 × 3,000 float64 are 25 MB
+
+
+def geometry(encode: Encode, stsb_pairs: Pairs) -> dict[str, Any]:
+    """Measures of the embeddings of M distinct sentences on the unit sphere; None where one is not defined.
+
+    `alignment` is the mean of ‖u − v‖² over the pairs with a score of at least 4, `uniformity` the logarithm of the
+    mean of exp(−2 ‖x − y‖²) over all pairs of distinct sentences, both better when lower (Wang & Isola 2020, §4.1,
+    α = 2, t = 2). `anisotropy` is the mean cosine over the same pairs, 0 where directions are spread evenly
+    (Ethayarajh 2019, §3.4). The others are of :func:`spectrum`.
+    """
+    once = EncodeOnce.of(encode)
+    sentences = sentences_of([stsb_pairs])
+    vectors = _unit(once(sentences))  # (M, H)
+    row = {text: index for index, text in enumerate(sentences)}
+    chosen = [index for index, score in enumerate(stsb_pairs.scores) if score >= POSITIVE_SCORE]
+    first = vectors[[row[stsb_pairs.first[index]] for index in chosen]]  # (P, H)
+    second = vectors[[row[stsb_pairs.second[index]] for index in chosen]]  # (P, H)
+    return {
+        "alignment": rounded(np.square(first - second).sum(axis=1).mean()) if chosen else None,
+        "uniformity": rounded(uniformity(vectors)) if len(vectors) > 1 else None,
+        "anisotropy": rounded(anisotropy(vectors)) if len(vectors) > 1 else None,
+        **spectrum(vectors),
+        "positive_pairs": len(chosen),
+        "sentences": len(sentences),
+    }
+
+
+def uniformity(vectors: np.ndarray) -> float:
+    """(M, H) of length 1 → log of the mean of exp(−2 ‖x − y‖²) over the M(M − 1)/2 pairs, block by block."""
+    total = 0.0
+    for start in range(0, len(vectors), BLOCK):
+        similar = vectors[start : start + BLOCK] @ vectors[start:].T  # (B, M - start)
+        distances = np.maximum(2 - 2 * similar, 0)  # ‖x − y‖²
+        total += float(np.triu(np.exp(-2 * distances), k=1).sum())
+    return float(np.log(2 * total / (len(vectors) * (len(vectors) - 1))))
+
+
+def anisotropy(vectors: np.ndarray) -> float:
+    """(M, H) of length 1 → the mean cosine over the M(M − 1)/2 pairs, from ‖Σ x‖² = Σ ‖x‖² + 2 Σ cos(x, y)."""
+    together = np.square(vectors.sum(axis=0)).sum() - np.square(vectors).sum()
+    return float(together / (len(vectors) * (len(vectors) - 1)))
+
+
+def spectrum(vectors: np.ndarray) -> dict[str, Any]:
+    """The singular values σ of (M, H) embeddings of length 1, not centred, as SimCSE §5 looks at them.
+
+    There the squared ones, the eigenvalues of W Wᵀ, have the sum M whatever the model, and the contrastive loss presses
+    on the largest; a common direction of all embeddings is the anisotropy in question, and centring would hide it.
+
+    Returns:
+        `effective_rank`, exp of the entropy of σ / Σσ (Roy & Vetterli 2007), 1 if all embeddings are equal and
+        min(M, H) if all σ are; `top_share`, the largest σ² / Σσ²; `spectrum`, σ / Σσ, the largest first.
+    """
+    sigma = np.linalg.svd(vectors, compute_uv=False) if np.isfinite(vectors).all() else np.zeros(0)  # (min(M, H),)
+    if not sigma.any():
+        return {"effective_rank": None, "top_share": None, "spectrum": []}
+    shares = sigma / sigma.sum()
+    entropy = -float((shares * np.log(shares, where=shares > 0, out=np.zeros_like(shares))).sum())
+    return {
+        "effective_rank": rounded(np.exp(entropy)),
+        "top_share": rounded(sigma[0] ** 2 / np.square(sigma).sum()),
+        "spectrum": [round(float(share), 6) for share in shares],
+    }
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    """(M, H) → (M, H) float64 of length 1."""
+    vectors = vectors.astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)  # (M, 1)
+    return vectors / np.where(norms == 0, 1, norms)
+
+
+def card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:
+    """The measures, for a model card."""
+    for name in ("alignment", "uniformity", "anisotropy", "effective_rank"):
+        metric = (name, name.replace("_", " "))
+        yield CardMetric("feature-extraction", STSB_DEV.hub, "STS-B dev", "validation", metric, found.get(name))

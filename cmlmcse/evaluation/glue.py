@@ -1,0 +1,194 @@
+"""GLUE: how well the encoder does when it is fine-tuned on each task, unlike all tasks on frozen embeddings."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from transformers import (
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.utils import logging
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.models.encoders import load_tokenizer, resolve_model
+from modeling_cmlmcse.backbone import max_positions
+
+from .card_metric import CardMetric
+from .glue_data import GLUE_SETS, HUB, GlueData
+from .metrics import STSCorrelation
+from .sts import rounded
+from .transfer_data import Examples
+
+
+def _correlation(references: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """Both correlations in per cent, NaN where they are not defined."""
+    return STSCorrelation().compute(predictions=predictions, references=references)
+
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # references, predictions (N,) → in per cent
+    "accuracy": lambda references, predictions: 100 * accuracy_score(references, predictions),
+    "f1": lambda references, predictions: 100 * f1_score(references, predictions, zero_division=0),
+    "matthews": lambda references, predictions: 100 * matthews_corrcoef(references, predictions),
+    "pearson": lambda references, predictions: _correlation(references, predictions)["pearson"],
+    "spearman": lambda references, predictions: _correlation(references, predictions)["spearman"],
+}
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How a task is trained on; the schedule is linear without warm-up, and nothing is tuned on a task."""
+
+    learning_rate: float = 2e-5
+    epochs: int = 3
+    batch_size: int = 32
+    max_seq_length: int = 128
+    seed: int = 42
+    device: str | None = None  # of the GPUs transformers' Trainer takes those that CUDA_VISIBLE_DEVICES leaves
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Rows of a label and one or two texts → a padded batch: `input_ids` and so on (B, T), `labels` (B,)."""
+
+    tokenizer: Any
+    max_length: int
+
+    def __call__(self, rows: list[tuple[Any, ...]]) -> dict[str, torch.Tensor]:
+        labels, *sides = zip(*rows, strict=True)
+        batch = self.tokenizer(
+            *map(list, sides), padding=True, truncation=True, max_length=self.max_length, return_tensors="pt"
+        )
+        return {**batch, "labels": torch.tensor(labels)}  # int64 for a class, float32 for a score
+
+
+def run_glue_task(name_or_path: str, data: dict[str, GlueData], **options: Any) -> dict[str, Any]:
+    """The entry `glue` of the results."""
+    return {"glue": glue(name_or_path, data, FineTuning(**options))}
+
+
+def glue(name_or_path: str, data: dict[str, GlueData], settings: FineTuning | None = None) -> dict[str, Any]:
+    """Scores in per cent on the GLUE tasks (Wang et al. 2018; CLEAR, Table 1), a model fine-tuned on each.
+
+    Accuracy, but Matthews correlation for CoLA, and the mean of accuracy and F1 for MRPC and QQP, of Pearson and
+    Spearman correlation for STS-B, of the matched and the mismatched split for MNLI. RoBERTa (Liu et al. 2019,
+    §5.1) tries several learning rates and batch sizes on each task and reports the median of five seeds; here all tasks
+    share one setting and one seed.
+
+    "details" holds the examples trained on, and each metric of each split scored on. "avg" needs all eight tasks, all
+    on GLUE's own dev splits; a correlation that is not defined is None.
+
+    Args:
+        name_or_path: an exported folder, a run's output folder, a plain backbone or a Hub name.
+        data: from :func:`load_glue`.
+        settings: how to fine-tune.
+
+    Raises:
+        InputError: no model there that can be fine-tuned.
+    """
+    source, settings = resolve_model(name_or_path), settings or FineTuning()
+    results: dict[str, Any] = {}
+    details: dict[str, Any] = {}
+    for name, one in data.items():
+        labels, metrics = GLUE_SETS[name].labels, GLUE_SETS[name].metrics
+        outputs = fine_tune(source, one, len(labels), settings)
+        scores = {split: score(outputs[split], examples.labels, metrics) for split, examples in one.scored.items()}
+        results[name] = _mean([value for values in scores.values() for value in values.values()])
+        counted = {split: {"examples": len(one.scored[split].labels), **scores[split]} for split in scores}
+        details[name] = {"trained_on": len(one.train.labels), **counted}
+    on_dev = all(split in GLUE_SETS[name].dev for name, one in data.items() for split in one.scored)
+    average = _mean([results.get(name) for name in GLUE_SETS]) if on_dev else None
+    return {**results, **({} if average is None else {"avg": average}), "details": details}
+
+
+def fine_tune(source: str, data: GlueData, classes: int, settings: FineTuning) -> dict[str, np.ndarray]:
+    """Train a fresh classifier on the encoder, and return its outputs (N, K) on each split; K = 1 for a score.
+
+    Args:
+        source: the model's folder or Hub name.
+        data: a task's.
+        classes: the number of labels, 0 to predict a score.
+        settings: how.
+    """
+    tokenizer = load_tokenizer(source)
+    set_seed(settings.seed)  # before the classifier's weights are drawn
+    model = load_classifier(source, classes)
+    most = min(settings.max_seq_length, max_positions(model.base_model), tokenizer.model_max_length)
+    with TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            learning_rate=settings.learning_rate,
+            num_train_epochs=settings.epochs,
+            per_device_train_batch_size=settings.batch_size,
+            per_device_eval_batch_size=settings.batch_size,
+            seed=settings.seed,
+            use_cpu=settings.device == "cpu",
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            remove_unused_columns=False,
+            dataloader_pin_memory=torch.cuda.is_available() and settings.device != "cpu",  # elsewhere it would warn
+            disable_tqdm=not sys.stderr.isatty(),
+        )
+        trainer = Trainer(model, arguments, data_collator=Collator(tokenizer, most), train_dataset=_rows(data.train))
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        return {split: np.asarray(trainer.predict(_rows(one)).predictions) for split, one in data.scored.items()}
+
+
+def load_classifier(source: str, classes: int) -> PreTrainedModel:
+    """The encoder with a fresh classifier, or with a fresh regression for 0 classes.
+
+    Raises:
+        InputError: it cannot be loaded, such as a training checkpoint, which is not a plain model.
+    """
+    problem = "single_label_classification" if classes else "regression"
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # that the classifier's weights are new is meant to be so
+    try:
+        return AutoModelForSequenceClassification.from_pretrained(
+            source, num_labels=classes or 1, problem_type=problem, dtype=torch.float32, trust_remote_code=False
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(
+            f"{source}: expected a model that transformers can fine-tune, found one that it cannot load ({reason}); "
+            "export a checkpoint with push_to_hub.py --export_only"
+        ) from error
+    finally:
+        logging.set_verbosity(level)
+
+
+def score(outputs: np.ndarray, references: np.ndarray, metrics: tuple[str, ...]) -> dict[str, float | None]:
+    """Outputs (N, K) against labels or scores (N,): each metric in per cent, None where it is not defined."""
+    predictions = outputs[:, 0] if outputs.shape[1] == 1 else outputs.argmax(axis=1)  # (N,)
+    return {metric: rounded(METRICS[metric](references, predictions)) for metric in metrics}
+
+
+def _rows(examples: Examples) -> Any:
+    """Rows of a label and texts, a list, which is as good as a `Dataset` of torch."""
+    return list(zip(examples.labels.tolist(), *examples.sides, strict=True))
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """The mean, None if a part is."""
+    present = [value for value in values if value is not None]
+    return rounded(float(np.mean(present))) if len(present) == len(values) else None
+
+
+def card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:
+    """The tasks, for a model card."""
+    metric = ("glue_score", "GLUE's measure × 100, fine-tuned")
+    for name, one in GLUE_SETS.items():
+        if name in found:
+            yield CardMetric("text-classification", HUB, f"GLUE {name}", "validation", metric, found[name], one.hub)

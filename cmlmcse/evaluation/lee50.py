@@ -1,0 +1,77 @@
+"""Similarity of the 50 news texts of Lee, Pincombe & Welsh (2005), which come with gensim: nothing to download."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from cmlmcse.common.errors import InputError
+
+from .card_metric import COSINE_SPEARMAN, CardMetric
+
+DOCUMENTS = 50
+PAIRS = DOCUMENTS * (DOCUMENTS - 1) // 2  # 1225
+LeeData = tuple[list[str], np.ndarray]
+
+
+def _folder() -> Path:
+    """Return the folder of gensim's test data, without importing gensim."""
+    spec = find_spec("gensim")
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError('the Lee similarities come with gensim, which was not found; pip install "cmlmcse[wiki]"')
+    return Path(spec.submodule_search_locations[0]) / "test" / "test_data"
+
+
+def load_lee50(folder: str | Path | None = None) -> LeeData:
+    """Return the documents and the human scores (50, 50), whose upper triangle holds means of ratings, 0 to 1.
+
+    Raises:
+        InputError: gensim or one of the two files is missing, or a file does not hold 50 documents or 1225 pairs.
+    """
+    place = _folder() if folder is None else Path(folder)
+    corpus, matrix = place / "lee.cor", place / "similarities0-1.txt"
+    for file in (corpus, matrix):
+        if not file.is_file():
+            raise InputError(f"{file.name}: expected it in gensim's test data, found no such file; reinstall gensim")
+    documents = [line.strip() for line in corpus.read_text("latin-1").split("\n") if line.strip()]
+    if len(documents) != DOCUMENTS:
+        raise InputError(f"{corpus.name}: expected {DOCUMENTS} documents, found {len(documents)}; reinstall gensim")
+    try:
+        scores = np.loadtxt(matrix, ndmin=2)  # (50, 50)
+    except ValueError as error:
+        raise InputError(f"{matrix.name}: expected a matrix, found {error}; reinstall gensim") from error
+    if scores.shape != (DOCUMENTS, DOCUMENTS):
+        pairs = f"{PAIRS} pairs ({DOCUMENTS} x {DOCUMENTS})"
+        found = " x ".join(map(str, scores.shape))
+        raise InputError(f"{matrix.name}: expected {pairs}, found {found}; reinstall gensim")
+    above = scores[np.triu_indices(DOCUMENTS, 1)]  # (1225,)
+    if not ((above > 0) & (above <= 1)).all():
+        raise InputError(f"{matrix.name}: expected {PAIRS} pairs scored 0 to 1, found others; reinstall gensim")
+    return documents, scores
+
+
+def lee50(encode: Callable[[list[str]], np.ndarray], data: LeeData | None = None) -> dict[str, float | int]:
+    """Return the correlations, in per cent, of cosine with human similarity over all pairs of documents.
+
+    Raises:
+        ValueError: `encode` did not return one row a document.
+    """
+    documents, scores = load_lee50() if data is None else data
+    vectors = np.asarray(encode(documents), dtype=np.float64)  # (50, H)
+    if vectors.ndim != 2 or len(vectors) != len(documents):
+        raise ValueError(f"encode must return ({len(documents)}, H) for its documents, found {vectors.shape}")
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)  # (50, H)
+    pairs = np.triu_indices(len(documents), 1)
+    cosine, human = (unit @ unit.T)[pairs], np.asarray(scores)[pairs]  # (1225,), (1225,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # NaN says it
+        spearman, pearson = stats.spearmanr(cosine, human).statistic, stats.pearsonr(cosine, human).statistic
+    return {"spearman": 100 * float(spearman), "pearson": 100 * float(pearson), "pairs": len(human)}
+
+
+def card_metrics(found: dict[str, float]) -> Iterator[CardMetric]:
+    """The documents, for a model card."""
+    yield CardMetric("sentence-similarity", "gensim", "Lee et al. 2005", "test", COSINE_SPEARMAN, found["spearman"])

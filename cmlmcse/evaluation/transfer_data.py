@@ -1,0 +1,226 @@
+"""SentEval's seven transfer tasks, labelled sentences and pairs of sentences, from a data folder or the Hub."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cmlmcse.common.errors import InputError
+
+from .sts_data import SENTEVAL, MissingData, data_root, hub_errors, senteval_files
+
+
+class Examples(NamedTuple):
+    """N labelled texts: labels (N,), and a list of N for each side, one for sentences and two for pairs."""
+
+    labels: np.ndarray
+    sides: tuple[list[str], ...]
+
+
+class TransferSet(NamedTuple):
+    """How a task lies in files: its folder in SentEval's archive, the files of each part with the published rows of
+    each label, how a line reads, and what the first line starts with where it is no example."""
+
+    member: str
+    parts: dict[str, dict[str, dict[str, int]]]  # part → file → label → rows
+    read: Callable[[str, dict[str, int], str], tuple[str, tuple[str, ...]]]  # line, labels, where → label, sides
+    header: str = ""
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all files."""
+        return [file for files in self.parts.values() for file in files]
+
+
+def _sentence(line: str, labels: dict[str, int], where: str) -> tuple[str, tuple[str, ...]]:
+    """A line of a file with one label."""
+    return next(iter(labels)), (line,)
+
+
+def _labelled(line: str, labels: dict[str, int], where: str) -> tuple[str, tuple[str, ...]]:
+    """Sentence TAB label."""
+    columns = line.split("\t")
+    if len(columns) != 2:
+        raise InputError(f"{where}: expected 2 columns (sentence TAB label), found {len(columns)}; restore the file")
+    return columns[1].strip(), (columns[0],)
+
+
+def _question(line: str, labels: dict[str, int], where: str) -> tuple[str, tuple[str, ...]]:
+    """A coarse and a fine label, and the question; the coarse one counts."""
+    label, colon, rest = line.partition(":")
+    question = rest.partition(" ")[2]
+    if not colon or not question.strip():
+        raise InputError(f"{where}: expected COARSE:fine QUESTION, found {line[:40]!r}; restore the file")
+    return label, (question,)
+
+
+def _paraphrase(line: str, labels: dict[str, int], where: str) -> tuple[str, tuple[str, ...]]:
+    """Label, two ids and the pair, with tabs between; nothing is quoted."""
+    columns = line.split("\t")
+    if len(columns) != 5:
+        raise InputError(f"{where}: expected 5 columns (label, 2 ids, 2 sentences), found {len(columns)}; restore it")
+    return columns[0], (columns[3], columns[4])
+
+
+def _two_files(member: str, positive: str, negative: str, *rows: int) -> TransferSet:
+    """A task that is one file a label, without parts of its own."""
+    return TransferSet(member, {"all": {positive: {"1": rows[0]}, negative: {"0": rows[1]}}}, _sentence)
+
+
+# In the papers' order, with the rows that the sets' own papers and SentEval (Conneau & Kiela 2018, Table 1) count.
+TRANSFER_SETS: dict[str, TransferSet] = {
+    "MR": _two_files("MR", "rt-polarity.pos", "rt-polarity.neg", 5331, 5331),
+    "CR": _two_files("CR", "custrev.pos", "custrev.neg", 2407, 1368),
+    "SUBJ": _two_files("SUBJ", "subj.objective", "subj.subjective", 5000, 5000),  # objective is SentEval's 1
+    "MPQA": _two_files("MPQA", "mpqa.pos", "mpqa.neg", 3312, 7294),
+    "SST2": TransferSet(
+        "SST/binary",
+        {
+            "train": {"sentiment-train": {"0": 29780, "1": 37569}},
+            "dev": {"sentiment-dev": {"0": 428, "1": 444}},
+            "test": {"sentiment-test": {"0": 912, "1": 909}},
+        },
+        _labelled,
+    ),
+    "TREC": TransferSet(
+        "TREC",
+        {
+            "train": {
+                "train_5500.label": {"ABBR": 86, "DESC": 1162, "ENTY": 1250, "HUM": 1223, "LOC": 835, "NUM": 896}
+            },
+            "test": {"TREC_10.label": {"ABBR": 9, "DESC": 138, "ENTY": 94, "HUM": 65, "LOC": 81, "NUM": 113}},
+        },
+        _question,
+    ),
+    "MRPC": TransferSet(
+        "MRPC",
+        {
+            "train": {"msr_paraphrase_train.txt": {"0": 1323, "1": 2753}},
+            "test": {"msr_paraphrase_test.txt": {"0": 578, "1": 1147}},
+        },
+        _paraphrase,
+        header="Quality\t",
+    ),
+}
+
+
+def load_transfer(data_dir: str | None) -> dict[str, dict[str, Examples]]:
+    """The transfer tasks that are there, by name and part ("all", or "train", "dev" and "test").
+
+    A task counts as there only if all its files are. Without `data_dir` the tasks come from SentEval's archive on
+    the Hub.
+
+    Raises:
+        InputError: no such folder, a malformed file, a wrong number of rows, no Hub; `MissingData` if none of the
+            tasks is there.
+    """
+    if data_dir is None:
+        return _from_hub()
+    root = data_root(data_dir, "transfer")
+    found = [name for name in TRANSFER_SETS if not absent(root, name)]
+    if not found:
+        expected = root / "MR" / "rt-polarity.pos"
+        raise MissingData(f"transfer: none of the tasks under {root}, expected such as {expected}")
+    return {name: load_set(root, name) for name in found}
+
+
+def missing_transfer(data_dir: str | None, data: dict[str, dict[str, Examples]]) -> list[str]:
+    """A line for each of the seven tasks that is not in `data`, with the files that lack."""
+    if data_dir is None:
+        return []
+    root = data_root(data_dir, "transfer")
+    lacking = {name: absent(root, name) for name in TRANSFER_SETS if name not in data}
+    return [f"transfer {name}: no {', '.join(map(str, paths))}" for name, paths in lacking.items()]
+
+
+def absent(root: Path, name: str) -> list[Path]:
+    """The files of a task that are not under `root`."""
+    paths = [root / name / file for file in TRANSFER_SETS[name].files]
+    return [path for path in paths if not path.is_file()]
+
+
+def load_set(root: Path, name: str) -> dict[str, Examples]:
+    """One task of the folder `transfer`, by part.
+
+    Raises:
+        InputError: as :func:`load_transfer`.
+    """
+    contents = {}
+    for file in TRANSFER_SETS[name].files:
+        try:
+            contents[file] = (root / name / file).read_bytes()
+        except OSError as error:
+            raise InputError(f"{root / name / file}: cannot be read: {error.strerror}") from error
+    return _parse(TRANSFER_SETS[name], contents, str(root / name))
+
+
+def _from_hub() -> dict[str, dict[str, Examples]]:
+    """All tasks out of SentEval's archive."""
+    with hub_errors(SENTEVAL, "transfer"):
+        found = senteval_files([f"{one.member}/{file}" for one in TRANSFER_SETS.values() for file in one.files])
+    return {
+        name: _parse(one, {file: found[f"{one.member}/{file}"] for file in one.files}, f"{SENTEVAL}: {one.member}")
+        for name, one in TRANSFER_SETS.items()
+    }
+
+
+def _parse(one: TransferSet, contents: dict[str, bytes], folder: str) -> dict[str, Examples]:
+    """The parts of a task, its labels numbered in the order of their names, as SentEval numbers them."""
+    names = sorted({label for files in one.parts.values() for labels in files.values() for label in labels})
+    parts = {}
+    for part, files in one.parts.items():
+        rows = []
+        for file, labels in files.items():
+            rows += _rows(one, contents[file], labels, f"{folder}/{file}")
+        parts[part] = _examples([(names.index(label), sides) for label, sides in rows])
+    return parts
+
+
+def _rows(
+    one: TransferSet, content: bytes, published: dict[str, int], source: str
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Label and sides of each row of a file, the number of rows checked.
+
+    Words have one blank between them, as SentEval's users join its tokens again.
+    """
+    lines = _decoded(content).split("\n")
+    if not lines[-1]:
+        lines.pop()
+    if one.header and (not lines or not lines[0].startswith(one.header)):
+        raise InputError(f"{source}, line 1: expected the header line that starts with {one.header!r}, found another")
+    rows = []
+    for number, line in enumerate(lines[bool(one.header) :], 1 + bool(one.header)):
+        label, sides = one.read(line, published, f"{source}, line {number}")
+        if label not in published:
+            raise InputError(f"{source}, line {number}: expected a label of {', '.join(published)}, found {label!r}")
+        rows.append((label, tuple(" ".join(text.split()) for text in sides)))
+    labels = [label for label, _ in rows]
+    found = {label: labels.count(label) for label in published}
+    if found != published:
+        raise InputError(
+            f"{source}: expected {_counted(published)}, as published, found {_counted(found)}; scores on other data "
+            "cannot be compared: take SentEval's files"
+        )
+    return rows
+
+
+def _decoded(content: bytes) -> str:
+    """UTF-8, without a byte order mark, or else latin-1, which SentEval's own archive has some files in."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def _counted(rows: dict[str, int]) -> str:
+    """Rows in words, those of each label if there are several."""
+    each = f" ({', '.join(f'{label} {count}' for label, count in rows.items())})" if len(rows) > 1 else ""
+    return f"{sum(rows.values())} rows{each}"
+
+
+def _examples(rows: list[tuple[int, tuple[str, ...]]]) -> Examples:
+    """Rows as columns, in SentEval's order, by words of each side and then by label, on which its folds depend."""
+    rows = sorted(rows, key=lambda row: (*(len(text.split()) for text in row[1]), row[0]))
+    labels, sides = zip(*rows, strict=True)
+    return Examples(np.array(labels), tuple(map(list, zip(*sides, strict=True))))

@@ -1,0 +1,136 @@
+"""Whitening of sentence embeddings: a linear map, fitted on sentences, after any encoder."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cmlmcse.common.errors import InputError
+
+from .sts import Encode
+from .sts_data import Pairs, sentences_of
+
+TARGET = "the evaluated sentences"
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """x → (x − μ) U Λ^(−1/2), where U Λ Uᵀ is the covariance of the fitted embeddings (Su et al. 2021, §3, Alg. 1).
+
+    The fitted embeddings themselves come out with mean 0 and covariance I. Attributes: `mean` (H,), `kernel` (H, K).
+    """
+
+    mean: NDArray[np.float64]
+    kernel: NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, vectors: np.ndarray, dimensions: int | None = None) -> "Whitening":
+        """Fit on (M, H) embeddings, keeping the K directions of most variance.
+
+        Args:
+            vectors: (M, H).
+            dimensions: K (default: all in which the embeddings vary at all, H if M > H as a rule).
+
+        Raises:
+            InputError: more dimensions than the embeddings vary in, or none in which they do.
+        """
+        vectors = np.asarray(vectors, np.float64)
+        if not np.isfinite(vectors).all():
+            raise InputError("whitening expects finite embeddings to be fitted on, found others; check the model")
+        mean = vectors.mean(axis=0)  # (H,)
+        centred = vectors - mean  # (M, H)
+        variances, directions = np.linalg.eigh(centred.T @ centred / len(vectors))  # (H,), (H, H), ascending
+        variances, directions = variances[::-1], directions[:, ::-1]
+        rank = int((variances > variances[0] * len(variances) * np.finfo(np.float64).eps).sum())
+        wanted = dimensions or max(rank, 1)
+        if wanted > rank:
+            raise InputError(
+                f"--whitening expects {len(vectors)} fitted embeddings that vary in at least {wanted} dimensions, "
+                f"found {rank}; lower it or fit on more sentences"
+            )
+        kept = slice(0, wanted)
+        return cls(mean, directions[:, kept] / np.sqrt(variances[kept]))  # (H, K)
+
+    def __call__(self, vectors: np.ndarray) -> NDArray[np.float32]:
+        """(N, H) → (N, K)."""
+        return ((np.asarray(vectors, np.float64) - self.mean) @ self.kernel).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class WhitenedEncoder:
+    """An encoder followed by a whitening, N texts → (N, K)."""
+
+    encode: Encode
+    whitening: Whitening
+
+    def __call__(self, sentences: list[str]) -> NDArray[np.float32]:
+        return self.whitening(self.encode(sentences))
+
+
+def whiten(
+    encode: Encode, data: dict[str, Any], dimensions: int | None = None, file: str | None = None
+) -> tuple[WhitenedEncoder, dict[str, Any]]:
+    """An encoder with a whitening behind it, and what the results say of it.
+
+    One map serves all tasks. Su et al. fit one a data set, on all its splits ("target"), or one on SNLI and MNLI
+    ("NLI", which is what the tables of SimCSE and CMLM-CSE quote): for that, give the NLI sentences as `file`.
+
+    Args:
+        encode: the encoder.
+        data: the evaluated tasks' data, whose distinct sentences are what is fitted on without `file`.
+        dimensions: as in :meth:`Whitening.fit`.
+        file: text to fit on instead, in any format that training reads.
+
+    Raises:
+        InputError: data without sentence pairs and no file, or as :meth:`Whitening.fit`.
+    """
+    sentences = target_sentences(data) if file is None else file_sentences(file)
+    whitening = Whitening.fit(encode(sentences), dimensions)
+    settings = {
+        "whitening": whitening.kernel.shape[1],
+        "whitening_fitted_on": TARGET if file is None else Path(file).name,
+        "whitening_sentences": len(sentences),
+    }
+    return WhitenedEncoder(encode, whitening), settings
+
+
+def target_sentences(data: dict[str, Any]) -> list[str]:
+    """The distinct sentences of all pairs in the tasks' data.
+
+    Raises:
+        InputError: a task whose data are not sentence pairs.
+    """
+    found: list[str] = []
+    for task, content in data.items():
+        if task == "lee50":
+            from .lee50 import load_lee50
+
+            sentences = load_lee50()[0]
+        else:
+            sentences = sentences_of(pairs_in(content))
+        if not sentences:
+            raise InputError(
+                f"--whitening is fitted on sentence pairs, found none in the task {task}; name the text to fit on with "
+                "--whitening_file, or leave the task out"
+            )
+        found += sentences
+    return list(dict.fromkeys(found))
+
+
+def pairs_in(data: Any) -> Iterator[Pairs]:
+    """The sets of pairs in a task's data, however nested."""
+    if isinstance(data, Pairs):
+        yield data
+    elif isinstance(data, (dict, list, tuple)):
+        for item in data.values() if isinstance(data, dict) else data:
+            yield from pairs_in(item)
+
+
+def file_sentences(file: str) -> list[str]:
+    """The distinct sentences of a text file."""
+    from cmlmcse.data.text import load_sentences
+
+    return list(dict.fromkeys(load_sentences(file, None, False)["text"]))

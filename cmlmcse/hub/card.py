@@ -1,0 +1,307 @@
+"""The model card, written from a run's own records and from nothing else, by a template.
+
+The template is a Jinja file, by default `card_template.md`. Its fields: `card_data` (the metadata, for the head),
+`name`, `summary`, `use`, `results`, `plots` (each with a `title` and a `file`), `training`, `limits`, `citation`.
+"""
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from huggingface_hub import EvalResult, ModelCardData
+from jinja2 import StrictUndefined, TemplateError
+from jinja2.sandbox import SandboxedEnvironment
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.tables import format_measures, format_table
+from cmlmcse.evaluation.tasks import TASKS, all_card_metrics
+
+TEMPLATE = Path(__file__).parent / "card_template.md"
+LAYER_AVERAGES = ("avg_top2", "avg_first_last")
+TAGS = ["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"]
+
+PAPERS = {
+    "CMLM-CSE": """@article{zhang2023cmlmcse,
+  title  = {CMLM-CSE: Based on Conditional MLM Contrastive Learning for Sentence Embeddings},
+  author = {Zhang, Wei and Chen, Xu},
+  year   = {2023}
+}""",
+    "InfoCSE": """@inproceedings{wu2022infocse,
+  title     = {{InfoCSE}: Information-aggregated Contrastive Learning of Sentence Embeddings},
+  author    = {Wu, Xing and Gao, Chaochen and Lin, Zijia and Han, Jizhong and Wang, Zhongyuan and Hu, Songlin},
+  booktitle = {Findings of EMNLP},
+  year      = {2022}
+}""",
+    "DiffCSE": """@inproceedings{chuang2022diffcse,
+  title     = {{DiffCSE}: Difference-based Contrastive Learning for Sentence Embeddings},
+  author    = {Chuang, Yung-Sung and others},
+  booktitle = {NAACL},
+  year      = {2022}
+}""",
+    "CLEAR": """@article{wu2020clear,
+  title  = {{CLEAR}: Contrastive Learning for Sentence Representation},
+  author = {Wu, Zhuofeng and Wang, Sinong and Gu, Jiatao and Khabsa, Madian and Sun, Fei and Ma, Hao},
+  year   = {2020}
+}""",
+    "SimCSE": """@inproceedings{gao2021simcse,
+  title     = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
+  author    = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
+  booktitle = {EMNLP},
+  year      = {2021}
+}""",
+}
+
+USAGE = """```python
+from transformers import AutoModel, AutoTokenizer
+
+model = AutoModel.from_pretrained({source}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({source})
+embeddings = model.encode(["A sentence.", "Another one."], tokenizer=tokenizer)
+```
+
+With sentence-transformers, without any code of this repository:
+
+"""
+
+USAGE_WITHOUT_CODE = """```python
+from sentence_transformers import SentenceTransformer
+
+embeddings = SentenceTransformer({source}).encode(["A sentence.", "Another one."])
+```"""
+
+
+BACKENDS = """
+
+The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or
+`backend="openvino"`, in an environment with `pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
+
+NO_BACKENDS = """
+
+The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backends of sentence-transformers: they
+average the last layer alone, and say nothing."""
+
+
+class Identity(NamedTuple):
+    """What no record knows: the licence of the weights and the language of the text, as the Hub writes them."""
+
+    license: str | None = None
+    language: str | None = None
+
+
+class Record(dict[str, Any]):
+    """A record of a run, of which an entry that a card needs may be missing."""
+
+    def __init__(self, content: Any, name: str) -> None:
+        if not isinstance(content, dict):
+            raise InputError(f"{name}: expected a JSON object, found {type(content).__name__}; restore the file")
+        super().__init__(content)
+        self.name = name
+
+    def __missing__(self, key: str) -> Any:
+        raise InputError(f"{self.name}: expected the entry {key!r} of a run's record, found none; restore the file")
+
+    def part(self, key: str) -> "Record":
+        """An entry that is an object itself."""
+        return Record(self[key], f"{self.name}, {key}")
+
+
+def usage(source: str | None = None, revision: str | None = None, trust_free: bool = False) -> str:
+    """How to load an export, in code.
+
+    Args:
+        source: its repository.
+        revision: the branch, tag or commit to load.
+        trust_free: there is no code in it.
+    """
+    pinned = f', revision="{revision}"' if revision else ""
+    where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
+    return ("" if trust_free else USAGE).format(source=where) + USAGE_WITHOUT_CODE.format(source=where)
+
+
+def pinned_commit(card: str) -> str | None:
+    """The commit that a card's :func:`usage` pins the code to."""
+    found = re.search(r'revision="([0-9a-f]{40})", trust_remote_code=True', card)
+    return found.group(1) if found else None
+
+
+def public_name(source: str) -> str:
+    """A model or text as a card may name it: of a path on somebody's machine, the last part alone."""
+    return Path(source).name if source.startswith(("/", ".", "~")) else source
+
+
+def bare_card(use: str = "", identity: Identity | None = None) -> str:
+    """README.md of a checkpoint that lies beside no records of its run; see :func:`model_card`."""
+    return f"---\n{card_data(identity)}\n---\n\nA sentence encoder.\n\n## Use\n\n{use or usage()}\n"
+
+
+def model_card(
+    record: dict[str, Any],
+    results: dict[str, Any],
+    use: str = "",
+    plots: Sequence[Path] = (),
+    identity: Identity | None = None,
+    template: Path = TEMPLATE,
+) -> str:
+    """README.md of an export.
+
+    Args:
+        record: content of run.json.
+        results: content of results.json.
+        use: how to load it (default: :func:`usage` of a folder with code).
+        plots: a run's pictures, see :func:`copy_plots`.
+        identity: licence and language.
+        template: see the head of this module.
+
+    Raises:
+        InputError: an entry of the records, or a field of the template, that is not there.
+    """
+    run = Record(record, "run.json")
+    fields, results = run.part("fields"), Record(results, "results.json")
+    method = method_of(fields)
+    values = {
+        "card_data": card_data(identity, run, all_card_metrics(results)),
+        "name": run["recipe"],
+        "summary": f"A sentence encoder trained {'without labels' if unlabelled(fields) else 'on labelled pairs'} by "
+        f"{method} from `{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
+        "use": (use or usage()) + (NO_BACKENDS if fields["pooling"] in LAYER_AVERAGES else BACKENDS),
+        "results": results_text(run, results),
+        "plots": [{"title": file.stem.replace("_", " "), "file": f"{file.parent.name}/{file.name}"} for file in plots],
+        "training": training_text(run),
+        "limits": limits_text(run, results),
+        "citation": "\n".join(text for name, text in PAPERS.items() if name in method or name == "SimCSE"),
+    }
+    return fill(template, values)
+
+
+def fill(template: Path, values: dict[str, Any]) -> str:
+    """A template with its fields filled in; it can reach nothing but these.
+
+    Raises:
+        InputError: it cannot be read, is no template, or has a field that is not known.
+    """
+    environment = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+    try:
+        return environment.from_string(template.read_text(encoding="utf-8")).render(values)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--card_template {template}: expected a text file, found {error}; check the path") from error
+    except TemplateError as error:
+        known = ", ".join(values)
+        raise InputError(f"--card_template {template}: expected a template of the fields {known}; {error}") from error
+
+
+def card_data(identity: Identity | None = None, run: Record | None = None, measured: Sequence[Any] = ()) -> str:
+    """The metadata at a card's head: YAML, with a model-index of all that was measured."""
+    backbone = public_name(run.part("fields")["model_name_or_path"]) if run else None
+    chosen: dict[str, Any] = (identity or Identity())._asdict()
+    if backbone and ":" not in backbone and run and run.part("fields")["model_name_or_path"] == backbone:
+        chosen["base_model"] = backbone
+    entries = [
+        EvalResult(
+            task_type=one.kind,
+            dataset_type=one.data,
+            dataset_name=one.name,
+            dataset_config=one.config,
+            dataset_split=one.split,
+            metric_type=one.metric[0],
+            metric_name=one.metric[1],
+            metric_value=one.value,
+        )
+        for one in measured
+    ]
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag="sentence-similarity",
+        tags=TAGS,
+        model_name=run["recipe"] if run else None,
+        eval_results=entries or None,
+        **{name: value for name, value in chosen.items() if value},
+    ).to_yaml()
+
+
+def unlabelled(fields: Record) -> bool:
+    """Whether the positives are the sentences themselves."""
+    return fields["positive_column"] is None
+
+
+def method_of(fields: Record) -> str:
+    """The method that a recipe's fields amount to, by its name in the papers."""
+    added = []
+    if fields["cmlm_weight"] > 0:
+        added.append("InfoCSE" if fields.get("fusion_init") == "pretrained" else "CMLM-CSE")
+    if fields.get("rtd_weight", 0) > 0:
+        added.append("DiffCSE" if not added else "DiffCSE's replaced-token detection")
+    method = " with ".join(added) or ("CLEAR" if fields["contrastive_loss"] == "nt_xent" else "SimCSE")
+    return method + (" and masked-language modelling on the encoder" if fields.get("mlm_weight", 0) > 0 else "")
+
+
+def results_text(run: Record, results: Record) -> str:
+    """The measured scores; or that there are none."""
+    parts = []
+    if "sts" in results:
+        parts.append("Spearman × 100, setting all.\n\n" + format_table({run["recipe"]: results}))
+    if measures := format_measures({name: value for name, value in results.items() if name != "dev"}):
+        parts.append(measures)
+    if "dev" in results:
+        dev = results.part("dev")
+        role = "which chose the checkpoint" if run.part("fields")["load_best_model_at_end"] else "which chose nothing"
+        parts.append(
+            f"Development set, {role}: {dev['set']}, {dev['pairs']} pairs, Spearman × 100 = {dev['spearman']:.2f}."
+        )
+    return "\n\n".join(parts) or "This run was not evaluated."
+
+
+def training_text(run: Record) -> str:
+    """Text, recipe, seed, time and hardware in words."""
+    fields, hardware, versions = run.part("fields"), run.part("hardware"), run.part("versions")
+    text = run.get("train_data") or {}
+    rows = {
+        "text": f"`{public_name(fields['train_file'])}`" + (f", sha256 `{text['sha256']}`" if "sha256" in text else ""),
+        "λ of the conditional MLM loss": fields["cmlm_weight"],
+        "mask rate": fields["mlm_probability"],
+        "temperature": fields["temp"],
+        "learning rate": fields.get("learning_rate"),
+        "sentences in a batch": fields.get("per_device_train_batch_size"),
+        "tokens a sentence is cut to": fields.get("max_seq_length"),
+        "pooling": fields["pooling"],
+        "steps": run["steps"],
+        "tokens seen": run.get("tokens"),
+        "seed": run["seed"],
+        "training time": f"{run['train_seconds']} s on {hardware['device']}, {hardware['processes']} process(es)",
+        "torch / transformers": f"{versions['torch']} / {versions['transformers']}",
+        "commit of the training code": run.get("git_commit"),
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in rows.items() if value is not None)
+
+
+def limits_text(run: Record, results: Record) -> str:
+    """What the records do not show, in plain words."""
+    fields = run.part("fields")
+    absent = [name for name in TASKS if name not in results]
+    length = fields.get("max_seq_length")
+    lines = [
+        "One run with one seed: another seed gives other figures.",
+        "Cosines order pairs; their size is not calibrated, and a threshold has to be chosen on data of your own.",
+        f"Trained on the text named above and not tested on other domains or languages. What `"
+        f"{public_name(fields['model_name_or_path'])}` learned before, prejudices included, is still in it.",
+    ]
+    if length is not None:
+        lines.append(
+            f"Training sentences were cut to {length} tokens; longer texts are encoded, but none was seen in training."
+        )
+    if absent:
+        lines.append(f"Not measured: {', '.join(absent)}.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def plots_of(run_folder: Path) -> list[Path]:
+    """The pictures of a run."""
+    return sorted((run_folder / "plots").glob("*.png"))
+
+
+def copy_plots(run_folder: Path, folder: Path) -> None:
+    """Put a run's pictures where the card of its export looks for them."""
+    for file in plots_of(run_folder):
+        (folder / file.parent.name).mkdir(exist_ok=True)
+        shutil.copy(file, folder / file.parent.name / file.name)

@@ -1,0 +1,261 @@
+"""Export: a folder that loads as a plain backbone, as this project's model, and as a SentenceTransformer.
+
+The weights are the encoder's alone, under the plain backbone's own names, and config.json is the plain backbone's
+with an `auto_map` and a few fields of ours (`CMLMCSEConfig.to_export_dict`). So the same folder loads
+
+- in `AutoModel.from_pretrained(folder, trust_remote_code=True)` with `pooler_output` = the sentence embedding,
+- in `SentenceTransformer(folder)`, which reads the pooling from modules.json and needs no trust,
+- and, exported with `trust_free`, without any code in it at all.
+
+`verify` loads such a folder as a stranger would, in a fresh process, and compares its embeddings with the model's.
+"""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
+
+import modeling_cmlmcse
+from cmlmcse.common.errors import InputError
+from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+
+AUTO_MAP = {
+    "AutoConfig": "configuration_cmlmcse.CMLMCSEConfig",
+    "AutoModel": "modeling_cmlmcse.CMLMCSEForSentenceEmbedding",
+}
+TOLERANCE = 1e-5  # the project's bound on any difference between two ways to the same embedding
+SENTENCES = [  # the last is longer than any model's limit: it is cut, and must be cut at the same token
+    "Yes.",
+    "A man is playing a guitar.",
+    "The committee met on Tuesday to discuss the budget, but it could not agree on anything before lunch.",
+    " ".join(["a quick brown fox jumps over the lazy dog"] * 60),
+]
+FRESH = """
+import json, sys
+sys.modules["modeling_cmlmcse"] = None  # not importable, even where it is installed
+import numpy as np, torch
+from transformers import AutoModel, AutoTokenizer
+folder, out, with_code, with_sentence_transformers, sentences = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModel.from_pretrained(folder, trust_remote_code=with_code, dtype=torch.float32).eval()
+tokens = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
+with torch.no_grad():
+    output = model(**tokens)
+if with_code:
+    encoded = model.encode(sentences, tokenizer=tokenizer)
+    found = {"AutoModel": output.pooler_output.numpy(), "AutoModel.encode": encoded}
+else:
+    found = {"AutoModel, tokens": (output.last_hidden_state * tokens["attention_mask"][..., None]).numpy()}
+if with_sentence_transformers:
+    from sentence_transformers import SentenceTransformer
+    loaded = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.float32})
+    found["SentenceTransformer"] = loaded.encode(sentences)
+np.savez(out, **found)
+"""
+
+
+def export(
+    model: CMLMCSEForSentenceEmbedding,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    card: str = "",
+    trust_free: bool = False,
+) -> Path:
+    """Write the Hub folder of a trained model: written aside, then renamed, so that it is whole or not there.
+
+    Args:
+        model: the trained model; its auxiliary network stays behind.
+        tokenizer: its tokenizer.
+        folder: a path that does not exist yet.
+        card: text of README.md.
+        trust_free: leave out the code and the `auto_map`.
+
+    Raises:
+        InputError: the folder exists.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise InputError(f"the export folder must not exist yet, found {folder}; choose another or remove it")
+    aside = folder.with_name(f".{folder.name}.incomplete")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.backbone.state_dict().items()}
+    if model.config.pooling == "cls":
+        weights |= {f"projection.{name}": tensor.cpu() for name, tensor in model.projection.state_dict().items()}
+    save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
+    tokenizer.save_pretrained(aside)
+    write_tokenizer_config(tokenizer, aside / "tokenizer_config.json")
+    write_config(model, aside, trust_free)
+    if not trust_free:
+        copy_code(aside)
+    write_sentence_transformers(model, tokenizer, aside)
+    (aside / "README.md").write_text(card, encoding="utf-8")
+    aside.rename(folder)
+    return folder
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON, readable and with a newline at its end."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_tokenizer_config(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """The saved tokenizer_config.json in the names that transformers 4 and 5 read, and with what the tokenizer returns,
+    where the defaults of the two differ."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    if fields["tokenizer_class"] == "TokenizersBackend":
+        fields["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if "extra_special_tokens" in fields:
+        fields["additional_special_tokens"] = fields.pop("extra_special_tokens")
+    write_json(path, {**fields, "model_input_names": tokenizer.model_input_names})
+
+
+def write_config(model: CMLMCSEForSentenceEmbedding, folder: Path, trust_free: bool) -> None:
+    """config.json of the plain backbone, with the way to this project's classes unless `trust_free`."""
+    fields = model.config.to_export_dict()
+    fields["architectures"] = [type(model.backbone).__name__]
+    fields["dtype"] = str(model.dtype).removeprefix("torch.")
+    fields["output_hidden_states"] = needs_all_layers(model)  # sentence-transformers' layer pooling reads them
+    if rotary := fields.get("rope_parameters"):  # ModernBERT's, for which transformers 4 has other names
+        fields["global_rope_theta"] = rotary["full_attention"]["rope_theta"]
+        fields["local_rope_theta"] = rotary["sliding_attention"]["rope_theta"]
+    for name in ("_name_or_path", "transformers_version") + (("cmlmcse",) if trust_free else ()):
+        fields.pop(name, None)
+    write_json(folder / "config.json", fields if trust_free else {**fields, "auto_map": AUTO_MAP})
+
+
+def copy_code(folder: Path) -> None:
+    """Copy the model's code: every file of its folder."""
+    for file in Path(modeling_cmlmcse.__file__).parent.glob("*.py"):
+        shutil.copy(file, folder / file.name)
+
+
+def needs_all_layers(model: CMLMCSEForSentenceEmbedding) -> bool:
+    """Whether the pooling reads other layers than the last."""
+    return model.config.pooling in ("avg_top2", "avg_first_last")
+
+
+def write_sentence_transformers(
+    model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, folder: Path
+) -> None:
+    """modules.json and its parts, in the names that old and new sentence-transformers read."""
+    size, depth = model.config.hidden_size, model.config.backbone_config.num_hidden_layers
+    modules = [("", "Transformer")]
+    if needs_all_layers(model):
+        weights = torch.zeros(depth)
+        weights[[-2, -1] if model.config.pooling == "avg_top2" else [0, -1]] = 1.0
+        config = {"word_embedding_dimension": size, "layer_start": 1, "num_hidden_layers": depth}
+        modules.append(write_module(folder, len(modules), "WeightedLayerPooling", config, {"layer_weights": weights}))
+    mode = "cls" if model.config.pooling.startswith("cls") else "mean"
+    modes = {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
+    others = {"pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}
+    pooling = {"word_embedding_dimension": size, **modes, **others}
+    modules.append(write_module(folder, len(modules), "Pooling", pooling))
+    if model.config.pooling == "cls":
+        config = {"in_features": size, "out_features": size, "bias": True}
+        config["activation_function"] = "torch.nn.modules.activation.Tanh"
+        head = model.projection.dense.state_dict()
+        tensors = {f"linear.{name}": tensor.detach().cpu() for name, tensor in head.items()}
+        modules.append(write_module(folder, len(modules), "Dense", config, tensors))
+    listing = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(modules)
+    ]
+    write_json(folder / "modules.json", listing)
+    write_json(
+        folder / "sentence_bert_config.json", {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
+    )
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+
+
+def write_module(
+    folder: Path, index: int, kind: str, config: dict[str, Any], weights: dict[str, torch.Tensor] | None = None
+) -> tuple[str, str]:
+    """One sentence-transformers module in its own folder; returns (path, kind)."""
+    path = f"{index}_{kind}"
+    (folder / path).mkdir()
+    write_json(folder / path / "config.json", config)
+    if weights is not None:
+        save_file(weights, folder / path / "model.safetensors")
+    return path, kind
+
+
+def verify(model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[str, float]:
+    """Load an exported folder in a fresh process, without this project, and compare it with the model, in float32.
+
+    Returns:
+        the largest difference by way of loading: AutoModel, and SentenceTransformer where it is installed. It is the
+        absolute one, or relative to the largest coordinate where that is above 1, as float32's own error is.
+
+    Raises:
+        InputError: the folder does not load, or a difference is above `TOLERANCE`.
+    """
+    with_code = "auto_map" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    found = load_fresh(folder, with_code, find_spec("sentence_transformers") is not None)
+    if model.dtype != torch.float32 or model.device.type != "cpu":
+        model = copy.deepcopy(model).cpu().float()
+    with torch.no_grad():
+        tokens = tokenizer(SENTENCES, padding=True, truncation=True, return_tensors="pt")
+        hidden = model(**tokens).last_hidden_state  # (N, T, H)
+    embeddings = model.encode(SENTENCES, tokenizer)  # (N, H)
+    expected = {name: hidden.numpy() if name.endswith("tokens") else embeddings for name in found}
+    differences = {name: largest_difference(found[name], expected[name]) for name in found}
+    name = max(differences, key=differences.__getitem__)
+    if differences[name] > TOLERANCE:
+        raise InputError(
+            f"{name} gives other embeddings than the exported model: expected a difference of at most {TOLERANCE:.0e}, "
+            f"found {differences[name]:.1e}; nothing was published, report this checkpoint"
+        )
+    return differences
+
+
+def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference of two arrays; infinite if their shapes differ or one is not a number."""
+    if found.shape != expected.shape:
+        return float("inf")
+    return float(np.nan_to_num(np.abs(found - expected) / max(1.0, np.abs(expected).max()), nan=np.inf).max())
+
+
+def load_fresh(folder: Path, with_code: bool, with_sentence_transformers: bool) -> dict[str, np.ndarray]:
+    """What an exported folder computes of `SENTENCES` in a fresh process: no token, no network, no module cache.
+
+    Raises:
+        InputError: the process failed.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary) / "out.npz"
+        arguments = [
+            str(folder.resolve()),
+            str(out),
+            *map(json.dumps, (with_code, with_sentence_transformers, SENTENCES)),
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", FRESH, *arguments],
+            env=clean_environment(temporary), cwd=temporary, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            raise InputError(f"the export does not load in a fresh process, nothing was published: {reason[:300]}")
+        with np.load(out) as found:
+            return dict(found)
+
+
+def clean_environment(temporary: str) -> dict[str, str]:
+    """This process's environment for a stranger: without tokens, this checkout, a GPU or a network."""
+    checkout = Path(__file__).resolve().parents[1]
+    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != checkout]
+    kept = {name: value for name, value in os.environ.items() if not name.upper().endswith("TOKEN")}
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_MODULES_CACHE": f"{temporary}/modules"}
+    return {**kept, **offline, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}

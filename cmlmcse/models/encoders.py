@@ -1,0 +1,290 @@
+"""From a model's folder or Hub name to one callable, texts → embeddings, whatever kind of model it is."""
+
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cmlmcse.common.errors import InputError, as_input_error
+from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY, CMLMCSEConfig
+from modeling_cmlmcse.pooling import POOLINGS
+
+from .word_vectors import WordVectors, is_word_vectors, load_word_vectors
+
+if TYPE_CHECKING:
+    from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+
+HEADLESS_POOLINGS = tuple(name for name in POOLINGS if name != "cls")  # `cls` needs a trained head
+SENTENCE_TRANSFORMERS_POOLINGS = {"mean": "avg", "cls": "cls_before_pooler"}
+SENTENCE_TRANSFORMERS_MODULES = ("Transformer", "Pooling", "Normalize")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
+
+
+@dataclass
+class Encoder:
+    """A loaded model as a callable, N texts → (N, H) float32 array; `settings` says how it encodes."""
+
+    model: "CMLMCSEForSentenceEmbedding"
+    tokenizer: Any
+    arguments: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, sentences: list[str]) -> np.ndarray:
+        return self.model.encode(sentences, tokenizer=self.tokenizer, **self.arguments)
+
+
+def load_encoder(
+    name_or_path: str,
+    pooling: str | None = None,
+    max_seq_length: int | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    show_progress_bar: bool = True,
+) -> Encoder | WordVectors:
+    """Load a model as :func:`load_model_encoder` does, or a text file of word vectors.
+
+    Raises:
+        InputError: as there; a file of something else; an argument for models with layers.
+    """
+    if not is_word_vectors(name_or_path):
+        return load_model_encoder(name_or_path, pooling, max_seq_length, batch_size, device, show_progress_bar)
+    if pooling is not None or max_seq_length is not None:
+        option = "--max_seq_length" if pooling is None else "--pooling"
+        raise InputError(f"{option} expects a model with layers, found word vectors in {name_or_path}; drop it")
+    return load_word_vectors(name_or_path)
+
+
+def load_model_encoder(
+    name_or_path: str,
+    pooling: str | None = None,
+    max_seq_length: int | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    show_progress_bar: bool = True,
+) -> Encoder:
+    """Load an exported folder, a training checkpoint, a run's output folder, or a plain backbone.
+
+    Args:
+        name_or_path: a folder or a Hub name.
+        pooling: how a model that records no pooling becomes a sentence encoder.
+        max_seq_length: tokens a sentence is cut to (default: the most that model and tokenizer take).
+        batch_size: sentences in a forward pass.
+        device: where to compute (default: cuda if there is one, else cpu).
+        show_progress_bar: whether to show one.
+
+    Raises:
+        InputError: no model or tokenizer there, a file that cannot be read, another kind of model, or an argument
+            that contradicts what the model records.
+    """
+    source = resolve_model(name_or_path)
+    config = _read_json(source, "config.json", dict)
+    if config is None:
+        raise InputError(f"{source}: expected a model's folder or Hub name, found no config.json; check the name")
+    ours = _ours(source, config)
+    chosen, normalize = _choose_pooling(source, ours, pooling)
+    tokenizer = load_tokenizer(source)
+    model = _load_model(source, ours is not None, chosen)
+    limit = _limit(source, model, tokenizer, max_seq_length)
+    model = _to_device(model, device)
+    arguments = {
+        "batch_size": batch_size,
+        "normalize": normalize,
+        "max_length": limit,
+        "show_progress_bar": show_progress_bar,
+    }
+    settings = {
+        "pooling": model.config.pooling,
+        "max_seq_length": limit,
+        "batch_size": batch_size,
+        "device": str(model.device),
+    }
+    return Encoder(model, tokenizer, arguments, settings)
+
+
+def _ours(source: str, config: dict[str, Any]) -> dict[str, Any] | None:
+    """What a model of ours records of itself; None of another model."""
+    # A checkpoint of ours says so in its model type; an export is a plain backbone's with a section of ours.
+    ours = config if config.get("model_type") == CMLMCSEConfig.model_type else config.get(EXPORT_KEY)
+    if ours is not None and not isinstance(ours, dict):
+        raise InputError(f"{source}/config.json: expected {EXPORT_KEY} to be a dict, found {ours!r}; export anew")
+    return ours
+
+
+def was_trained_here(name_or_path: str) -> bool:
+    """Whether a model is one of ours, which records the pooling that it was trained with.
+
+    Raises:
+        InputError: a path that is not there, or a broken config.json.
+    """
+    if is_word_vectors(name_or_path):
+        return False
+    source = resolve_model(name_or_path)
+    return _ours(source, _read_json(source, "config.json", dict) or {}) is not None
+
+
+def resolve_model(name_or_path: str) -> str:
+    """The folder to load, `export/` for a run's output folder, or the Hub name as it is.
+
+    Raises:
+        InputError: a path that is not there, or is a file.
+    """
+    path = Path(name_or_path)
+    if not name_or_path:
+        raise InputError("expected a model's folder or Hub name, found an empty one")
+    if (path / "export" / "config.json").is_file():
+        return str(path / "export")
+    could_be_hub_name = not path.is_absolute() and len(path.parts) <= 2 and not name_or_path.startswith((".", "~"))
+    if not path.is_dir() and (not could_be_hub_name or Path(*path.parts[:1]).exists()):
+        raise InputError(f"{name_or_path}: expected a model's folder, found none; check the path")
+    return name_or_path
+
+
+def _file(source: str, name: str) -> str | None:
+    """The local path of a model's file, fetched from the Hub if need be; None if it is not there."""
+    from transformers.utils import cached_file
+
+    hub_log = logging.getLogger("huggingface_hub")
+    level = hub_log.level
+    hub_log.setLevel(logging.ERROR)  # without a network it would report every retry
+    try:
+        return cached_file(source, name, _raise_exceptions_for_missing_entries=False)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{source}: neither a folder nor a model on the Hub: {reason}") from error
+    finally:
+        hub_log.setLevel(level)
+
+
+def _read_json(source: str, name: str, kind: type) -> Any:
+    """The content of a model's JSON file, a `kind`; None if it is not there."""
+    path = _file(source, name)
+    if path is None:
+        return None
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: expected JSON, found something else ({error}); restore the file") from error
+    if not isinstance(content, kind):
+        found = type(content).__name__
+        raise InputError(f"{path}: expected a JSON {kind.__name__}, found a {found}; restore the file")
+    return content
+
+
+def _sentence_transformers(source: str) -> tuple[str | None, bool]:
+    """The pooling that a sentence-transformers folder records (None without one), and whether it normalises.
+
+    Raises:
+        InputError: it holds modules or a pooling that are unknown here.
+    """
+    listed = _read_json(source, "modules.json", list) or []
+    modules = {item.get("type", "").split(".")[-1]: item.get("path", "") for item in listed}
+    unknown = [name for name in modules if name not in SENTENCE_TRANSFORMERS_MODULES]
+    if unknown:
+        raise InputError(
+            f"{source}: expected sentence-transformers modules among {', '.join(SENTENCE_TRANSFORMERS_MODULES)}, "
+            f"found {', '.join(unknown)} too, which would be left out; evaluate another model"
+        )
+    config = _read_json(source, f"{modules.get('Pooling', '1_Pooling')}/config.json", dict)
+    if config is None:
+        return None, "Normalize" in modules
+    modes = _pooling_modes(config)
+    if len(modes) != 1 or modes[0] not in SENTENCE_TRANSFORMERS_POOLINGS:
+        known = " or ".join(SENTENCE_TRANSFORMERS_POOLINGS)
+        raise InputError(f"{source}: expected the sentence-transformers pooling {known}, found {modes}")
+    return SENTENCE_TRANSFORMERS_POOLINGS[modes[0]], "Normalize" in modules
+
+
+def _pooling_modes(config: dict[str, Any]) -> list[str]:
+    """The pooling modes of a sentence-transformers configuration: one key in new folders, a flag each in old."""
+    if "pooling_mode" in config:
+        mode = config["pooling_mode"]
+        return [mode] if isinstance(mode, str) else list(mode)
+    flags = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+    on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    return [flags.get(key, key.removeprefix("pooling_mode_")) for key in on]
+
+
+def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None) -> tuple[str, bool]:
+    """The pooling, and whether vectors are normalised: what a model of ours was trained with, else what is given,
+    else what a sentence-transformers folder records.
+
+    Raises:
+        InputError: none of them says, or the given one contradicts training.
+    """
+    if ours is not None:
+        if given not in (None, ours.get("pooling")):
+            raise InputError(
+                f"{source} was trained with the pooling {ours.get('pooling')!r}, found --pooling {given!r}; drop it"
+            )
+        return str(ours.get("pooling")), False
+    recorded, normalize = _sentence_transformers(source)
+    pooling = given or recorded
+    if pooling not in HEADLESS_POOLINGS:
+        known, found = ", ".join(HEADLESS_POOLINGS), "none" if pooling is None else repr(pooling)
+        raise InputError(f"{source} records no pooling: expected --pooling with one of {known}, found {found}")
+    return pooling, normalize
+
+
+def load_tokenizer(source: str) -> Any:
+    """The model's tokenizer; its files are looked for first, as transformers would make up an empty one."""
+    from transformers import AutoTokenizer
+
+    if not any(_file(source, name) for name in TOKENIZER_FILES):
+        raise InputError(f"{source}: expected a tokenizer, found none of {', '.join(TOKENIZER_FILES)}")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks; none needs code
+        tokenizer.chat_template = None  # its templates would be saved under names of their own
+        # datasets takes its name for a part of what it does: from each folder the text would be tokenised again
+        tokenizer.name_or_path = tokenizer.init_kwargs["name_or_path"] = ""
+        return tokenizer
+    except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the tokenizers library
+        raise InputError(f"{source}: the tokenizer cannot be loaded: {_reason(error)}") from error
+
+
+def _load_model(source: str, ours: bool, pooling: str) -> "CMLMCSEForSentenceEmbedding":
+    """The model, in evaluation mode."""
+    from safetensors import SafetensorError
+
+    from modeling_cmlmcse import CMLMCSEForSentenceEmbedding as Model
+
+    try:
+        with as_input_error(f"{source}: the model cannot be loaded: "):
+            if ours:
+                return Model.from_pretrained(source).eval()
+            return Model.from_backbone(
+                source, cmlm_weight=0.0, projection="none", pooling=pooling, backbone_dropout=0.0
+            ).eval()
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"{source}: the model cannot be loaded: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _limit(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, given: int | None) -> int:
+    """Tokens a sentence is cut to: what the caller says, else the least that model, tokenizer and
+    sentence-transformers settings say."""
+    rows, tokens = len(model.get_input_embeddings().weight), len(tokenizer)  # type: ignore[arg-type]
+    if tokens > rows:
+        raise InputError(f"{source}: expected a tokenizer of at most {rows} tokens, the model's, found {tokens}")
+    most = min(model.max_positions, tokenizer.model_max_length)
+    if given is not None and not 3 <= given <= most:
+        raise InputError(f"--max_seq_length must be from 3 to {most}, the most {source} takes, found {given}")
+    recorded = (_read_json(source, "sentence_bert_config.json", dict) or {}).get("max_seq_length")
+    return given or min(most, recorded or most)
+
+
+def _to_device(model: "CMLMCSEForSentenceEmbedding", device: str | None) -> "CMLMCSEForSentenceEmbedding":
+    """The model on its device."""
+    import torch
+
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return model.to(torch.device(name))  # type: ignore[arg-type]
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"--device {name}: cannot be used here: {_reason(error)}") from error

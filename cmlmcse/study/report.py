@@ -1,0 +1,123 @@
+"""A study written down: runs.csv and runs.parquet, summary.json and summary.md, curves.csv, and the pictures."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from cmlmcse.common.files import atomic_write
+from cmlmcse.hub.export import write_json
+
+from .plan import Study
+from .plot import plot_curves, plot_study
+from .statistics import Comparison, Estimate, Row, compare, curves, table
+from .sweeps import plot_sweeps
+
+
+def write_report(study: Study) -> str:
+    """Write everything that the runs which are done say; the summary, as Markdown."""
+    rows = table(study)
+    compared = compare(study, rows)
+    summary = markdown(study, rows, compared)
+    study.folder.mkdir(parents=True, exist_ok=True)
+    if rows:
+        _replace(study.folder / "runs.csv", _csv(rows))
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), study.folder / "runs.parquet")
+        plot_study(study, rows, compared)
+        plot_sweeps(study, compared)
+    if measured := curves(study):
+        _replace(study.folder / "curves.csv", _csv(measured))
+        plot_curves(study, measured)
+    write_json(study.folder / "summary.json", as_json(study, rows, compared))
+    _replace(study.folder / "summary.md", summary)
+    return summary
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    """Rows as CSV; an empty cell is not measured."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all, for several processes may report."""
+    with atomic_write(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def as_json(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Comparison]]) -> dict[str, object]:
+    """The content of summary.json."""
+    return {
+        "study": study.name,
+        "recipe": study.recipe,
+        "baseline": study.baseline,
+        "seeds": study.seeds,
+        "common": study.common,
+        "arms": study.arms,
+        "runs_done": len(rows),
+        "runs": len(study.runs),
+        "metrics": {
+            metric: {arm: dataclasses.asdict(comparison) for arm, comparison in by_arm.items()}
+            for metric, by_arm in compared.items()
+        },
+        "published": dataclasses.asdict(study.published) if study.published else None,
+    }
+
+
+def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Comparison]]) -> str:
+    """The content of summary.md: a table for each metric."""
+    lines = [f"# {study.name}", "", f"{len(rows)} of {len(study.runs)} runs are done. Recipe `{study.recipe}`"]
+    if study.common:
+        lines[-1] += f", {', '.join(f'`{name}` {value}' for name, value in study.common.items())}"
+    lines[-1] += f"; seeds {', '.join(map(str, study.seeds))}."
+    for metric, by_arm in compared.items():
+        published = study.published.values.get(metric, {}) if study.published else {}
+        heads = ["Arm", "Seeds", "Mean", "SD", f"− {study.baseline}, paired", "95 % interval"]
+        heads += ["Published"] if published else []
+        lines += ["", f"## {metric}", "", _cells(heads), _cells(["---", *["---:"] * (len(heads) - 1)])]
+        for arm, comparison in by_arm.items():
+            cells = [arm, *_score_cells(comparison.scores), *_difference_cells(comparison.difference)]
+            lines.append(_cells([*cells, *([_number(published.get(arm))] if published else [])]))
+        if absent := sum(row[metric] is None for row in rows):
+            lines += ["", f"{absent} of {len(rows)} runs have no `{metric}` in results.json."]
+    lines += [
+        "",
+        "SD is over seeds. The interval is Student's t over seed-by-seed differences (n − 1 degrees of freedom), for "
+        "each arm by itself: of 20 arms without any effect one is expected to exclude 0.",
+    ]
+    if study.published:
+        lines += ["", f"Published: {study.published.source}; other hardware and seeds, and not measured here."]
+    commits = sorted({str(row["git_commit"])[:10] for row in rows})
+    lines += ["", f"Commits: {', '.join(commits)}."] if commits else []
+    return "\n".join(lines) + "\n"
+
+
+def _cells(cells: Sequence[str]) -> str:
+    """A row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    """Two decimals, or a dash."""
+    return "–" if value is None else f"{value:{sign}.2f}"
+
+
+def _score_cells(scores: Estimate | None) -> list[str]:
+    """Seeds, mean and standard deviation."""
+    return ["0", "–", "–"] if scores is None else [str(scores.n), _number(scores.mean), _number(scores.sd)]
+
+
+def _difference_cells(difference: Estimate | None) -> list[str]:
+    """Mean difference and its interval."""
+    if difference is None:
+        return ["–", "–"]
+    if difference.low is None:
+        return [_number(difference.mean, "+"), "–"]
+    return [_number(difference.mean, "+"), f"{_number(difference.low, '+')} to {_number(difference.high, '+')}"]

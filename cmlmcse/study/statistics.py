@@ -1,0 +1,109 @@
+"""What the runs of a study say together: means, and paired differences with confidence intervals."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from .plan import Run, Study
+from .runner import is_done, read_json
+
+CONFIDENCE = 0.95
+CURVES = {"dev_score": "development score", "vector_gain": "vector gain, nats a masked word"}  # of evaluations
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n seeds, its standard deviation over them (n − 1), and the t-interval that holds the true mean in
+    95 % of such studies; None where n is too small."""
+
+    n: int
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Estimate | None":
+        """From n values; None without any."""
+        n = len(values)
+        if n == 0:
+            return None
+        mean = float(np.mean(values))
+        if n == 1:
+            return cls(1, mean, None, None, None)
+        sd = float(np.std(values, ddof=1))
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * sd / math.sqrt(n)
+        return cls(n, mean, sd, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An arm on one metric: its scores, and seed by seed its distance from the baseline (None for the baseline)."""
+
+    scores: Estimate | None
+    difference: Estimate | None
+
+
+def lookup(results: Any, path: str) -> float | None:
+    """The number under a path such as `sts.avg`; None if there is none."""
+    for name in path.split("."):
+        results = results.get(name) if isinstance(results, dict) else None
+    number = isinstance(results, (int, float)) and not isinstance(results, bool)
+    return float(results) if number and math.isfinite(results) else None
+
+
+def table(study: Study) -> list[Row]:
+    """A row for each run that is done: what it was, its metrics, and what it took."""
+    return [_row(study, run) for run in study.runs if is_done(run)]
+
+
+def _row(study: Study, run: Run) -> Row:
+    """The row of a run that is done."""
+    results, record = (read_json(run.folder / name) or {} for name in ("results.json", "run.json"))
+    return {
+        "study": study.name,
+        "arm": run.arm,
+        "seed": run.seed,
+        **{metric: lookup(results, metric) for metric in study.metrics},
+        **{name: record.get(name) for name in ("train_seconds", "steps", "tokens", "git_commit")},
+        "device": (record.get("hardware") or {}).get("device"),
+    }
+
+
+def curves(study: Study) -> list[Row]:
+    """A row for each evaluation of each run that is done: its step and what the log has of :data:`CURVES`."""
+    rows = []
+    for run in study.runs:
+        if is_done(run):
+            log = (read_json(run.folder / "run.json") or {}).get("log") or []
+            for entry in log:
+                measured = {name: entry.get(f"eval_{name}") for name in CURVES}
+                if any(value is not None for value in measured.values()):
+                    rows.append({"arm": run.arm, "seed": run.seed, "step": entry["step"], **measured})
+    return rows
+
+
+def compare(study: Study, rows: Sequence[Row]) -> dict[str, dict[str, Comparison]]:
+    """Metric → arm → its comparison with the baseline, over the seeds that both have."""
+    compared: dict[str, dict[str, Comparison]] = {}
+    for metric in study.metrics:
+        scores: dict[str, dict[int, float]] = {arm: {} for arm in study.arms}
+        for row in rows:
+            if row[metric] is not None:
+                scores[row["arm"]][row["seed"]] = row[metric]
+        base = scores[study.baseline]
+        compared[metric] = {
+            arm: Comparison(
+                Estimate.of(list(by_seed.values())),
+                None
+                if arm == study.baseline
+                else Estimate.of([value - base[seed] for seed, value in by_seed.items() if seed in base]),
+            )
+            for arm, by_seed in scores.items()
+        }
+    return compared

@@ -1,0 +1,115 @@
+"""The sweeps within a study: arms that differ in one number alone, as λ or the mask rate, and their picture."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
+
+from .plan import Study
+from .statistics import Comparison
+
+Line = dict[float, str]  # value of the swept field, ascending → arm
+FEWEST = 3  # values that make a sweep
+
+
+def sweeps(study: Study) -> dict[str, list[Line]]:
+    """Field → its lines, each of at least three arms that name the same fields and differ in this number alone."""
+    fields = {arm: study.fields(arm) for arm in study.arms}
+    found: dict[str, list[Line]] = {}
+    for name in varied(study):
+        lines: dict[frozenset[tuple[str, str]], Line] = {}
+        for arm, own in fields.items():
+            value = number(own.get(name))
+            if value is not None:
+                lines.setdefault(frozenset(item for item in own.items() if item[0] != name), {})[value] = arm
+        if long := [dict(sorted(line.items())) for line in lines.values() if len(line) >= FEWEST]:
+            found[name] = long
+    return found
+
+
+def varied(study: Study) -> list[str]:
+    """The fields in which arms differ, as the file first names them."""
+    fields = [study.fields(arm) for arm in study.arms]
+    names = dict.fromkeys(name for own in fields for name in own)
+    return [name for name in names if len({own.get(name) for own in fields}) > 1]
+
+
+def number(text: str | None) -> float | None:
+    """The finite number that a field's text is; None if it is none."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> None:
+    """Write sweeps.png and sweeps.svg: for each metric a panel for each field with a sweep that was measured, the mean
+    score and its interval against the field's value; nothing without one."""
+    metrics = [metric for metric, by_arm in compared.items() if any(each.scores for each in by_arm.values())]
+    measured = {arm for metric in metrics for arm, each in compared[metric].items() if each.scores}
+    shown = [(name, own) for name, lines in sweeps(study).items() if (own := with_scores(lines, measured))]
+    if not shown:
+        return
+    size = (5.5 * len(shown), 5 * len(metrics))
+    figure, panels = plt.subplots(len(metrics), len(shown), figsize=size, squeeze=False)
+    for metric, row in zip(metrics, panels, strict=True):
+        published = study.published.values.get(metric, {}) if study.published else {}
+        for (name, lines), axes in zip(shown, row, strict=True):
+            for place, (line, label) in enumerate(zip(lines, labels(study, name, lines), strict=True)):
+                draw_line(axes, line, compared[metric], COLOURS[place % len(COLOURS)], label)
+                draw_published(axes, line, published)
+            scale(axes, [value for line in lines for value in line])
+            plain(axes, name, metric, f"{study.name}: {name}")
+            if axes.get_legend_handles_labels()[1]:
+                axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    save(figure, study.folder, "sweeps")
+
+
+def with_scores(lines: list[Line], measured: set[str]) -> list[Line]:
+    """The lines that still are sweeps where only measured arms count."""
+    own = [{value: arm for value, arm in line.items() if arm in measured} for line in lines]
+    return [line for line in own if len(line) >= FEWEST]
+
+
+def labels(study: Study, name: str, lines: list[Line]) -> list[str]:
+    """What tells the lines of a field's panel apart: the fewest other fields that do, the longest left out first."""
+    own = [study.fields(next(iter(line.values()))) for line in lines]
+    others = [other for other in varied(study) if other != name and len({each.get(other) for each in own}) > 1]
+    for other in sorted(others, key=lambda field: -max(len(each.get(field) or "") for each in own)):
+        rest = [field for field in others if field != other]
+        if len({tuple(each.get(field) for field in rest) for each in own}) == len(own):
+            others = rest
+    return [", ".join(f"{other} {each[other]}" for other in others if other in each) for each in own]
+
+
+def draw_line(axes: Axes, line: Line, by_arm: dict[str, Comparison], colour: str, label: str) -> None:
+    """The means of one line, each with its interval."""
+    points = [(value, scores) for value, arm in line.items() if (scores := by_arm[arm].scores)]
+    axes.plot([value for value, _ in points], [s.mean for _, s in points], "o-", color=colour, label=label or None)
+    for value, scores in points:
+        if scores.low is not None and scores.high is not None:
+            axes.plot([value, value], [scores.low, scores.high], color=colour, linewidth=1)
+
+
+def draw_published(axes: Axes, line: Line, published: dict[str, float]) -> None:
+    """A paper's figures for these arms."""
+    points = [(value, published[arm]) for value, arm in line.items() if arm in published]
+    if points:
+        label = "published, not measured here"
+        shown = label in axes.get_legend_handles_labels()[1]
+        style: dict[str, Any] = {"markerfacecolor": "none", "color": GREY, "linewidth": 0.8}
+        axes.plot(*zip(*points, strict=True), "D:", label=None if shown else label, **style)
+
+
+def scale(axes: Axes, values: Sequence[float]) -> None:
+    """A tick at each value; logarithmic where they span a power of ten, with zero at the left end of it."""
+    positive = [value for value in values if value > 0]
+    if min(values) >= 0 and positive and max(positive) >= 10 * min(positive):
+        axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
+    ticks = sorted(set(values))
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()

@@ -1,0 +1,1 @@
+"""Training runs: arguments, trainer, checkpoints, records."""

@@ -1,0 +1,150 @@
+"""The parts of a run, built from the fields of its recipe: tokenizer, model, sentences, collator."""
+
+from pathlib import Path
+
+import datasets
+from transformers import PreTrainedTokenizerBase
+
+from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.locations import check_weights, resolve
+from cmlmcse.data.augmentation import add_deletion_token, deletion_token
+from cmlmcse.data.batches import StreamedSentences, TrainingSentences, ViewCollator, tokenize_sentences
+from cmlmcse.data.masking import Masking
+from cmlmcse.data.text import load_sentences
+from cmlmcse.models.encoders import load_tokenizer
+from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
+
+from .arguments import DataArguments, ModelArguments, RunArguments
+
+
+def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTrainedTokenizerBase:
+    """The backbone's tokenizer, with the token that the augmentation adds.
+
+    Raises:
+        InputError: there is none, it lacks the mask token that an auxiliary objective needs, or the generator has
+            another one.
+    """
+    path = resolve(model.model_name_or_path)
+    if model.fusion_init == "pretrained" and path.count("/") > 1 and not Path(path).is_dir():
+        raise InputError(
+            "model_name_or_path with fusion_init pretrained must be what stage 1 exports, found no folder "
+            f"{model.model_name_or_path}; run train.py RECIPE --stage pretrain first, or choose another folder"
+        )
+    tokenizer = load_tokenizer(path)
+    weights = {f"{name}_weight": getattr(model, f"{name}_weight") for name in AUXILIARY_OBJECTIVES}
+    used = [f"{name} {weight}" for name, weight in weights.items() if weight > 0]
+    if used and tokenizer.mask_token_id is None:
+        raise InputError(
+            f"{', '.join(used)} expects a tokenizer with a mask token, found none in {model.model_name_or_path}; "
+            f"choose another backbone or set {', '.join(weights)} to 0"
+        )
+    if model.rtd_weight > 0 and model.rtd_generator is not None:
+        theirs = load_tokenizer(resolve(model.rtd_generator)).get_vocab()
+        if theirs != tokenizer.get_vocab():
+            raise InputError(
+                f"rtd_generator must have the backbone's tokenizer of {len(tokenizer)} tokens, found another of "
+                f"{len(theirs)} in {model.rtd_generator}; choose a generator with the same vocabulary"
+            )
+    add_deletion_token(augmentation, tokenizer)
+    return tokenizer
+
+
+def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> CMLMCSEForSentenceEmbedding:
+    """The model from its backbone.
+
+    Raises:
+        InputError: a backbone of another kind, a field beyond its depth, a tokenizer beyond its vocabulary.
+    """
+    path = resolve(model_args.model_name_or_path)
+    check_weights(path, model_args.model_sha256)
+    fields = model_args.config_fields()
+    if fields["rtd_generator"] is not None:
+        fields["rtd_generator"] = resolve(fields["rtd_generator"])
+    with as_input_error():
+        model = CMLMCSEForSentenceEmbedding.from_backbone(path, new_token_id=deletion_token(tokenizer), **fields)
+    rows = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
+    if len(tokenizer) > rows:
+        raise InputError(
+            f"the tokenizer must fit the model's vocabulary of {rows}, found {len(tokenizer)} tokens; use the "
+            "tokenizer that belongs to the model"
+        )
+    return model
+
+
+def build_sentences(
+    data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
+) -> TrainingSentences | StreamedSentences:
+    """The training sentences, tokenised once.
+
+    Raises:
+        InputError: the text cannot be read, or has fewer sentences than a batch needs: two, or on several processes as
+            many as fill a batch, for otherwise it would be filled up with sentences that it holds already, which would
+            count as negatives of themselves.
+    """
+    needed = run.world_size * run.per_device_train_batch_size
+    needed = needed if run.world_size > 1 or run.dataloader_drop_last else 2
+    with run.main_process_first(desc="reading the text"):
+        sentences = load_sentences(
+            resolve(data.train_file),
+            data.text_column,
+            data.streaming,
+            data_files=data.train_data_files,
+            positive_column=data.positive_column,
+            negative_column=data.negative_column,
+        )
+        if isinstance(sentences, datasets.Dataset):
+            if data.max_train_samples is not None:
+                sentences = sentences.select(range(min(data.max_train_samples, len(sentences))))
+            if len(sentences) < needed:
+                raise InputError(
+                    f"train_file must hold at least {needed} sentences, for each needs others as negatives, found "
+                    f"{len(sentences)} in {data.train_file}; add text or lower per_device_train_batch_size"
+                )
+        elif data.max_train_samples is not None:
+            sentences = sentences.take(data.max_train_samples)
+        tokenized = tokenize_sentences(sentences, tokenizer, data.max_seq_length)
+    if isinstance(tokenized, datasets.Dataset):
+        return TrainingSentences(tokenized)
+    if run.max_steps <= 0:
+        raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
+    return StreamedSentences(tokenized, run.seed)
+
+
+def check_length(data: DataArguments, positions: int) -> None:
+    """See that a sentence of the longest length has a place in the backbone.
+
+    Raises:
+        InputError: it has more tokens than the backbone positions.
+    """
+    if data.max_seq_length > positions:
+        more = ", or raise max_position_embeddings in config_overrides" if data.model_type else ""
+        raise InputError(
+            f"max_seq_length must be at most {positions}, the backbone's positions, found {data.max_seq_length}; lower "
+            f"it{more}"
+        )
+
+
+def build_collator(
+    model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, data: DataArguments, run: RunArguments
+) -> ViewCollator:
+    """The collator that the model's objectives need.
+
+    Raises:
+        InputError: sentences longer than the model takes.
+    """
+    check_length(data, model.max_positions)
+    masking = Masking(
+        data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
+    )
+    seed = run.seed if run.data_seed is None else run.data_seed
+    return ViewCollator(
+        tokenizer,
+        seed,
+        masking if model.auxiliary else None,
+        masked_views=2 if model.config.masked_views == "both" else 1,
+        augmentation=data.augmentation,
+        limit=model.max_positions,
+        mini_batch_size=run.mini_batch_size,
+        augment_both=data.augmented_views == "both",
+        synonyms=data.synonyms,
+    )

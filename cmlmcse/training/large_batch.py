@@ -1,0 +1,88 @@
+"""Large batches in little memory: the gradient of a whole batch, with only a part of it in memory (GradCache).
+
+The contrastive loss needs the vectors of all sentences at once, but not their activations (Gao et al. 2021, "Scaling
+Deep Contrastive Learning Batch Size under Memory Limited Setup"). An auxiliary objective reads a sentence's vector and
+nothing else of the encoder, so it runs part by part on the cached vectors, and its gradient joins the contrastive one
+before the encoder runs again.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+
+Autocast = Callable[[], AbstractContextManager[Any]]
+
+
+class RandomState:
+    """The state of the generators that dropout on `device` draws from, to draw the same again."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.accelerator = None if device.type == "cpu" else torch.get_device_module(device)
+        self.states = [torch.get_rng_state()]
+        if self.accelerator is not None:
+            self.states.append(self.accelerator.get_rng_state())
+
+    def restore(self) -> None:
+        """Put the generators back to this state."""
+        torch.set_rng_state(self.states[0])
+        if self.accelerator is not None:
+            self.accelerator.set_rng_state(self.states[1])
+
+
+def backward_in_parts(
+    model: CMLMCSEForSentenceEmbedding,
+    parts: Sequence[dict[str, Any]],
+    backward: Callable[[Tensor], None],
+    autocast: Autocast,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Add to every gradient what one backward pass through the whole batch would add.
+
+    Args:
+        model: in training mode, on its device.
+        parts: the batch of N sentences cut by sentences, each part with `views` and `masked` as
+            `CMLMCSEForSentenceEmbedding.forward` takes them.
+        backward: scales a loss as the trainer does and runs its backward pass.
+        autocast: makes the trainer's autocast context.
+
+    Returns:
+        The loss of the whole batch and the values for the log, detached.
+    """
+    states, found = [], []
+    with torch.no_grad():
+        for part in parts:
+            states.append(RandomState(model.device))
+            with autocast():
+                found.append(model.sentence_vectors(part["views"]))  # (V, n, H)
+    sizes = [vectors.shape[1] for vectors in found]
+    vectors = torch.cat(found, dim=1).requires_grad_()  # (V, N, H)
+
+    with autocast():
+        loss, sentences, logs = model.contrast(vectors)
+    conditions = sentences.detach().requires_grad_()  # (2, V, N, H)
+    total = loss.detach()
+    if model.objectives:
+        counts = model.auxiliary_terms([part.get("masked") for part in parts])
+        for part, own in zip(parts, conditions.split(sizes, dim=2), strict=True):
+            with autocast():
+                auxiliary, measures = model.auxiliary_loss(own, part["masked"], counts)
+            backward(auxiliary)
+            total = total + auxiliary.detach()
+            logs |= {name: logs.get(name, 0.0) + value for name, value in measures.items()}
+        if conditions.grad is not None:  # MLM on the encoder reads no sentence vector
+            sentences.backward(conditions.grad, retain_graph=True)  # it is scaled already
+    backward(loss)
+
+    after = RandomState(model.device)
+    assert vectors.grad is not None
+    for state, part, gradient in zip(states, parts, vectors.grad.split(sizes, dim=1), strict=True):
+        state.restore()  # the same dropout again
+        with autocast():
+            again = model.sentence_vectors(part["views"])
+        again.backward(gradient)
+    after.restore()
+    return total, logs

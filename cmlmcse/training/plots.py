@@ -1,0 +1,43 @@
+"""Pictures of a run: loss curves and development score."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cmlmcse.common.figures import BLUE, GREY, ORANGE, plain, plt, save
+
+
+def curve(history: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """Steps and values of one logged quantity."""
+    rows = [(row["step"], row[name]) for row in history if name in row]
+    return [step for step, _ in rows], [value for _, value in rows]
+
+
+def plot_losses(history: list[dict[str, Any]], folder: Path) -> None:
+    """The contrastive loss and each auxiliary loss, a panel each, for their scales differ."""
+    names = [
+        n for n in dict.fromkeys(key for row in history for key in row) if n.endswith("_loss") and n != "train_loss"
+    ]
+    if not names:
+        return
+    figure, panels = plt.subplots(1, len(names), figsize=(5.5 * len(names), 4), squeeze=False)
+    titles = {"contrastive_loss": "Contrastive loss", "cmlm_loss": "Conditional MLM loss (before λ)"}
+    for axes, name, colour in zip(panels[0], names, (BLUE, ORANGE, GREY), strict=False):
+        axes.plot(*curve(history, name), color=colour, marker=".")
+        plain(axes, "optimizer step", "loss", titles.get(name, name.replace("_", " ")))
+    save(figure, folder, "loss")
+
+
+def plot_dev_score(history: list[dict[str, Any]], folder: Path, dev_set: str) -> None:
+    """The development score by step, the best one marked."""
+    steps, scores = curve(history, "eval_dev_score")
+    if not steps:
+        return
+    figure, axes = plt.subplots(figsize=(6, 4))
+    axes.plot(steps, scores, color=BLUE, marker="o", markersize=4)
+    best = int(np.argmax(scores))
+    axes.plot(steps[best], scores[best], "o", color=ORANGE, label=f"best: {scores[best]:.2f} at step {steps[best]}")
+    axes.legend(frameon=False)
+    plain(axes, "optimizer step", "Spearman × 100", f"Development score ({dev_set})")
+    save(figure, folder, "dev_score")

@@ -1,0 +1,218 @@
+"""`train.py RECIPE --stage pretrain`: from text to a backbone with its auxiliary network (InfoCSE §3.1)."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from cmlmcse.common.distributed import sums_over_processes
+from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.locations import check_weights, resolve
+from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
+from cmlmcse.data.documents import DEV_MASK_RATE, MaskedCollator, load_documents, load_sequences, tokenize_documents
+from cmlmcse.data.masking import Masking, continuing_tokens
+from cmlmcse.data.tokenizer_training import train_tokenizer
+from cmlmcse.models.encoders import load_tokenizer
+from modeling_cmlmcse.backbone import load_backbone, max_positions
+from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range
+from modeling_cmlmcse.distributed import processes, rank
+from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
+
+from .arguments import DataArguments, ModelArguments, RunArguments
+from .build import check_length
+from .checkpoints import find_checkpoint
+from .pretraining_export import finalize_pretraining
+from .pretraining_model import AuxiliaryPretraining
+from .records import claim_output_dir, git_commit
+from .trainer import ContrastiveTrainer
+
+
+def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
+    """From a recipe to a folder with checkpoints, export/, results.json, run.json and plots/.
+
+    Raises:
+        InputError: a wrong field, text or model.
+    """
+    folder = claim_output_dir(run_args.output_dir, resume=run_args.resume_from_checkpoint is not None)
+    checkpoint = find_checkpoint(folder, run_args.resume_from_checkpoint)
+    if data_args.validation_split_percentage == 0:
+        run_args.without_dev_set()
+    set_seed(run_args.seed)  # fresh weights start from the seed
+    if data_args.model_type is None:
+        check_weights(resolve(model_args.model_name_or_path), model_args.model_sha256)
+    with run_args.main_process_first(desc="reading the text"):
+        joined = data_args.sequences == "documents"
+        documents = load_documents(
+            data_args.train_file,
+            data_args.text_column,
+            data_args.train_data_files,
+            joined,
+            data_args.max_train_samples,
+        )
+        own = checkpoint or (None if run_args.process_index == 0 else str(folder / "tokenizer"))
+        tokenizer = choose_tokenizer(model_args, data_args, documents, own)
+        if run_args.process_index == 0 and not checkpoint:
+            tokenizer.save_pretrained(folder / "tokenizer")
+
+        def tokenize(rows: Dataset) -> Dataset:
+            if joined:
+                return tokenize_documents(
+                    rows, tokenizer, data_args.max_seq_length, data_args.preprocessing_num_workers
+                )
+            tokenized = tokenize_sentences(rows, tokenizer, data_args.max_seq_length)
+            assert isinstance(tokenized, Dataset)
+            return tokenized
+
+        train, dev = load_sequences(tokenize, documents, data_args.validation_split_percentage)
+    model = build_pretraining_model(model_args, data_args, tokenizer)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model.backbone))
+    masking = Masking(
+        data_args.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
+    )
+    words = continuing_tokens(tokenizer) if data_args.whole_word_mask else None
+    seed = run_args.seed if run_args.data_seed is None else run_args.data_seed
+    trainer = PretrainingTrainer(
+        model=model,
+        args=run_args,
+        train_dataset=train,
+        eval_dataset=dev,
+        data_collator=MaskedCollator(seed, masking, words),
+        dev_collator=MaskedCollator(0, masking._replace(probability=DEV_MASK_RATE)),
+        processing_class=tokenizer,
+    )
+    commit = git_commit()
+    trainer.train(resume_from_checkpoint=checkpoint)
+    measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
+    finalize_pretraining(folder, recipe, model_args, data_args, run_args, trainer, measured)
+
+
+def choose_tokenizer(
+    model_args: ModelArguments, data: DataArguments, documents: Dataset, own: str | None
+) -> PreTrainedTokenizerBase:
+    """The run's `own` tokenizer if there is one already, the backbone's, a named one, or one trained on the text.
+
+    Raises:
+        InputError: there is none, or it has no mask token.
+    """
+
+    def lines() -> Iterator[str]:
+        for batch in documents.iter(batch_size=1000):
+            for text in batch["text"]:  # type: ignore[call-overload]
+                yield from text.split("\n")
+
+    name = own or data.tokenizer_name or (None if data.model_type else model_args.model_name_or_path)
+    if name is None:
+        assert data.model_type is not None
+        tokenizer = train_tokenizer(data.model_type, lines, data.vocab_size, data.do_lower_case)
+    else:
+        tokenizer = load_tokenizer(resolve(name))
+    if tokenizer.mask_token_id is None:
+        raise InputError(f"pre-training expects a tokenizer with a mask token, found none in {name}; choose another")
+    if data.model_type is not None:  # positions beyond are never trained
+        tokenizer.model_max_length = data.max_seq_length
+    return tokenizer
+
+
+def new_config(data: DataArguments, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+    """The configuration of a new backbone: its kind's own, the recipe's overrides, the tokenizer's vocabulary.
+
+    Raises:
+        InputError: an unknown kind or an override that it does not have.
+    """
+    assert data.model_type is not None
+    try:
+        config = AutoConfig.for_model(data.model_type)
+    except ValueError as error:
+        raise InputError(
+            f"model_type must be one that transformers knows, found {data.model_type!r}; try bert or roberta"
+        ) from error
+    if data.config_overrides:
+        with as_input_error("config_overrides expects fields of the configuration, as num_hidden_layers=4, found: "):
+            config.update_from_string(data.config_overrides)
+    config.vocab_size = len(tokenizer)
+    for name in ("pad", "bos", "eos"):
+        setattr(config, f"{name}_token_id", getattr(tokenizer, f"{name}_token_id"))
+    return config
+
+
+def build_pretraining_model(
+    model_args: ModelArguments, data: DataArguments, tokenizer: PreTrainedTokenizerBase
+) -> AuxiliaryPretraining:
+    """The model to pre-train: a new backbone (`model_type`), or one to go on from.
+
+    Raises:
+        InputError: a backbone of another kind, a depth or length beyond it, a tokenizer beyond its vocabulary.
+    """
+    path = resolve(model_args.model_name_or_path)
+    pretrained: PreTrainedModel | None = None
+    with as_input_error():
+        if data.model_type is None:
+            pretrained, _ = load_backbone(path, fresh=model_args.from_scratch)
+        config = new_config(data, tokenizer) if pretrained is None else pretrained.config
+        fields = {name: getattr(model_args, name) for name in ("lexical_layers", "fusion_layers", "fusion_init")}
+        network = PretrainedAuxiliary.choose(fields["fusion_init"], path) if data.auxiliary_weight > 0 else None
+        if network is not None:
+            fields |= network.check(fields) | {"fusion_init": "pretrained"}
+        if pretrained is None or data.auxiliary_weight == 0:
+            fields["fusion_init"] = "random"
+        sizes = CMLMCSEConfig(backbone_config=config, **fields)
+        dropout = model_args.backbone_dropout
+        if dropout is not None:
+            in_range("backbone_dropout", dropout, float, 0.0, 1.0)
+        depths = sizes.lexical_layers, sizes.fusion_layers
+        model = AuxiliaryPretraining(config, *depths, data.auxiliary_weight, model_args.pooling, dropout)
+        if pretrained is not None:
+            model.load_backbone_weights(pretrained, sizes.fusion_init)
+        if network is not None:
+            network.load_into(model.fusion, model.pooling)
+    if len(tokenizer) > config.vocab_size:
+        raise InputError(
+            f"the tokenizer must fit the model's vocabulary of {config.vocab_size}, found {len(tokenizer)} tokens; use "
+            "the tokenizer that belongs to the model"
+        )
+    check_length(data, max_positions(model.backbone))
+    return model
+
+
+class PretrainingTrainer(ContrastiveTrainer):
+    """Trainer whose development set is masked once and for all, and whose metrics on it are the losses.
+
+    Raises:
+        InputError: sharded weights.
+    """
+
+    def __init__(self, *, dev_collator: MaskedCollator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise InputError("stage pretrain expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
+        self.dev_collator = dev_collator
+
+    @torch.no_grad()
+    def dev_metrics(self) -> dict[str, float]:
+        """`mlm_loss`, `perplexity`, `mlm_accuracy`, and loss and accuracy of the auxiliary network if there is one,
+        over all masked tokens of the development set; the processes share the work."""
+        dev, size = self.eval_dataset, self.args.eval_batch_size
+        assert isinstance(dev, TrainingSentences)
+        model = self.accelerator.unwrap_model(self.model)
+        mode = model.training
+        model.eval()
+        sums: Counter[str] = Counter()
+        for start in range(rank() * size, len(dev), size * processes()):
+            rows = list(range(start, min(start + size, len(dev))))
+            inputs: Any = self._prepare_inputs(self.dev_collator(dev.__getitems__(rows)))
+            masked = inputs["masked"]
+            with self.accelerator.autocast():
+                found = model.losses(masked)
+            sums["tokens"] += len(masked["mlm_labels"])
+            for name, each in found.items():
+                sums.update({f"{name}_loss": float(each.total)})
+                sums.update({f"{name}_{measure}": float(value) for measure, value in each.sums.items()})
+        model.train(mode)
+        totals = sums_over_processes(dict(sums))
+        tokens = max(totals.pop("tokens", 0), 1)
+        means = {name: total / tokens for name, total in totals.items()}
+        return {**means, "perplexity": math.exp(min(means["mlm_loss"], 100.0))}

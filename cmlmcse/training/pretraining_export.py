@@ -1,0 +1,123 @@
+"""After the last step of stage 1: the development loss, the export that stage 2 starts from, records and card."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
+
+from cmlmcse.common.distributed import shutdown_process_group
+from cmlmcse.data.batches import TrainingSentences
+from cmlmcse.data.documents import DEV_MASK_RATE
+from cmlmcse.hub.card import public_name
+from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
+
+from .arguments import DataArguments, ModelArguments, RunArguments
+from .finalize import text_fingerprint
+from .plots import plot_losses
+from .pretraining_model import AuxiliaryPretraining
+from .records import run_record, write_records
+from .trainer import ContrastiveTrainer
+
+
+def finalize_pretraining(
+    folder: Path,
+    recipe: str,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    run_args: RunArguments,
+    trainer: ContrastiveTrainer,
+    measured: dict[str, Any],
+) -> None:
+    """Measure the development loss of what is exported, export it, and write run.json, results.json, plots/ and card.
+
+    Every process must call this; the first one does it.
+    """
+    tokens, dev = trainer.add_up_tokens(), trainer.eval_dataset
+    history = trainer.state.log_history
+    results: dict[str, Any] = {"model": recipe}
+    if isinstance(dev, TrainingSentences):
+        metrics = {name: round(value, 4) for name, value in trainer.dev_metrics().items()}
+        results["pretraining"] = {"sequences": len(dev), **metrics}
+    shutdown_process_group()
+    if not trainer.is_world_process_zero():
+        return
+    measured |= {
+        "steps": trainer.state.global_step,
+        "tokens": tokens,
+        "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
+        "train_data": [text_fingerprint(source.strip()) for source in data_args.train_file.split(",")],
+        "log": history,
+    }
+    record = run_record(recipe, model_args, data_args, run_args, measured)
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    shutil.rmtree(folder / "export", ignore_errors=True)  # of this run, before it was resumed
+    export_pretrained(model, tokenizer, folder / "export", pretraining_card(record, results))
+    (folder / "plots").mkdir(exist_ok=True)
+    plot_losses([row for row in history if "loss" in row], folder / "plots")
+    write_records(folder, record, results)
+    for name, value in results.get("pretraining", {}).items():
+        print(f"{name.replace('_', ' ')}: {value:g}")
+    print(f"\nWritten to {folder}: export/ (a model_name_or_path for stage 2), results.json, run.json, plots/")
+
+
+def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenizerBase, folder: Path, card: str) -> None:
+    """Write a folder that `AutoModelForMaskedLM` loads, with the fusion layers beside it in a file of their own:
+    written aside, then renamed, so that it is whole or not there. The one head is the masked-language model's."""
+    aside = folder.with_name(f".{folder.name}.incomplete")
+    shutil.rmtree(aside, ignore_errors=True)
+    model.masked_lm.save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    if model.fusion is not None:
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.fusion.state_dict().items()}
+        facts = {name: str(getattr(model, name)) for name in (*DEPTHS, "pooling")}
+        save_file(weights, aside / AUXILIARY_NETWORK, metadata={"format": "pt", **facts})
+    (aside / "README.md").write_text(card, encoding="utf-8")
+    aside.rename(folder)
+
+
+def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    """What a card says of a pre-training, by name, from the run's records alone."""
+    fields, found = record["fields"], results.get("pretraining")
+    kind = fields["model_type"]
+    origin = f"a new {kind}" if kind else f"`{public_name(fields['model_name_or_path'])}`"
+    sources = ", ".join(f"`{public_name(source.strip())}`" for source in fields["train_file"].split(","))
+    loss = "not measured" if found is None else (
+        f"{found['mlm_loss']:.3f} (perplexity {found['perplexity']:.2f}) on {found['sequences']} held-out sequences, "
+        f"{DEV_MASK_RATE:.0%} of the tokens masked"
+    )  # fmt: skip
+    return {
+        "started from": origin,
+        "text": sources,
+        "sequences": f"{fields['sequences']}, at most {fields['max_seq_length']} tokens",
+        "masked": f"{fields['mlm_probability']:.0%} of the {'words' if fields['whole_word_mask'] else 'tokens'}",
+        "weight of the auxiliary network's loss": fields["auxiliary_weight"],
+        "sentence vector that it reads": fields["pooling"] if fields["auxiliary_weight"] > 0 else "none",
+        "steps": record["steps"],
+        "tokens seen": record["tokens"],
+        "development MLM loss": loss,
+        "seed": record["seed"],
+        "training time": f"{record['train_seconds']} s on {record['hardware']['device']}",
+    }
+
+
+def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
+    """README.md of what stage 1 exports, from the run's records alone."""
+    return "\n".join(
+        [
+            "---\nlibrary_name: transformers\npipeline_tag: fill-mask\n---\n",
+            f"# {record['recipe']}\n",
+            "A masked-language model (`AutoModelForMaskedLM`)"
+            + (
+                f" and, in `{AUXILIARY_NETWORK}`, the auxiliary network pre-trained with it (InfoCSE, Wu et al. 2022, "
+                "§3.1): `model_name_or_path` of a second stage with `fusion_init: pretrained`."
+                if record["fields"]["auxiliary_weight"] > 0
+                else "."
+            ),
+            "",
+            *(f"- {name}: {value}" for name, value in pretraining_facts(record, results).items()),
+            "",
+        ]
+    )

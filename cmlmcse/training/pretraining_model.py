@@ -1,0 +1,167 @@
+"""Stage 1: a masked-language model and, on its lower layers, the auxiliary network, both under one loss."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+from transformers.utils import ModelOutput
+
+from modeling_cmlmcse.auxiliary import AuxiliaryLoss, masked_token_loss, zero_with_graph
+from modeling_cmlmcse.backbone import (
+    MaskedLMHead,
+    Module,
+    blocks,
+    build_blocks,
+    build_encoder,
+    copy_layers,
+    embed_tokens,
+    run_blocks,
+    with_dropout,
+)
+from modeling_cmlmcse.distributed import mean_count
+from modeling_cmlmcse.packing import Packing, Selection
+from modeling_cmlmcse.pooling import POOLINGS
+
+
+@dataclass
+class PretrainingOutput(ModelOutput):
+    """Losses of one batch: `loss` = MLM + λ · auxiliary MLM; `logs` holds the losses and accuracies by name."""
+
+    loss: Tensor | None = None
+    logs: dict[str, Tensor] | None = None
+
+
+class AuxiliaryPretraining(PreTrainedModel):
+    """Pre-training of the auxiliary network (InfoCSE §3.1; Condenser): L = L_mlm + λ L_aux on one masked input.
+
+    The backbone, of L blocks, is transformers' own masked-language model. The fusion blocks read `[h ; H_k[1:]]`, the
+    vector of the masked sentence, the last layer's [CLS] in the papers, and the k-th layer's other tokens, nothing
+    detached, and the same head, tied to the embeddings as ever, predicts the masked words from them. λ = 0 is plain
+    masked-language modelling, without fusion.
+
+    Args:
+        config: the backbone's configuration; its weights start fresh.
+        lexical_layers: k, from 1 to L − 1.
+        fusion_layers: how many fusion blocks.
+        auxiliary_weight: λ (InfoCSE §4.2: 1).
+        pooling: what h is, a name in `POOLINGS`; that of the second stage, so that the network reads the same there.
+        dropout: the probability of every dropout in this training (default: the configuration's, which stays as it is
+            for what comes after).
+
+    Raises:
+        ValueError: a depth out of range, or a backbone of another structure.
+    """
+
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        lexical_layers: int,
+        fusion_layers: int,
+        auxiliary_weight: float = 1.0,
+        pooling: str = "cls_before_pooler",
+        dropout: float | None = None,
+    ) -> None:
+        super().__init__(config)
+        depth = config.num_hidden_layers
+        if auxiliary_weight > 0 and not 1 <= lexical_layers < depth:
+            raise ValueError(
+                f"lexical_layers must be from 1 to {depth - 1}, below the backbone's last layer, found "
+                f"{lexical_layers}; set it, or auxiliary_weight 0 for plain masked-language modelling"
+            )
+        self.lexical_layers, self.auxiliary_weight = lexical_layers, auxiliary_weight
+        self.pooling = pooling
+        self.masked_lm: Module = AutoModelForMaskedLM.from_config(config)
+        trained = config if dropout is None else with_dropout(config, dropout)
+        setattr(self.masked_lm, self.masked_lm.base_model_prefix, build_encoder(trained))
+        self.fusion: Module = build_blocks(trained, fusion_layers) if auxiliary_weight > 0 else None
+        self._head = [MaskedLMHead.of(self.masked_lm)]  # in a list: its parts are registered in `masked_lm` already
+        self.post_init()
+        self._keys_to_ignore_on_save = list(self.all_tied_weights_keys)  # Trainer ties them again
+
+    def _init_weights(self, module: Any) -> None:
+        self.masked_lm._init_weights(module)
+
+    @property
+    def backbone(self) -> Module:
+        """The encoder."""
+        return self.masked_lm.base_model
+
+    def get_input_embeddings(self) -> Any:
+        return self.masked_lm.get_input_embeddings()
+
+    @torch.no_grad()
+    def load_backbone_weights(self, pretrained: PreTrainedModel, fusion_init: str) -> None:
+        """Take the masked-language model's weights, and those of the fusion blocks (`fusion_init`: `last` or `next`;
+        others keep them)."""
+        self.masked_lm.load_state_dict(pretrained.state_dict())
+        if fusion_init in ("last", "next"):
+            last = len(blocks(self.backbone)) - self.fusion_layers
+            copy_layers(self.fusion, self.backbone, last if fusion_init == "last" else self.lexical_layers)
+
+    @property
+    def fusion_layers(self) -> int:
+        """How many fusion blocks there are."""
+        return 0 if self.fusion is None else len(blocks(self.fusion))
+
+    def forward(self, masked: dict[str, Any]) -> PretrainingOutput:
+        """The loss of a packed masked batch (`masked` as in :class:`AuxiliaryObjective`), a mean over its masked
+        tokens; with several processes the mean over theirs all."""
+        count = mean_count(len(masked["mlm_labels"]), self.device)
+        found = self.losses(masked)
+        loss = torch.stack([self.weight(name) * each.total for name, each in found.items()]).sum() / count
+        sums = {f"{name}_loss": each.total.detach() for name, each in found.items()}
+        sums |= {f"{name}_{measure}": value for name, each in found.items() for measure, value in each.sums.items()}
+        return PretrainingOutput(loss=loss, logs={name: value / count for name, value in sums.items()})
+
+    def weight(self, name: str) -> float:
+        """The weight of a loss."""
+        return self.auxiliary_weight if name == "auxiliary" else 1.0
+
+    def losses(self, masked: dict[str, Any]) -> dict[str, AuxiliaryLoss]:
+        """The losses `mlm` and, with λ > 0, `auxiliary`, as sums over the masked tokens."""
+        labels = masked["mlm_labels"]  # (M,)
+        if len(labels) == 0:
+            return {"mlm": zero_with_graph(self, labels)}
+        hidden, fused = self.masked_states(masked)
+        found = {"mlm": masked_token_loss(self.logits(hidden), labels)}
+        if fused is not None:
+            found["auxiliary"] = masked_token_loss(self.logits(fused), labels)
+        return found
+
+    def masked_states(self, masked: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """What the last block and the last fusion block, if there is any, say of the masked tokens, (M, H) each."""
+        tokens, positions = masked["input_ids"], masked["mlm_positions"]  # (S,), (M,)
+        packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
+        chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
+        embedded = embed_tokens(self.backbone, tokens, packing, None)  # (S, H)
+        if self.fusion is None:
+            return run_blocks(self.backbone, embedded, packing, Selection(positions, chosen))[-1], None
+        pooling = POOLINGS[self.pooling]
+        few = pooling.first_token  # then the last block need not compute the other tokens
+        selection, places = with_first_tokens(packing, positions, chosen) if few else (None, positions)
+        states = run_blocks(self.backbone, embedded, packing, selection)
+        sentences = pooling.pool(states, packing if selection is None else selection.packing)  # (B, H)
+        lexical = states[self.lexical_layers - 1]  # (S, H)
+        conditioned = lexical.index_copy(0, packing.starts, sentences.to(lexical.dtype))
+        fused = run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1]  # (M, H)
+        return states[-1].index_select(0, places), fused
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(M, H) → (M, V) through the one head."""
+        return self._head[0](hidden)
+
+
+def with_first_tokens(packing: Packing, positions: Tensor, chosen: Packing) -> tuple[Selection, Tensor]:
+    """The selection of the M `positions` and of each row's first token, which is never among them (it is special);
+    and where in it the M stand (M,)."""
+    size, count = packing.shape[0], len(positions)
+    counts, width = chosen.lengths + 1, chosen.shape[1] + 1
+    layout = Packing.from_lengths(counts, size + count, width)
+    places = torch.arange(count, device=positions.device) + chosen.rows + 1  # (M,)
+    index = positions.new_empty(size + count).index_copy(0, places, positions)
+    return Selection(index.index_copy(0, layout.starts, packing.starts), layout), places

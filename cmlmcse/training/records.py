@@ -1,0 +1,97 @@
+"""What a run leaves behind: its folder, run.json and results.json."""
+
+import dataclasses
+import importlib.metadata
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.hub.export import write_json
+
+from .arguments import DataArguments, ModelArguments, RunArguments
+
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
+RUN_FILES = ("run.json", "results.json", "export", "plots")
+
+
+def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
+    """The run's folder, created; one that holds another run is refused unless that run is resumed.
+
+    Raises:
+        InputError: it holds a run, or cannot be created.
+    """
+    folder = Path(output_dir or "")
+    if folder.is_dir() and not resume:
+        held = [name for name in RUN_FILES if (folder / name).exists()] + [p.name for p in folder.glob("checkpoint-*")]
+        if held:
+            raise InputError(
+                f"output_dir must be new or empty of runs, found {held[0]} of another run in {output_dir}; choose "
+                "another --output_dir, remove it, or go on with --resume_from_checkpoint auto"
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # now, and not when the first checkpoint is due
+            pass
+    except OSError as error:
+        raise InputError(
+            f"output_dir must be a folder that can be written, found {output_dir} ({error.strerror}); choose another"
+        ) from error
+    return folder
+
+
+def git_commit() -> str | None:
+    """The commit of the code, if it runs from a checkout; asked for at the start, for it may move on meanwhile."""
+    root = Path(__file__).resolve().parents[2]
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def hardware(run: RunArguments) -> dict[str, Any]:
+    """What the run ran on, in words."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return {"device": device, "processes": run.world_size, "threads": torch.get_num_threads()}
+
+
+def run_record(
+    recipe: str, model: ModelArguments, data: DataArguments, run: RunArguments, measured: dict[str, Any]
+) -> dict[str, Any]:
+    """The content of run.json: recipe, fields, seeds, versions, hardware, and what was `measured`."""
+    fields = {**dataclasses.asdict(model), **dataclasses.asdict(data), **chosen_arguments(run)}
+    fields["load_best_model_at_end"] = run.load_best_model_at_end
+    return {
+        "recipe": recipe,
+        "fields": fields,
+        "seed": run.seed,
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "hardware": hardware(run),
+        **measured,
+    }
+
+
+def chosen_arguments(run: RunArguments) -> dict[str, Any]:
+    """Trainer's arguments that differ from Trainer's own defaults, without secrets and folders."""
+    private = ("output_dir", "hub_token", "push_to_hub_token", "logging_dir", "resume_from_checkpoint")
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    return {
+        name: value
+        for name, value in run.to_dict().items()
+        if name not in private and isinstance(value, (bool, int, float, str)) and value != defaults.get(name)
+    }
+
+
+def write_records(folder: Path, record: dict[str, Any], results: dict[str, Any]) -> None:
+    """Write run.json and results.json."""
+    write_json(folder / "run.json", record)
+    write_json(folder / "results.json", results)

@@ -1,0 +1,299 @@
+"""Trainer for contrastive sentence encoders: the loss, its log, and the development score."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import (
+    EarlyStoppingCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_callback import ExportableState, ProgressCallback
+
+from cmlmcse.common.distributed import average_gradients, from_first_process, sums_over_processes
+from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.data.batches import EpochSampler, TrainingSentences
+from cmlmcse.evaluation.sts import Encode
+from modeling_cmlmcse.backbone import blocks
+from modeling_cmlmcse.distributed import processes, rank
+from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
+
+from .checkpoints import StopsAtSignal, WholeCheckpointTrainer
+from .large_batch import backward_in_parts
+from .sharding import ShardedModel
+
+
+class TrainingWindow:
+    """Sums of what the batches since the last log line reported; on the device, so that no step waits for it."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.batches = 0
+        self.tokens = 0
+        self.start = time.perf_counter()
+
+    def add(self, logs: dict[str, Tensor], tokens: int) -> None:
+        """Add one batch."""
+        for name, value in logs.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.batches += 1
+        self.tokens += tokens
+
+    def averages(self) -> dict[str, float]:
+        """The means over the batches of all processes, and their real tokens of all views a second."""
+        seconds = time.perf_counter() - self.start
+        sums = sums_over_processes({name: float(total) for name, total in self.sums.items()} | {"tokens": self.tokens})
+        tokens = sums.pop("tokens")
+        means = {name: total / (self.batches * processes()) for name, total in sums.items()}
+        return {**means, "tokens_per_second": round(tokens / seconds, 1)}
+
+
+class ContrastiveTrainer(WholeCheckpointTrainer):
+    """Trainer whose model returns its losses, and whose evaluation is a development score.
+
+    Args:
+        dev_score: scores an `encode` function, higher is better; None where there is no development set.
+
+    Raises:
+        InputError: `mini_batch_size` with sharded weights.
+    """
+
+    def __init__(self, *, dev_score: Callable[[Encode], float] | None = None, **kwargs: Any) -> None:
+        self.dev_score = dev_score
+        self.sampler: EpochSampler | None = None
+        # Trainer insists on an evaluation dataset; what it is evaluated on stands behind `dev_score`.
+        kwargs.setdefault("eval_dataset", [] if dev_score else None)
+        super().__init__(**kwargs)
+        assert self.model is not None
+        use_fast_cpu_kernels(self.model)
+        if getattr(self.args, "mini_batch_size", None) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
+        self.window = TrainingWindow()
+        self.tokens_seen = 0  # on this process, since they were last added up
+        self.latest: dict[str, Any] | None = None  # batch, or part of one, that was trained on
+        self.unchecked: deque[tuple[int, Tensor]] = deque()  # losses that may be no numbers, with their steps
+        if processes() > 1:
+            set_seed(self.args.seed + rank())  # each process draws a dropout of its own
+        self.add_callback(EpochOfSampler(self))
+        self.add_callback(TrainingTime())
+        self.add_callback(StopsAtSignal())
+        if patience := getattr(self.args, "early_stopping_patience", None):
+            self.add_callback(EarlyStoppingCallback(patience))
+        if self.is_fsdp_enabled:
+            self.add_callback(ShardedModel(self))
+        if self.pop_callback(ProgressCallback):
+            self.add_callback(DevScoreProgress)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """Trainer's; with `auxiliary_learning_rate`, the auxiliary objectives' weights in groups of that rate."""
+        fresh = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        rate = getattr(self.args, "auxiliary_learning_rate", None)
+        if fresh and rate is not None:
+            objectives = self.accelerator.unwrap_model(self.model).objectives.values()
+            auxiliary = {weight for objective in objectives for weight in objective.parameters()}
+            for group in list(optimizer.param_groups):
+                own = [weight for weight in group["params"] if weight in auxiliary]
+                group["params"] = [weight for weight in group["params"] if weight not in auxiliary]
+                if own:
+                    optimizer.add_param_group({**group, "params": own, "lr": rate})
+        return optimizer
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        try:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        except ValueError as error:
+            if "parameter group" not in str(error):
+                raise
+            raise InputError(
+                f"{checkpoint}: expected to go on with the learning rates of its run, found auxiliary_learning_rate "
+                f"{getattr(self.args, 'auxiliary_learning_rate', None)}, which that run had not; give it the same"
+            ) from error
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The loss of one batch; a mean over its own rows, so gradient accumulation averages batches."""
+        with self.accelerator.autocast():  # Accelerate does it for DDP, but not for FSDP 2
+            output = model(**inputs)
+        self._watch(output.loss)
+        self._count(output.logs, inputs)
+        return (output.loss, output) if return_outputs else output.loss
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Forward and backward of one batch; of a batch in parts (`mini_batch_size`), part by part."""
+        if "parts" not in inputs:
+            return super().training_step(model, inputs, num_items_in_batch)
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        plain = self.accelerator.unwrap_model(model)  # whose backward passes synchronise nothing
+        steps = self.current_gradient_accumulation_steps
+        loss, logs = backward_in_parts(
+            plain, inputs["parts"], lambda loss: self.accelerator.backward(loss / steps), self.accelerator.autocast
+        )
+        self._watch(loss)
+        if self.accelerator.sync_gradients and self.accelerator.num_processes > 1:
+            average_gradients(plain.parameters())
+        self._count(logs, inputs)
+        return loss / steps
+
+    def _watch(self, loss: Tensor | None = None) -> None:
+        """Stop at a loss that is no number: on a CPU before it is learned from; on a GPU a step later, for no step
+        waits for its own loss there, but in any case before anything is saved.
+
+        Raises:
+            Stopped: it is infinite or not a number.
+        """
+        if loss is not None:
+            self.unchecked.append((self.state.global_step + 1, loss.detach()))
+        allowed = 1 if loss is not None and loss.device.type != "cpu" else 0
+        while len(self.unchecked) > allowed:
+            step, value = self.unchecked.popleft()
+            if not torch.isfinite(value):
+                raise Stopped(
+                    f"the loss of a batch of step {step} (epoch {self.state.epoch or 0:.2f}, process {rank()}) is "
+                    f"{value.item()}; checkpoints before it are good: lower the learning rate, or mend the text, and "
+                    "go on with --resume_from_checkpoint auto"
+                )
+
+    def _count(self, logs: dict[str, Tensor], inputs: dict[str, Any]) -> None:
+        """Note what a batch reported, and its real tokens of all views on this process."""
+        tokens = count_tokens(inputs)
+        self.latest = inputs.get("parts", [inputs])[0]
+        self.tokens_seen += tokens
+        self.window.add(logs, tokens)
+
+    def add_up_tokens(self) -> int:
+        """The real tokens of all views that all processes have trained on; every process must call this."""
+        self.state.num_input_tokens_seen += int(sums_over_processes({"tokens": self.tokens_seen})["tokens"])
+        self.tokens_seen = 0
+        return self.state.num_input_tokens_seen
+
+    def seconds_trained(self) -> float:
+        """The wall time of the training, of a resumed run that before its last checkpoint included."""
+        clock = next(callback for callback in self.callback_handler.callbacks if isinstance(callback, TrainingTime))
+        return round(clock.total(), 1)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._watch()
+        self.add_up_tokens()
+        super()._save_checkpoint(model, trial)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the window's averages to a training log line, and stop at a loss that is no number."""
+        if "loss" in logs and self.window.batches:
+            logs = {**logs, **self.window.averages()}
+            self.window = TrainingWindow()
+        super().log(logs, start_time)
+
+    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
+        """What the development set says (:meth:`dev_metrics`)."""
+        if self.eval_dataset is None:
+            return {}
+        start = time.perf_counter()
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_metrics().items()}
+        metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
+        self.window.start += time.perf_counter() - start  # scoring is not training time
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def dev_metrics(self) -> dict[str, float]:
+        """The development score, as `dev_score`; all processes score, and agree on what the first one found. With a
+        conditional MLM also `vector_gain`, what it gains from the sentence vectors of the latest batch."""
+        assert self.dev_score is not None
+        model = self.accelerator.unwrap_model(self.model)
+
+        def encode(sentences: list[str]) -> NDArray[np.float32]:
+            return model.encode(sentences, self.processing_class, batch_size=128)
+
+        metrics = {"dev_score": from_first_process(self.dev_score(encode))}
+        if self.latest is not None and "cmlm" in model.objectives:
+            with self.accelerator.autocast():
+                gain = float(model.vector_gain(self.latest["views"], self.latest["masked"]))
+            metrics["vector_gain"] = round(sums_over_processes({"gain": gain})["gain"] / processes(), 4)
+        return metrics
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """6 · tokens · weights of the encoder's blocks, forward and backward of one batch."""
+        layers = blocks(self.accelerator.unwrap_model(self.model).backbone)
+        return 6 * count_tokens(inputs) * sum(weight.numel() for weight in layers.parameters())
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        self.sampler = (
+            EpochSampler(len(dataset), self.args.data_seed if self.args.data_seed is not None else self.args.seed)
+            if isinstance(dataset, TrainingSentences)
+            else None
+        )
+        return self.sampler
+
+
+def count_tokens(inputs: dict[str, Any]) -> int:
+    """The real tokens of all views of a batch, whole or in parts."""
+    return sum((part.get("views") or part["masked"])["input_ids"].numel() for part in inputs.get("parts", [inputs]))
+
+
+class EpochOfSampler(TrainerCallback):
+    """Tells the sampler which epoch begins, also where a resumed run has wrapped it."""
+
+    def __init__(self, trainer: ContrastiveTrainer) -> None:
+        self.trainer = trainer
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.trainer.sampler is not None:
+            self.trainer.sampler.set_epoch(int(state.epoch or 0))
+
+
+class TrainingTime(TrainerCallback, ExportableState):
+    """The seconds of a training; a checkpoint keeps them, and a resumed run goes on counting."""
+
+    def __init__(self) -> None:
+        self.before = 0.0
+        self.start: float | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.start = time.perf_counter()
+
+    def total(self) -> float:
+        """Those until now, in seconds."""
+        return self.before + (0.0 if self.start is None else time.perf_counter() - self.start)
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint keeps."""
+        return {"args": {}, "attributes": {"before": self.total()}}
+
+
+class DevScoreProgress(ProgressCallback):
+    """Progress bar with the current and the best development score."""
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if self.training_bar is not None and metrics and "eval_dev_score" in metrics:
+            score = metrics["eval_dev_score"]
+            self.training_bar.set_postfix(dev=f"{score:.2f}", best=f"{max(score, state.best_metric or score):.2f}")

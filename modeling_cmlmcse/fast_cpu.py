@@ -1,0 +1,61 @@
+"""One call that makes a model fast on a CPU: :func:`use_fast_cpu_kernels`.
+
+A model that was only loaded is plain: it runs PyTorch's own layers. `encode` and this project's training make this
+call.
+"""
+
+from types import MethodType
+from typing import Any
+
+from torch import Tensor, nn
+
+from .dropout import Dropout
+from .linear import linear, linear_after_gelu
+
+
+def use_fast_cpu_kernels(model: nn.Module) -> None:
+    """Make a model faster on a CPU, in place. On other devices and in compiled code nothing changes.
+
+    Three things change, and calling it twice is the same as once:
+
+    - every `nn.Linear` multiplies in oneDNN where that is faster (:func:`linear.linear`); its class stays `nn.Linear`,
+      which quantisation and adapters go by;
+    - every `nn.Dropout` becomes a :class:`dropout.Dropout`, which draws other random numbers from the same generator;
+    - a BERT block with GELU computes GELU again in the backward pass instead of keeping its output, the largest tensor
+      of the block.
+
+    Results differ from the plain model's by rounding only, except where dropout draws.
+    """
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, Dropout(child.p).train(child.training))
+        if type(module) is nn.Linear:
+            module.forward = MethodType(_linear_forward, module)  # type: ignore[method-assign]
+        elif _is_bert_block_with_gelu(module):
+            module.feed_forward_chunk = MethodType(_feed_forward_chunk, module)  # type: ignore[assignment]
+
+
+def _linear_forward(self: nn.Linear, input: Tensor) -> Tensor:
+    """The `forward` of a linear layer."""
+    return linear(input, self.weight, self.bias)
+
+
+_linear_forward.__name__ = "forward"  # a pickled or copied layer finds its method by this name
+
+
+def _is_bert_block_with_gelu(module: Any) -> bool:
+    """Whether a module is a block of BERT's kind whose feed-forward part uses the exact GELU."""
+    if not all(hasattr(module, name) for name in ("feed_forward_chunk", "intermediate", "output")):
+        return False
+    activation: Any = getattr(module.intermediate, "intermediate_act_fn", None)
+    return type(activation).__name__ == "GELUActivation" and activation.act is nn.functional.gelu
+
+
+def _feed_forward_chunk(self: Any, attention_output: Tensor) -> Tensor:
+    """(…, H) → (…, H): the second half of a BERT block, as its method of this name, in less memory."""
+    hidden = linear_after_gelu(self.intermediate.dense(attention_output), self.output.dense)
+    return self.output.LayerNorm(self.output.dropout(hidden) + attention_output)
+
+
+_feed_forward_chunk.__name__ = "feed_forward_chunk"
