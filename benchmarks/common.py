@@ -20,6 +20,10 @@ import torch
 import transformers
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from cmlmcse.common.cpu import limit_kernel_caches
+
+limit_kernel_caches()  # before oneDNN's first use, as the commands do
+
 DATA = Path(__file__).resolve().parents[2] / "shared/data"
 LENGTH = 32  # tokens a training sentence is cut to
 

@@ -24,11 +24,9 @@ from .backbone import (
 )
 from .conditional_mlm import ConditionalMLM
 from .configuration_cmlmcse import CMLMCSEConfig, in_range
-from .distributed import mean_count
 from .encoder_mlm import EncoderMLM
 from .families import TRANSFORMERS_5, Module
 from .fast_cpu import use_fast_cpu_kernels
-from .losses import CONTRASTIVE_LOSSES, alignment, anisotropy, uniformity
 from .packing import Packing, Selection, pack_sequences
 from .pooling import POOLINGS
 from .pretrained_auxiliary import PretrainedAuxiliary
@@ -55,17 +53,6 @@ class SentenceEmbeddingOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
 
 
-@dataclass
-class ContrastiveTrainingOutput(ModelOutput):
-    """Losses of one training batch: `loss` = contrastive + Σ weight · auxiliary, and its parts, detached.
-
-    `logs` holds what only the log needs: the losses by name, alignment, uniformity and anisotropy of the batch.
-    """
-
-    loss: Tensor | None = None
-    logs: dict[str, Tensor] | None = None
-
-
 class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     """Sentence encoder trained by contrast and conditional masked-language modelling (CMLM-CSE, Zhang & Chen 2023).
 
@@ -73,6 +60,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     """
 
     config_class = CMLMCSEConfig
+    config: CMLMCSEConfig
     base_model_prefix = "backbone" if TRANSFORMERS_5 else ""  # so that a plain backbone's keys load here too
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
@@ -100,7 +88,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             {
                 name: self._build(name, partial(objective, config))
                 for name, objective in AUXILIARY_OBJECTIVES.items()
-                if self._weight(name) > 0
+                if self.objective_weight(name) > 0
             }
         )
         self.post_init()
@@ -115,7 +103,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
                 part.apply(self._initialize_weights)
         return part
 
-    def _weight(self, objective: str) -> float:
+    def objective_weight(self, objective: str) -> float:
         """The weight of an auxiliary objective in the loss."""
         return getattr(self.config, f"{objective}_weight")
 
@@ -249,20 +237,16 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        views: dict[str, Any] | None = None,
-        masked: dict[str, Any] | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-    ) -> SentenceEmbeddingOutput | ContrastiveTrainingOutput | tuple[Any, ...]:
-        """Embed sentences; or, given the packed `views` of a training batch, return its losses.
+    ) -> SentenceEmbeddingOutput | tuple[Any, ...]:
+        """Embed sentences.
 
         Args:
             input_ids, attention_mask, token_type_ids: (N, T), as a tokenizer returns them.
-            views: packed rows of all views, view after view (:func:`pack_sequences`), and `num_views`.
-            masked: packed masked sentences and their labels (see :class:`ConditionalMLM`).
+            output_hidden_states: whether to return the outputs of all blocks too.
+            return_dict: false for a tuple.
         """
-        if views is not None:
-            return self._training_losses(views, masked)
         if input_ids is None:
             raise ValueError("forward expects input_ids (N, T), found none: pass a tokenizer's output")
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -283,7 +267,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         embedded = embed_tokens(self.backbone, tokens, packing, token_types)  # (S, H)
         return run_blocks(self.backbone, embedded, packing, selection)
 
-    def _pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
+    def pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
         """(S,) packed tokens → (B, H) sentence vectors before any head, computing what the pooling reads only."""
         pooling = POOLINGS[self.config.pooling]
         selection = Selection.first_tokens(packing) if pooling.first_token else None
@@ -293,92 +277,6 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         """Block outputs → (B, H) the embedding that evaluation and export use; only `cls` keeps the head."""
         pooled = POOLINGS[self.config.pooling].pool(outputs, packing)
         return self.projection(pooled) if self.config.pooling == "cls" else pooled
-
-    def _training_losses(self, views: dict[str, Any], masked: dict[str, Any] | None) -> ContrastiveTrainingOutput:
-        """The contrastive loss of V·N packed rows plus the weighted auxiliary losses."""
-        loss, sentences, logs = self.contrast(self.sentence_vectors(views))
-        if self.objectives:
-            counts = self.auxiliary_terms([masked])
-            auxiliary, measures = self.auxiliary_loss(sentences, masked, counts)
-            loss, logs = loss + auxiliary, logs | measures
-        return ContrastiveTrainingOutput(loss=loss, logs=logs)
-
-    # The three parts of a training step; training/large_batch.py runs them on one part of a batch after another.
-
-    def sentence_vectors(self, views: dict[str, Any]) -> Tensor:
-        """V·N packed rows → (V, N, H) sentence vectors before the training head."""
-        tokens = views["input_ids"]  # (S,)
-        packing = Packing.from_lengths(views["lengths"], len(tokens), views["width"])
-        return self._pooled(tokens, packing).unflatten(0, (views["num_views"], -1))
-
-    def contrast(self, vectors: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """(V, N, H) sentence vectors → the weighted contrastive loss, the vectors before and after the training head
-        (2, V, N, H), which condition the auxiliary objectives, and values for the log."""
-        projected = self.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
-        contrastive_loss = CONTRASTIVE_LOSSES[self.config.contrastive_loss]
-        loss = contrastive_loss(projected, self.config.temp, self.config.hard_negative_weight)
-        logs = {
-            "contrastive_loss": loss.detach(),
-            "alignment": alignment(projected[:2].detach()),
-            "uniformity": uniformity(projected[0].detach()),
-            "anisotropy": anisotropy(projected[0].detach()),
-        }
-        return self.config.contrastive_weight * loss, torch.stack([vectors, projected]), logs
-
-    def auxiliary_terms(self, parts: Sequence[dict[str, Any] | None]) -> dict[str, Tensor | float]:
-        """The number of predictions of every auxiliary objective in the masked parts of a batch; with several
-        processes their mean.
-
-        Raises:
-            ValueError: a batch without masked sentences.
-        """
-        if None in parts:
-            raise ValueError(f"{', '.join(self.objectives)} expects masked sentences in the batch, found none")
-        given = [part for part in parts if part is not None]
-        return {
-            name: mean_count(sum(objective.terms(part) for part in given), self.device)
-            for name, objective in self.objectives.items()
-        }
-
-    def auxiliary_loss(
-        self, sentences: Tensor, masked: dict[str, Any] | None, counts: dict[str, Tensor | float]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What a part of a batch adds to the loss: Σ weight · (sum over the part / number of predictions of the whole
-        batch), and the same for the log.
-
-        Args:
-            sentences: (2, V, N, H) vectors of the part's sentences, before and after the training head.
-            masked: their masked sentences, of the first view or the first views.
-            counts: :meth:`auxiliary_terms` of the whole batch.
-        """
-        assert masked is not None
-        rows = sentences.flatten(1, 2)[:, : len(masked["lengths"])]  # (2, B, H)
-        loss = rows.new_zeros(())
-        logs: dict[str, Tensor] = {}
-        for name, objective in self.objectives.items():
-            found = objective(self.backbone, rows[1 if objective.condition == "after_head" else 0], masked)
-            loss = loss + self._weight(name) * found.total / counts[name]
-            sums = {"loss": found.total.detach(), **found.sums}
-            logs |= {f"{name}_{measure}": value / counts[name] for measure, value in sums.items()}
-        return loss, logs
-
-    @torch.no_grad()
-    def vector_gain(self, views: dict[str, Any], masked: dict[str, Any]) -> Tensor:
-        """What the conditional MLM gains from the sentence vectors of a batch, in nats a masked word: its loss with
-        another sentence's vector less its loss with the sentence's own, without dropout.
-
-        While it is near 0 the objective does not read them, and teaches the encoder next to nothing; vectors that are
-        all but the same, as [CLS] in a model that was never trained to put anything there, are one reason.
-        """
-        objective, mode = self.objectives["cmlm"], self.training
-        self.eval()
-        vectors = self.sentence_vectors(views).flatten(0, 1)  # (V·N, H)
-        if objective.condition == "after_head":
-            vectors = self.projection(vectors)
-        own = vectors[: len(masked["lengths"])]  # (B, H)
-        losses = [objective(self.backbone, rows, masked).total for rows in (own, own.roll(1, dims=0))]
-        self.train(mode)
-        return (losses[1] - losses[0]) / max(objective.terms(masked), 1)
 
     @torch.no_grad()
     def encode(
@@ -444,7 +342,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         """Token lists of B sentences → (B, H) embeddings."""
         packed = pack_sequences(sequences)
         tokens, lengths = packed["input_ids"].to(self.device), packed["lengths"].to(self.device)
-        pooled = self._pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
+        pooled = self.pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
         return self.projection(pooled) if self.config.pooling == "cls" else pooled
 
 

@@ -150,7 +150,7 @@ def test_read_only_folder(recipe, tmp_path, monkeypatch, capsys) -> None:
 def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
     """With a limit of 1 the best checkpoint stays beside the newest, and is what is exported."""
     scores = iter([50.0, 80.0, 60.0, 70.0])
-    from cmlmcse.training.trainer import ContrastiveTrainer
+    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 
     monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": next(scores)})
     folder = tmp_path / "run"
@@ -163,7 +163,7 @@ def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
 
 def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
     """The step is finished and saved, also where none was due, and the end is that of the run that was left alone."""
-    from cmlmcse.training.trainer import ContrastiveTrainer
+    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 
     run(monkeypatch, recipe, "--output_dir", tmp_path / "whole", "--save_total_limit", 9)
     step = ContrastiveTrainer.training_step

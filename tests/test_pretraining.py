@@ -19,6 +19,7 @@ from cmlmcse.data.documents import MaskedCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.training.pretraining_export import export_pretrained
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks, load_backbone
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
@@ -294,7 +295,7 @@ def test_every_kind_of_backbone_through_both_stages(kind, backbone_folders, sent
     exported = AutoModelForMaskedLM.from_pretrained(folder).state_dict()
     assert all(torch.equal(tensor, exported[name]) for name, tensor in pretrained.state_dict().items())
     second = CMLMCSEForSentenceEmbedding.from_backbone(folder, fusion_init="pretrained").eval()
-    vectors = second.sentence_vectors({**masked, "num_views": 1})[0]
+    vectors = TrainingLosses(second).sentence_vectors({**masked, "num_views": 1})[0]
     found = second.auxiliary["cmlm"](second.backbone, vectors, masked).total
     assert found.item() == pytest.approx(losses["auxiliary"].total.item(), rel=1e-5)
 

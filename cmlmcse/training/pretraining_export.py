@@ -18,7 +18,7 @@ from .finalize import text_fingerprint
 from .plots import plot_losses
 from .pretraining_model import AuxiliaryPretraining
 from .records import run_record, write_records
-from .trainer import ContrastiveTrainer
+from .trainer import LossTrainer
 
 
 def finalize_pretraining(
@@ -27,7 +27,7 @@ def finalize_pretraining(
     model_args: ModelArguments,
     data_args: DataArguments,
     run_args: RunArguments,
-    trainer: ContrastiveTrainer,
+    trainer: LossTrainer,
     measured: dict[str, Any],
 ) -> None:
     """Measure the development loss of what is exported, export it, and write run.json, results.json, plots/ and card.
