@@ -23,7 +23,7 @@ from .backbone import (
     with_dropout,
 )
 from .conditional_mlm import ConditionalMLM
-from .configuration_cmlmcse import CMLMCSEConfig, in_range
+from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig, in_range
 from .encoder_mlm import EncoderMLM
 from .families import TRANSFORMERS_5, Module
 from .fast_cpu import use_fast_cpu_kernels
@@ -138,53 +138,56 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         return max_positions(self.backbone)
 
     @classmethod
-    def from_backbone(cls, name_or_path: str | os.PathLike[str], **fields: Any) -> "CMLMCSEForSentenceEmbedding":
+    def from_backbone(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        *,
+        fusion_init: str | None = None,
+        rtd_generator: str | None = None,
+        backbone_dropout: float | None = None,
+        from_scratch: bool = False,
+        new_token_id: int | None = None,
+        **config_fields: Any,
+    ) -> "CMLMCSEForSentenceEmbedding":
         """Start from a pretrained backbone: encoder, frozen extractor, fusion layers and MLM head.
 
         Args:
             name_or_path: a local folder or a Hub name.
-            fields: fields of :class:`CMLMCSEConfig`; `fusion_init` may also be a path or Hub name of a saved
-                model of this class, or of what stage 1 exports, whose auxiliary network is then taken over;
-                `rtd_generator` is a path or Hub name of the masked-language model that edits sentences (default: the
-                backbone itself);
-                `backbone_dropout` is the probability of every dropout of the encoder (default: the backbone's own);
-                `from_scratch` takes the backbone's configuration alone and starts from random weights;
-                `new_token_id` is the id of a token added to the backbone's tokenizer, which gets a fresh embedding
-                if the backbone has none of that id.
+            fusion_init: as in :class:`CMLMCSEConfig`; or the path or Hub name of a saved model of this class, or of
+                what stage 1 exports, whose auxiliary network is then taken over.
+            rtd_generator: path or Hub name of the masked-language model that edits sentences (default: the backbone).
+            backbone_dropout: probability of every dropout of the encoder (default: the backbone's own).
+            from_scratch: take the backbone's configuration alone and start from random weights.
+            new_token_id: id of a token added to the backbone's tokenizer. It gets a fresh embedding if the backbone
+                has none of that id.
+            config_fields: all other fields of :class:`CMLMCSEConfig`, with its defaults: `pooling`, `cmlm_weight`,
+                `lexical_layers`, …
 
         Raises:
             ValueError: the backbone is of an unknown kind, or a field is wrong.
         """
         name_or_path = os.fspath(name_or_path)
-        donor, generator_name = fields.get("fusion_init", "last"), fields.pop("rtd_generator", None)
-        from_scratch, new_token_id = fields.pop("from_scratch", False), fields.pop("new_token_id", None)
-        network = PretrainedAuxiliary.choose(donor, name_or_path) if fields.get("cmlm_weight") != 0 else None
+        donor = FUSION_INITS[0] if fusion_init is None else fusion_init
+        network = PretrainedAuxiliary.choose(donor, name_or_path) if config_fields.get("cmlm_weight") != 0 else None
         if network is not None:
-            fields |= network.check(fields)
-        if donor not in ("last", "next", "random", "pretrained"):
-            fields["fusion_init"] = "checkpoint"
-        dropout = fields.pop("backbone_dropout", None)
-        if dropout is not None:
-            in_range("backbone_dropout", dropout, float, 0.0, 1.0)
+            config_fields |= network.check(config_fields)
+        if backbone_dropout is not None:
+            in_range("backbone_dropout", backbone_dropout, float, 0.0, 1.0)
         pretrained, has_head = load_backbone(name_or_path, from_scratch, new_token_id)
-        generator, generator_has_head = pretrained, has_head
-        if fields.get("rtd_weight", 0) > 0:
-            if generator_name is not None:
-                generator, generator_has_head = load_backbone(generator_name, new_token_id=new_token_id)
-            if not generator_has_head:
-                raise ValueError(
-                    f"rtd_generator expects a model with a trained masked-language-model head, found none in "
-                    f"{generator_name or name_or_path}; choose another generator"
-                )
-            fields["generator_config"] = generator.config
-        if dropout is None and not has_dropout(pretrained.config):
+        generator = None
+        if config_fields.get("rtd_weight", 0) > 0:
+            generator = load_generator(rtd_generator, new_token_id) if rtd_generator else pretrained
+            if rtd_generator is None and not has_head:
+                raise ValueError(no_trained_head(name_or_path))
+            config_fields["generator_config"] = generator.config
+        backbone = pretrained.config if backbone_dropout is None else with_dropout(pretrained.config, backbone_dropout)
+        if backbone_dropout is None and not has_dropout(backbone):
             logger.warning(
                 f"{name_or_path} has no dropout: in training without labels the two views of a sentence will be "
                 "identical, unless an augmentation changes one. Set backbone_dropout, to 0.1 or the like."
             )
-        backbone = pretrained.config if dropout is None else with_dropout(pretrained.config, dropout)
-        config = CMLMCSEConfig(backbone_config=backbone, **fields)
-        model = cls(config)
+        init = donor if donor in OWN_FUSION_INITS else "checkpoint"
+        model = cls(CMLMCSEConfig(backbone_config=backbone, fusion_init=init, **config_fields))
         model.backbone.load_state_dict(pretrained.base_model.state_dict())
         if model.auxiliary and not has_head and not from_scratch:
             logger.warning(
@@ -194,11 +197,11 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         for objective in model.objectives.values():
             objective.load_backbone_weights(pretrained, has_head)
             if isinstance(objective, ReplacedTokenDetection):
-                objective.load_generator(generator)
+                objective.load_generator(cast(PreTrainedModel, generator))
         if network is not None:
             head = None if donor == "pretrained" else load_backbone(donor, new_token_id=new_token_id)[0]
             cast(ConditionalMLM, model.objectives["cmlm"]).load_pretrained(network, head)
-        elif config.fusion_init == "checkpoint" and model.auxiliary:
+        elif init == "checkpoint" and model.auxiliary:
             model._load_auxiliary(donor)
         return model
 
@@ -270,13 +273,14 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     def pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
         """(S,) packed tokens → (B, H) sentence vectors before any head, computing what the pooling reads only."""
         pooling = POOLINGS[self.config.pooling]
-        selection = Selection.first_tokens(packing) if pooling.first_token else None
+        selection = Selection.first_tokens(packing) if pooling.reads_first_token_only else None
         return pooling.pool(self._hidden_states(tokens, packing, selection), packing)
 
     def _inference_embedding(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
-        """Block outputs → (B, H) the embedding that evaluation and export use; only `cls` keeps the head."""
-        pooled = POOLINGS[self.config.pooling].pool(outputs, packing)
-        return self.projection(pooled) if self.config.pooling == "cls" else pooled
+        """Block outputs → (B, H) the embedding that evaluation and export use."""
+        pooling = POOLINGS[self.config.pooling]
+        pooled = pooling.pool(outputs, packing)
+        return self.projection(pooled) if pooling.keeps_head else pooled
 
     @torch.no_grad()
     def encode(
@@ -343,7 +347,27 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         packed = pack_sequences(sequences)
         tokens, lengths = packed["input_ids"].to(self.device), packed["lengths"].to(self.device)
         pooled = self.pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
-        return self.projection(pooled) if self.config.pooling == "cls" else pooled
+        return self.projection(pooled) if POOLINGS[self.config.pooling].keeps_head else pooled
+
+
+def load_generator(name_or_path: str, new_token_id: int | None) -> PreTrainedModel:
+    """The masked-language model that edits sentences in replaced-token detection.
+
+    Raises:
+        ValueError: it cannot be loaded, or has no trained head.
+    """
+    generator, has_head = load_backbone(name_or_path, new_token_id=new_token_id)
+    if not has_head:
+        raise ValueError(no_trained_head(name_or_path))
+    return generator
+
+
+def no_trained_head(name_or_path: str) -> str:
+    """The message for a generator that cannot fill masked words."""
+    return (
+        f"rtd_generator expects a model with a trained masked-language-model head, found none in {name_or_path}; "
+        "choose another generator"
+    )
 
 
 def split_batches(lengths: Sequence[int], batch_size: int, batch_tokens: int | None) -> Iterator[slice]:

@@ -194,16 +194,16 @@ def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
 )
 def test_a_loss_that_is_no_number(options, good, recipe, tmp_path, monkeypatch, capsys) -> None:
     """Training stops before it learns from it, with one line that names the step; the checkpoint before is kept."""
-    from modeling_cmlmcse import modeling_cmlmcse as module
+    from cmlmcse.training.training_losses import TrainingLosses
 
-    calls, contrast = [], module.CMLMCSEForSentenceEmbedding.contrast
+    calls, contrast = [], TrainingLosses.contrast
 
     def broken(self, vectors):
         loss, *rest = contrast(self, vectors)
         calls.append(0)
         return (loss * (1.0 if len(calls) <= good else float("nan")), *rest)
 
-    monkeypatch.setattr(module.CMLMCSEForSentenceEmbedding, "contrast", broken)
+    monkeypatch.setattr(TrainingLosses, "contrast", broken)
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, recipe, "--output_dir", tmp_path / "run", *options)
     assert stop.value.code == 1

@@ -17,9 +17,9 @@ from jinja2.sandbox import SandboxedEnvironment
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tables import format_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS, all_card_metrics
+from modeling_cmlmcse.pooling import POOLINGS
 
 TEMPLATE = Path(__file__).parent / "card_template.md"
-LAYER_AVERAGES = ("avg_top2", "avg_first_last")
 TAGS = ["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"]
 
 PAPERS = {
@@ -165,7 +165,7 @@ def model_card(
         "name": run["recipe"],
         "summary": f"A sentence encoder trained {'without labels' if unlabelled(fields) else 'on labelled pairs'} by "
         f"{method} from `{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
-        "use": (use or usage()) + (NO_BACKENDS if fields["pooling"] in LAYER_AVERAGES else BACKENDS),
+        "use": (use or usage()) + (NO_BACKENDS if len(POOLINGS[fields["pooling"]].layers) > 1 else BACKENDS),
         "results": results_text(run, results),
         "plots": [{"title": file.stem.replace("_", " "), "file": f"{file.parent.name}/{file.name}"} for file in plots],
         "training": training_text(run),
