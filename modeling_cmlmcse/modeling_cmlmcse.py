@@ -45,8 +45,13 @@ AUXILIARY_OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
 
 @dataclass
 class SentenceEmbeddingOutput(ModelOutput):
-    """Embeddings of N sentences: `pooler_output` (N, H) as evaluated, `last_hidden_state` (N, T, H) with zeros at
-    padding, `hidden_states` one (N, T, H) a block if asked for."""
+    """Embeddings of N sentences.
+
+    Attributes:
+        last_hidden_state: (N, T, H), zeros at padding.
+        pooler_output: (N, H), the sentence embeddings as they are evaluated.
+        hidden_states: one (N, T, H) for each block, if asked for.
+    """
 
     last_hidden_state: Tensor | None = None
     pooler_output: Tensor | None = None
@@ -94,8 +99,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         self.post_init()
 
     def _build(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
-        """A part whose fresh weights depend on the seed and its name alone, and not on what was drawn before: at one
-        seed all arms of a study start alike."""
+        """Build a part whose fresh weights depend only on the seed and its name, not on what was drawn before. So all
+        arms of a study start from the same weights at one seed."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed((torch.initial_seed() + zlib.crc32(name.encode())) % 2**63)
             part = build()
@@ -108,7 +113,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         return getattr(self.config, f"{objective}_weight")
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
-        """Keep the packed attention, which alone knows where a sentence ends; ignore another, with a warning."""
+        """Keep the packed attention and warn: no other attention knows where a packed sentence ends."""
         logger.warning(f"attn_implementation {attn_implementation!r} is ignored: this model always packs its tokens.")
 
     @property
@@ -121,8 +126,10 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         self.backbone._init_weights(module)
 
     def _get_key_renaming_mapping(self, checkpoint_keys: list[str], *_: Any) -> dict[str, str]:
-        """Names in a file of weights → names here: those of a plain backbone, as exported, are the backbone's.
-        Transformers 4 asks this, and by itself knows no head beside them; 5 finds it all by `base_model_prefix`."""
+        """Names in a file of weights → names here. A plain backbone's names, as in an export, belong to `backbone`.
+
+        Transformers 4 calls this. Transformers 5 finds the names by `base_model_prefix`.
+        """
         parts = tuple(f"{name}." for name, _ in self.named_children())
         return {name: name if name.startswith(parts) else f"backbone.{name}" for name in checkpoint_keys}
 
@@ -271,7 +278,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         return run_blocks(self.backbone, embedded, packing, selection)
 
     def pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
-        """(S,) packed tokens → (B, H) sentence vectors before any head, computing what the pooling reads only."""
+        """(S,) packed tokens → (B, H) sentence vectors before any head. Only what the pooling reads is computed."""
         pooling = POOLINGS[self.config.pooling]
         selection = Selection.first_tokens(packing) if pooling.reads_first_token_only else None
         return pooling.pool(self._hidden_states(tokens, packing, selection), packing)
