@@ -4,11 +4,12 @@ import bz2
 import codecs
 import contextlib
 import gzip
+import io
 import lzma
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from cmlmcse.common.errors import InputError
@@ -38,13 +39,11 @@ def _open(path: str) -> BinaryIO:
     Raises:
         InputError: it is .zst, and this Python has no decoder for that.
     """
-    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, "": open}
     suffix = split_compression(path)[1].lower()
-    if suffix == ".zst":
-        if zstd is None:
-            raise InputError(f"{path}: .zst needs a decoder, which was not found; pip install backports.zstd")
-        return zstd.open(path, "rb")
-    return openers[suffix](path, "rb")
+    if suffix == ".zst" and zstd is None:
+        raise InputError(f"{path}: .zst needs a decoder, which was not found; pip install backports.zstd")
+    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd and zstd.open}
+    return io.BufferedReader(openers[suffix](path, "rb")) if suffix else open(path, "rb")
 
 
 @contextlib.contextmanager
