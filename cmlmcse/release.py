@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS
@@ -124,12 +125,12 @@ def release_card(folder: str, about: str, record: dict[str, Any], results: dict[
     ]
     if results["fill_mask"]:
         rows = [
-            f"| {one['sentence']} | {', '.join(f'{word} ({chance:.1f})' for word, chance in one['guesses'].items())} |"
+            [one["sentence"], ", ".join(f"{word} ({chance:.1f})" for word, chance in one["guesses"].items())]
             for one in results["fill_mask"]
         ]
         parts += [
             "## What it predicts",
-            "\n".join(["| sentence | likeliest tokens (per cent) |", "| --- | --- |", *rows]),
+            markdown_table(["sentence", "likeliest tokens (per cent)"], rows, texts=2),
         ]
     poolings = results["poolings"]
     parts += [
@@ -139,11 +140,11 @@ def release_card(folder: str, about: str, record: dict[str, Any], results: dict[
     ]
     if "simcse" in results:
         gate = results["simcse"]
-        rows = [f"| {text} | {gate['after'][text]:.2f} | {lift:+.2f} |" for text, lift in gate["lifted"].items()]
+        rows = [[text, f"{gate['after'][text]:.2f}", f"{lift:+.2f}"] for text, lift in gate["lifted"].items()]
         parts += [
             "## After SimCSE",
             f"STS-B dev, {gate['untrained']:.2f} with the best pooling before; the best setting tried, one seed.",
-            "\n".join(["| SimCSE trained on | STS-B dev | lifted by |", "| --- | ---: | ---: |", *rows]),
+            markdown_table(["SimCSE trained on", "STS-B dev", "lifted by"], rows),
         ]
     parts += [
         "## Limits",
