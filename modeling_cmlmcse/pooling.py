@@ -43,6 +43,10 @@ class Pooling:
         """Whether only position 0 of the last block is read, so that the block need not compute the others."""
         return self.tokens is first_token and self.layers == (-1,)
 
+    def reads_as(self, other: "Pooling | None") -> bool:
+        """Whether the vector before the training head is the same."""
+        return other is not None and (self.tokens, self.layers) == (other.tokens, other.layers)
+
     def pool(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
         """The outputs of all blocks, first block first, each (S, H) → (B, H)."""
         chosen = [outputs[layer] for layer in self.layers]

@@ -105,7 +105,7 @@ class PretrainedAuxiliary(NamedTuple):
                 f"the auxiliary network of {self.source} must have the backbone's kind and width, found {reason}; "
                 "choose the backbone that it was pre-trained with"
             ) from error
-        if self.pooling is not None and POOLINGS.get(self.pooling) != POOLINGS[pooling]:
+        if self.pooling is not None and not POOLINGS[pooling].reads_as(POOLINGS.get(self.pooling)):
             logger.warning(
                 f"the auxiliary network of {self.source} was trained with the pooling {self.pooling} and has to "
                 f"adapt to {pooling}: set pooling to {self.pooling}, or pre-train with --pooling {pooling}."
