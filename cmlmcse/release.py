@@ -118,7 +118,7 @@ def release_card(folder: str, about: str, record: dict[str, Any], results: dict[
         "```python\nfrom transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
         f'model = AutoModelForMaskedLM.from_pretrained("{folder}")\n'
         f'tokenizer = AutoTokenizer.from_pretrained("{folder}")\n```',
-        f"`python train.py RECIPE --model_name_or_path {folder} --pooling avg_first_last` trains an encoder from it.",
+        f"`cmlmcse train RECIPE --model_name_or_path {folder} --pooling avg_first_last` trains an encoder from it.",
         "## Training\n\n" + "\n".join(f"- {what}: {value}" for what, value in facts.items()),
         "The weights were rounded to fp16 afterwards. What follows is of the rounded ones, computed in fp32.",
     ]

@@ -6,9 +6,9 @@ import sys
 import pytest
 from huggingface_hub import ModelCard
 
-import push_to_hub
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tasks import TASKS
+from cmlmcse.hub import push
 from cmlmcse.hub.card import Identity, model_card, plots_of
 
 FIELDS = {
@@ -196,7 +196,7 @@ def test_published_with_a_card_of_ones_own(backbone_folders, monkeypatch, tmp_pa
         "en",
     ]
     monkeypatch.setattr(sys, "argv", ["push_to_hub.py", str(checkpoint), *map(str, options)])
-    push_to_hub.main()
+    push.main()
     card = (out / "README.md").read_text()
     assert card.endswith("# Ours: cmlmcse-bert-base\nplots/loss.png")
     assert ModelCard(card).data.license == "mit"

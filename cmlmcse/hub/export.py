@@ -254,7 +254,7 @@ def load_fresh(folder: Path, with_code: bool, with_sentence_transformers: bool) 
 
 def clean_environment(temporary: str) -> dict[str, str]:
     """This process's environment for a stranger: without tokens, this checkout, a GPU or a network."""
-    checkout = Path(__file__).resolve().parents[1]
+    checkout = Path(__file__).resolve().parents[2]
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != checkout]
     kept = {name: value for name, value in os.environ.items() if not name.upper().endswith("TOKEN")}
     offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_MODULES_CACHE": f"{temporary}/modules"}
