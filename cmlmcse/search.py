@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 SHOWN = 200  # characters of a text on the screen
+DIGITS = 6  # of a score
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -169,7 +170,7 @@ def embedded_blocks(path: Path) -> Iterator[tuple["pyarrow.Table", "np.ndarray"]
         InputError: an embedding is missing or of another size.
     """
     import pyarrow
-    from pyarrow import parquet
+    from pyarrow import compute, parquet
 
     from cmlmcse.data.tables import TABLE_ROWS
 
@@ -178,7 +179,7 @@ def embedded_blocks(path: Path) -> Iterator[tuple["pyarrow.Table", "np.ndarray"]
             table = pyarrow.Table.from_batches([batch])
             column = batch.column(batch.schema.names.index(EMBEDDING))
             flat = column.flatten()
-            sizes = set(pyarrow.compute.list_value_length(column).to_pylist())
+            sizes = set(compute.list_value_length(column).to_pylist())
             if len(sizes) != 1 or flat.null_count:
                 raise InputError(f"{path}: expected embeddings of one size in every row, found others; encode it again")
             yield table.drop_columns([EMBEDDING]), flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
@@ -204,19 +205,20 @@ def search(
     content: dict[int, dict[str, Any]] = {}
     start = 0
     for table, vectors in blocks:
-        scores = np.concatenate([scores, queries @ unit(vectors).T], axis=1)  # (Q, top_k + B)
-        here = np.broadcast_to(np.arange(start, start + len(table)), (len(queries), len(table)))
-        rows = np.concatenate([rows, here], axis=1)
+        cosines = np.round(queries @ unit(vectors).T, DIGITS)  # (Q, B); a text's last bits depend on its batch
+        scores = np.concatenate([scores, cosines], axis=1)  # (Q, top_k + B)
+        here = np.arange(start, start + len(vectors))
+        rows = np.concatenate([rows, np.broadcast_to(here, (len(queries), len(here)))], axis=1)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
-        kept = sorted(set(rows.flat))
-        new = [row - start for row in kept if row >= start]
-        content = {row: content[row] for row in kept if row < start}
-        content |= {start + index: one for index, one in zip(new, table.take(new).to_pylist(), strict=True)}
-        start += len(table)
+        kept = sorted(set(rows.ravel().tolist()))
+        new = [row for row in kept if row >= start]
+        columns = table.take(np.array(new, int) - start).to_pylist() if table.num_columns else [{}] * len(new)
+        content = {row: content[row] for row in kept if row < start} | dict(zip(new, columns, strict=True))
+        start += len(vectors)
     return [
         [
-            {"rank": rank, "row": int(row), "score": round(float(score), 6), "columns": content[row]}
+            {"rank": rank, "row": int(row), "score": round(float(score), DIGITS), "columns": content[row]}
             for rank, (row, score) in enumerate(zip(*pair, strict=True), start=1)
         ]
         for pair in zip(rows, scores, strict=True)
