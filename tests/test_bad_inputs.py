@@ -19,8 +19,8 @@ MODULES = {
     "train": "train",
     "evaluation": "cmlmcse.evaluation.command",
     "encode": "cmlmcse.encode",
-    "push": "push_to_hub",
-    "study": "run_study",
+    "push": "cmlmcse.hub.push",
+    "study": "cmlmcse.study.command",
 }
 TRAIN = "quickstart --model_name_or_path backbone --train_file text.txt --data_dir data --output_dir out --use_cpu true"
 PRETRAIN = f"{TRAIN} --stage pretrain"

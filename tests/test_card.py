@@ -8,9 +8,9 @@ import pytest
 from conftest import one_space
 from huggingface_hub import ModelCard
 
-import push_to_hub
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tasks import TASKS
+from cmlmcse.hub import push
 from cmlmcse.hub.card import Identity, bare_card, model_card, plots_of
 
 FIELDS = {
@@ -209,7 +209,7 @@ def test_published_with_a_card_of_ones_own(backbone_folders, monkeypatch, tmp_pa
         "en",
     ]
     monkeypatch.setattr(sys, "argv", ["push_to_hub.py", str(checkpoint), *map(str, options)])
-    push_to_hub.main()
+    push.main()
     card = (out / "README.md").read_text()
     assert card.endswith("# Ours: cmlmcse-bert-base\nplots/loss.png")
     assert ModelCard(card).data.license == "mit"

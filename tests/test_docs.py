@@ -19,16 +19,31 @@ from local_hub import LocalHub
 from test_card import RECORD, RESULTS
 from test_publish import hub  # noqa: F401, a fixture
 
-from cmlmcse import encode
+from cmlmcse import encode, search
+from cmlmcse.cli import VERBS
 from cmlmcse.evaluation import command as evaluation
 from cmlmcse.evaluation.sts_data import STS_SETS, STSB_DEV
 from cmlmcse.evaluation.tasks import choose_tasks
+from cmlmcse.hub import push
 from cmlmcse.study import command as study
 from cmlmcse.study.plan import check_fields, load_study
 from cmlmcse.training.arguments import parse_recipe
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
-PROGRAMS = ("train.py", "run_study.py", "push_to_hub.py", "cmlmcse.evaluation.tasks", "cmlmcse.encode")
+# What starts a verb without naming it; `cmlmcse VERB` names it.
+SCRIPTS = {"train.py": "train", "run_study.py": "study", "push_to_hub.py": "push", "cmlmcse.encode": "encode",
+           "cmlmcse.evaluation.tasks": "evaluate", "cmlmcse.evaluation.command": "evaluate"}  # fmt: skip
+PROGRAMS = ("train", "study", "push", "evaluate", "encode")
+
+
+def split_command(words: list[str]) -> tuple[str | None, list[str]]:
+    """A command's words → its verb, None for another program, and the verb's arguments."""
+    for index, word in enumerate(words):
+        if word == "cmlmcse" and words[index + 1 : index + 2] and words[index + 1] in VERBS:
+            return words[index + 1], words[index + 2 :]
+        if word in SCRIPTS:
+            return SCRIPTS[word], words[index + 1 :]
+    return None, []
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -38,7 +53,7 @@ def commands(page: Path) -> Iterator[str]:
     lines = [line for block in blocks for line in block.splitlines()]
     lines += re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     for line in lines:
-        if re.match(r"\s*(srun )?(python|accelerate launch|make) ", line):
+        if re.match(r"\s*(srun )?(python|accelerate launch|make|cmlmcse) ", line):
             yield " ".join(re.split(r"\s+#\s", line)[0].split())
 
 
@@ -55,7 +70,7 @@ def test_there_are_commands() -> None:
     """The pages are read at all, and every program has a command in them."""
     assert len(FOUND) > 20
     for program in PROGRAMS:
-        assert any(program in command for _, command in FOUND), program
+        assert any(split_command(command.split())[0] == program for _, command in FOUND), program
 
 
 @pytest.mark.parametrize(("page", "command"), FOUND)
@@ -66,43 +81,38 @@ def test_command_is_taken(page: str, command: str, monkeypatch: pytest.MonkeyPat
     for word in words:
         if word.startswith(("configuration/", "studies/", "benchmarks/")) and not word.endswith(".json"):
             assert (ROOT / word).exists(), word
-    program = next((name for name in PROGRAMS if name in words), None)
+    program, arguments = split_command(words)
     if program is None:
         script = next((word for word in words if word.endswith(".py")), None)
         assert script is None or (ROOT / script).is_file(), script
         return
-    arguments = words[words.index(program) + 1 :]
     if arguments in ([], ["--help"]):
         return
-    if program == "train.py":
+    if program == "train":
         parse_recipe(arguments)
-    elif program == "run_study.py":
+    elif program == "study":
         options, fields = study.parse(arguments)
         check_fields(load_study(options.study).with_fields(fields).runs[:1])
-    elif program == "cmlmcse.encode":
+    elif program == "encode":
         encode.parse(arguments)
-    elif program == "cmlmcse.evaluation.tasks":
+    elif program == "evaluate":
         choose_tasks(evaluation.parse(arguments).tasks)
-    else:
-        import push_to_hub
-
-        monkeypatch.setattr("sys.argv", ["push_to_hub.py", *arguments])
-        push_to_hub.parse()
+    elif program == "search":
+        search.parse(arguments)
+    elif program == "push":
+        push.parse(arguments)
 
 
 # What a page's command has in common with what can be run here: everything but the model, the text and the length.
 SHORT = {
-    "train.py": {
+    "train": {
         "model_name_or_path": "backbone", "train_file": "my.txt", "data_dir": "DIR", "max_steps": 1, "eval_steps": 1,
         "save_steps": 1, "per_device_train_batch_size": 8, "final_evaluation": "stsb_dev", "use_cpu": True,
         "gradient_accumulation_steps": 1, "max_train_samples": 40, "disable_tqdm": True,
     },
-    "run_study.py": {"model_name_or_path": "backbone", "train_file": "my.txt", "max_steps": 1, "use_cpu": True},
+    "study": {"model_name_or_path": "backbone", "train_file": "my.txt", "max_steps": 1, "use_cpu": True},
 }  # fmt: skip
 STEPS = ("--max_steps",)  # given on a page too, and yet shortened
-MODULES = {"train.py": "train", "run_study.py": "run_study", "push_to_hub.py": "push_to_hub",
-           "cmlmcse.encode": "cmlmcse.encode",
-           "cmlmcse.evaluation.tasks": "cmlmcse.evaluation.command"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +170,7 @@ def write_evaluation_data(folder: Path) -> None:
 
 
 RUN = [found for found in FOUND if found[0] != "RESULTS.md" and len(found[1].split()) > 3]
-RUN = [found for found in RUN if any(name in found[1].split() for name in PROGRAMS)]
+RUN = [found for found in RUN if split_command(found[1].split())[0]]
 
 
 @pytest.mark.parametrize(("page", "command"), RUN)
@@ -180,14 +190,16 @@ def test_command_runs(
     monkeypatch.chdir(folder)
     monkeypatch.setattr("cmlmcse.hub.export.verify", lambda *_: {"AutoModel": 0.0})  # tests/test_push_to_hub.py
     words = shlex.split(optional_given(command).replace("$SLURM_ARRAY_TASK_ID", "0"))
-    program = next(name for name in PROGRAMS if name in words)
-    arguments = words[words.index(program) + 1 :]
-    if command == "python train.py infocse-bert-base":  # the second stage, after the page's command for the first
-        run(monkeypatch, "train.py", ["infocse-bert-base", "--stage", "pretrain"])
+    program, arguments = split_command(words)
+    assert program is not None
+    if (
+        command.split()[-2:] == ["train", "infocse-bert-base"] or command == "python train.py infocse-bert-base"
+    ):  # the second stage, after the page's command for the first
+        run(monkeypatch, "train", ["infocse-bert-base", "--stage", "pretrain"])
         arguments += ["--model_name_or_path", "runs/infocse-pretrain-bert-base/export"]
     if "--pooling" in arguments and "MODEL" in arguments:  # for models that record none
         arguments[arguments.index("MODEL")] = "backbone"
-    if program == "run_study.py" and not {"--list", "--report", "--index"} & set(arguments):
+    if program == "study" and not {"--list", "--report", "--index"} & set(arguments):
         arguments += ["--index", "0"]  # one run of 42
     if "--create_pr" in arguments:  # published before, as the page has it
         hub.create("OWNER/NAME")
@@ -209,7 +221,7 @@ def run(monkeypatch: pytest.MonkeyPatch, program: str, arguments: list[str]) -> 
     given = [*arguments, *(word for pair in kept.items() for word in pair)]
     monkeypatch.setattr(sys, "argv", [program, *given])
     try:
-        import_module(MODULES[program]).main()
+        import_module(VERBS[program].module).main()
     except SystemExit as stop:
         return stop.code or 0
     return 0

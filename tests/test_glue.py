@@ -298,7 +298,7 @@ def test_loads_exports(backbone_folders: dict[str, str], tmp_path: Path) -> None
     result = glue(str(tmp_path / "run"), {"SST-2": GlueData(examples, {"dev": examples})}, FineTuning(epochs=1))
     assert list(result) == ["SST-2", "details"]
     model.save_pretrained(tmp_path / "checkpoint")
-    with pytest.raises(InputError, match=r"export a checkpoint with push_to_hub.py --export_only"):
+    with pytest.raises(InputError, match=r"export a checkpoint with cmlmcse push --export_only"):
         load_classifier(str(tmp_path / "checkpoint"), 2)
 
 

@@ -6,6 +6,7 @@ import json
 from functools import partial
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from conftest import WORDS, tiny_tokenizer
@@ -17,7 +18,8 @@ from pyarrow import parquet
 from cmlmcse.data.augmentation import AUGMENTATIONS
 from cmlmcse.data.lines import read_documents, read_lines
 from cmlmcse.data.masking import Masking, mask_tokens, mask_words
-from cmlmcse.encode import write_npy, write_parquet
+from cmlmcse.data.parts import write_npy, write_parquet
+from cmlmcse.encode import output_table
 from cmlmcse.evaluation.beir_data import from_folder
 from cmlmcse.evaluation.sts_data import read_pairs
 from cmlmcse.evaluation.tables import csv_table, format_table, latex_table
@@ -176,7 +178,8 @@ def test_vectors_that_are_written_are_read(tmp_path, vectors, size):
     blocks = [vectors[start : start + size] for start in range(0, len(vectors), size)]
     write_npy(tmp_path / "out.npy", iter(blocks), *vectors.shape)
     assert np.array_equal(np.load(tmp_path / "out.npy"), vectors)
-    write_parquet(tmp_path / "out.parquet", iter(blocks), *vectors.shape)
+    schema = pyarrow.schema([("embedding", pyarrow.list_(pyarrow.float32(), vectors.shape[1]))])
+    write_parquet(tmp_path / "out.parquet", (output_table(schema, None, [], block) for block in blocks), schema)
     column = parquet.read_table(tmp_path / "out.parquet")["embedding"]
     assert np.array_equal(np.array(column.to_pylist(), np.float32), vectors)
     assert {path.name for path in tmp_path.iterdir()} == {"out.npy", "out.parquet"}

@@ -24,7 +24,7 @@ from cmlmcse.hub.publish import Published, Target, card_on_hub, check, publish, 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 sys.path.insert(0, str(ROOT))
-import push_to_hub as command
+from cmlmcse.hub import push as command
 
 TOKEN = "hf_writeTOKENthatNobodyMaySee"
 READ_TOKEN = "hf_readTOKENthatNobodyMaySee"

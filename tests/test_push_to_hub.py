@@ -11,12 +11,10 @@ from safetensors.torch import load_file, save_file
 
 import cmlmcse.hub.export as export_module
 from cmlmcse.common.errors import InputError
+from cmlmcse.hub import push as command
 from cmlmcse.hub.card import bare_card, usage
 from cmlmcse.hub.export import export, verify
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-
-sys.path.insert(0, str(ROOT))
-import push_to_hub as command
 
 
 def run(monkeypatch, *arguments: object) -> None:
@@ -90,7 +88,7 @@ def test_verify_refuses(damage, backbone_folders, monkeypatch, tmp_path):
     else:
         with (folder / "pooling.py").open("a") as file:
             file.write("\nfrom cmlmcse.common.errors import InputError\n")
-        expected = "does not load in a fresh process, nothing was published: .*modeling_cmlmcse"
+        expected = "does not load in a fresh process, nothing was published: .*No module named 'cmlmcse'"
     with pytest.raises(InputError, match=expected):
         verify(model, tiny_tokenizer("bert"), folder)
 
@@ -170,7 +168,7 @@ def test_wrong_input(arguments, expected, checkpoint, monkeypatch, capsys):
     ("damage", "expected"),
     [
         ("tokenizer", "expected a tokenizer, found none of"),
-        ("model type", "expected a checkpoint of train.py, model type 'cmlmcse', found 'bert'"),
+        ("model type", "expected a checkpoint of cmlmcse train, model type 'cmlmcse', found 'bert'"),
         ("json", "expected JSON"),
         ("weights", "the model cannot be loaded"),
         ("record", "expected JSON in run.json and results.json"),

@@ -81,7 +81,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The script in train.py's place."""
     script = tmp_path / "stand_in.py"
     script.write_text(STAND_IN)
-    monkeypatch.setattr(runner, "TRAIN", script)
+    monkeypatch.setattr(runner, "TRAIN", (str(script),))
     return script
 
 
@@ -401,7 +401,7 @@ def test_arms_of_a_seed_start_alike(projection: str, backbone_folders: dict[str,
 
 
 def test_real_runs(recipe: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Real training: a run stopped after its first checkpoint is gone on with by `run_study.py STUDY --index I` from
+    """Real training: a run stopped after its first checkpoint is gone on with by `cmlmcse study STUDY --index I` from
     elsewhere, as a SLURM array's task does it, through `accelerate launch`; that run alone, and the report has it."""
     path = write(
         tmp_path,
@@ -425,9 +425,9 @@ def test_real_runs(recipe: Path, tmp_path: Path) -> None:  # noqa: F811
     assert not thread.is_alive()
     assert not pool.failed
     assert runner.state(run) == "to go on with"
-    script = f'{sys.executable} {ROOT}/run_study.py {path.name} --final_evaluation none --index "$SLURM_ARRAY_TASK_ID"'
+    script = f'{sys.executable} -m cmlmcse study {path.name} --final_evaluation none --index "$SLURM_ARRAY_TASK_ID"'
     done = subprocess.run(
-        ["sh", "-c", script], cwd=tmp_path, env={**os.environ, "SLURM_ARRAY_TASK_ID": "1"},
+        ["sh", "-c", script], cwd=tmp_path, env={**os.environ, "SLURM_ARRAY_TASK_ID": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

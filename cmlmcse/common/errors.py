@@ -1,9 +1,10 @@
-"""Errors that are the user's to mend: one line on standard error, exit status 2, no traceback."""
+"""How a command ends: errors that the user can fix, and Ctrl-C, are one line on standard error without a traceback."""
 
 import argparse
 import atexit
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,9 +50,22 @@ def as_input_error(prefix: str = "") -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def interruptible(kept: Callable[[], str]) -> Iterator[None]:
+    """Answer Ctrl-C inside the block with one line: what the function `kept` says is kept, and how to go on.
+
+    Raises:
+        Stopped: for Ctrl-C, with the exit status that a shell gives it, 130.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Stopped(f"by Ctrl-C; {kept()}", status=128 + signal.SIGINT) from error
+
+
 def command(main: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command's `main`: an :class:`InputError` becomes one line on stderr and exit status 2, and
-    :class:`Stopped` one line and its own status."""
+    """Decorate a command's `main`: an :class:`InputError` becomes one line on stderr and exit status 2,
+    :class:`Stopped` one line and its own status, Ctrl-C one line and status 130."""
 
     @functools.wraps(main)
     def wrapped(*args: object, **kwargs: object) -> None:
@@ -59,7 +73,8 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         end = End() if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None
         status = 0
         try:
-            main(*args, **kwargs)
+            with interruptible(lambda: "what was finished before is kept"):
+                main(*args, **kwargs)
         except InputError as error:
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
             status = 2

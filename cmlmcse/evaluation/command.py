@@ -1,13 +1,16 @@
-"""The command `python -m cmlmcse.evaluation.command MODEL [MODEL …]`."""
+"""The command `cmlmcse evaluate MODEL [MODEL …]`, and the function `evaluate`."""
 
 import argparse
 import json
 import sys
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.errors import InputError, Parser, command, interruptible
 from cmlmcse.common.files import atomic_write
+from cmlmcse.common.locations import resolve
 
 from .options import positive
 from .tasks import TASKS, Task, choose_tasks
@@ -21,14 +24,15 @@ FULL = 0  # --whitening without a number
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = Parser(
-        prog="python -m cmlmcse.evaluation.command",
+        prog="cmlmcse evaluate",
         description="Score a sentence encoder and print a table like the papers'.",
         epilog="tasks: " + "; ".join(f"{name}: {task.summary}" for name, task in TASKS.items()),
         allow_abbrev=False,
     )
-    parser.add_argument("models", metavar="MODEL", nargs="+", help="exported folder, checkpoint, run folder, plain "
-                        "backbone, or a file of word vectors (GloVe's format; .txt, .vec, .gz, .zip); several are set "
-                        "side by side, with bootstrap intervals of their differences to the first")  # fmt: skip
+    parser.add_argument("models", metavar="MODEL", nargs="+", help="exported folder, checkpoint, run folder, Hub "
+                        "name, package:NAME/path, plain backbone, or a file of word vectors (GloVe's format; .txt, "
+                        ".vec, .gz, .zip); several are set side by side, with bootstrap intervals of their "
+                        "differences to the first")  # fmt: skip
     parser.add_argument("--tasks", default="sts", help="comma-separated, of those below (default: sts)")
     parser.add_argument("--data_dir", help="folder that holds sts/ and so on (default: from the Hub)")
     parser.add_argument("--output", type=Path, metavar="FILE.json", help="write the results there")
@@ -98,7 +102,11 @@ def write_whole(path: Path, text: str, option: str) -> None:
 
 
 def load_data(tasks: dict[str, Task], data_dir: str | None) -> tuple[dict[str, Any], list[str]]:
-    """The data of every task that has any, and a line for each part that is missing."""
+    """The data of every task that has any, and a line for each part that is missing.
+
+    Raises:
+        InputError: none has any.
+    """
     from .sts_data import MissingData
 
     data, missing = {}, []
@@ -108,32 +116,91 @@ def load_data(tasks: dict[str, Task], data_dir: str | None) -> tuple[dict[str, A
             missing += task.missing(data_dir, data[name])
         except MissingData as error:
             missing.append(str(error))
+    if not data:
+        raise InputError(f"no data for --tasks {','.join(tasks)}: {'; '.join(missing)}; check --data_dir")
     return data, list(dict.fromkeys(missing))
+
+
+def evaluate(
+    model: str | Path,
+    tasks: str | Sequence[str] = "sts",
+    data_dir: str | Path | None = None,
+    pooling: str | None = None,
+    max_seq_length: int | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Score a sentence encoder, as `cmlmcse evaluate MODEL` does.
+
+    Args:
+        model: an exported folder, a checkpoint, a run's folder, a Hub name, `package:NAME/path`, a plain backbone, or
+            a file of word vectors.
+        tasks: names of tasks, in a list or separated by commas: sts, transfer, retrieval, indomain, geometry, glue, ….
+        data_dir: the folder that holds sts/, transfer/, beir/ (default: the same data from the Hub).
+        pooling: how a model that records no pooling becomes a sentence encoder: avg, cls_before_pooler, ….
+        max_seq_length: tokens a sentence is cut to (default: the model's).
+        batch_size: sentences in a forward pass.
+        device: cpu, cuda, cuda:1, … (default: cuda if there is one).
+        options: any other option of the command that takes a value: `cache="folder"`, `whitening=256`,
+            `glue_epochs=1`, ….
+
+    Returns:
+        The content of results.json: `{"model": …, "settings": …, "sts": {"STS12": …, "avg": …}, …}`. Correlations and
+        accuracies are in per cent. A task that did not run is absent; a warning says which data were missing.
+
+    Raises:
+        InputError: a wrong model, task or option, or no data at all.
+    """
+    chosen = ",".join([tasks] if isinstance(tasks, str) else tasks)
+    given = {"tasks": chosen, "data_dir": data_dir, "pooling": pooling, "max_seq_length": max_seq_length,
+             "batch_size": batch_size, "device": device, **options}  # fmt: skip
+    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    args = parse([str(model), *words])
+    data, missing = load_data(choose_tasks(args.tasks), args.data_dir)
+    for line in missing:
+        warnings.warn(line, stacklevel=2)
+    return score(str(model), args, data)[0]
+
+
+def score(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple[dict[str, Any], "EncodeOnce"]:
+    """The results of one model on these data, and the model as an encoder."""
+    encode, settings = load(model, args, data)
+    results: dict[str, Any] = {"model": model, "settings": settings}
+    for name, content in data.items():
+        task = TASKS[name]
+        options = {option: getattr(args, f"{name}_{option}") for option in task.options}
+        if task.fine_tunes:
+            results |= task.run(model, content, device=args.device, **options)
+        else:
+            results |= task.run(encode, content, **options)
+    return results, encode
 
 
 @command
 def main(argv: list[str] | None = None) -> None:
     """Evaluate one model, or several side by side; exit status 1 if a part of the data was missing."""
     args = parse(argv)
-    tasks = choose_tasks(args.tasks)
     names = check_models(args.models)
+    tasks = choose_tasks(args.tasks)
     check_outputs(args)
-    data, missing = load_data(tasks, args.data_dir)
-    if not data:
-        raise InputError(f"no data for --tasks {args.tasks}: {'; '.join(missing)}; check --data_dir")
+    kept = f"no results were written{f'; the embeddings in {args.cache} are kept' if args.cache else ''}"
+    with interruptible(lambda: kept):
+        data, missing = load_data(tasks, args.data_dir)
+        compare(args, names, data)
+    for line in missing:
+        print(f"missing: {line}", file=sys.stderr)
+    if missing:
+        sys.exit(1)
 
+
+def compare(args: argparse.Namespace, names: list[str], data: dict[str, Any]) -> None:
+    """Score the models; print the tables, write the files and draw the pictures that are asked for."""
     from .compare import bootstrap_differences, score_pairs
 
     results, scored = {}, {}
     for model, name in zip(args.models, names, strict=True):
-        encode, settings = load(model, args, data)
-        results[name] = {"model": model, "settings": settings}
-        for task in data:
-            options = {option: getattr(args, f"{task}_{option}") for option in tasks[task].options}
-            if tasks[task].fine_tunes:
-                results[name] |= tasks[task].run(model, data[task], device=args.device, **options)
-            else:
-                results[name] |= tasks[task].run(encode, data[task], **options)
+        results[name], encode = score(model, args, data)
         if "sts" in data and (len(names) > 1 or args.plots):
             scored[name] = score_pairs(encode, data["sts"][0])
         if args.plots:
@@ -144,10 +211,6 @@ def main(argv: list[str] | None = None) -> None:
     differences = {other: bootstrap_differences(scored[baseline], scored[other]) for other in others if scored}
     report(results, differences, args.published)
     write(results, differences, scored, args)
-    for line in missing:
-        print(f"missing: {line}", file=sys.stderr)
-    if missing:
-        sys.exit(1)
 
 
 def check_models(models: list[str]) -> list[str]:
@@ -172,6 +235,7 @@ def load(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple["E
     from .sts import EncodeOnce
 
     # Beside others, a model keeps the pooling that it was trained with; alone, it would be an error to name another.
+    model = resolve(model)
     pooling = None if len(args.models) > 1 and was_trained_here(model) else args.pooling
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder: Any = load_encoder(model, pooling, *limits, show_progress_bar=sys.stderr.isatty())
@@ -231,7 +295,3 @@ def write(
         from .plots import plot_results
 
         plot_results(results, scored, args.plots)
-
-
-if __name__ == "__main__":
-    main()

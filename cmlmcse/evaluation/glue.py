@@ -163,7 +163,7 @@ def load_classifier(source: str, classes: int) -> PreTrainedModel:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise InputError(
             f"{source}: expected a model that transformers can fine-tune, found one that it cannot load ({reason}); "
-            "export a checkpoint with push_to_hub.py --export_only"
+            "export a checkpoint with cmlmcse push --export_only"
         ) from error
     finally:
         logging.set_verbosity(level)

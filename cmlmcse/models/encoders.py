@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.locations import resolve
 from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY, CMLMCSEConfig
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -52,6 +53,7 @@ def load_encoder(
     Raises:
         InputError: as there; a file of something else; an argument for models with layers.
     """
+    name_or_path = resolve(name_or_path)
     if not is_word_vectors(name_or_path):
         return load_model_encoder(name_or_path, pooling, max_seq_length, batch_size, device, show_progress_bar)
     if pooling is not None or max_seq_length is not None:
@@ -71,7 +73,7 @@ def load_model_encoder(
     """Load an exported folder, a training checkpoint, a run's output folder, or a plain backbone.
 
     Args:
-        name_or_path: a folder or a Hub name.
+        name_or_path: a folder, a Hub name, or `package:NAME/path`, a folder in an installed package.
         pooling: how a model that records no pooling becomes a sentence encoder.
         max_seq_length: tokens a sentence is cut to (default: the most that model and tokenizer take).
         batch_size: sentences in a forward pass.
@@ -122,6 +124,7 @@ def was_trained_here(name_or_path: str) -> bool:
     Raises:
         InputError: a path that is not there, or a broken config.json.
     """
+    name_or_path = resolve(name_or_path)
     if is_word_vectors(name_or_path):
         return False
     source = resolve_model(name_or_path)
@@ -129,11 +132,13 @@ def was_trained_here(name_or_path: str) -> bool:
 
 
 def resolve_model(name_or_path: str) -> str:
-    """The folder to load, `export/` for a run's output folder, or the Hub name as it is.
+    """The folder to load, `export/` for a run's output folder, or the Hub name as it is; `package:NAME/path` is a
+    folder in an installed package.
 
     Raises:
         InputError: a path that is not there, or is a file.
     """
+    name_or_path = resolve(name_or_path)
     path = Path(name_or_path)
     if not name_or_path:
         raise InputError("expected a model's folder or Hub name, found an empty one")

@@ -1,20 +1,20 @@
-"""The command `python run_study.py STUDY.yaml`."""
+"""The command `cmlmcse study STUDY.yaml`: runs of several settings and seeds, and the report on them."""
 
 import argparse
 import signal
 import sys
 from pathlib import Path
 
-from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.errors import InputError, Parser, command, interruptible
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
     """The command line: the options, and the fields for all runs."""
     parser = Parser(
-        prog="run_study.py",
-        usage="run_study.py STUDY.yaml [options] [--field value ...]",
+        prog="cmlmcse study",
+        usage="cmlmcse study STUDY.yaml [options] [--field value ...]",
         description="Do the runs of a study that are not done yet, and report on those that are.",
-        epilog="Any field of a recipe can be given for all runs, as for train.py: --data_dir DIR",
+        epilog="Any field of a recipe can be given for all runs, as for cmlmcse train: --data_dir DIR",
         allow_abbrev=False,
     )
     parser.add_argument("study", metavar="STUDY.yaml", type=Path)
@@ -40,7 +40,7 @@ def given_fields(rest: list[str]) -> dict[str, str]:
         name, equals, value = word.removeprefix("--").partition("=")
         value = value if equals else next(words, "--")
         if not word.startswith("--") or value.startswith("--"):
-            raise InputError(f"run_study.py expects --field value after its options, found {word!r}; see --help")
+            raise InputError(f"expected --field value after the options, found {word!r}; see cmlmcse study --help")
         fields[name] = value
     return fields
 
@@ -76,7 +76,8 @@ def main(argv: list[str] | None = None) -> None:
     pool = RunPool(study, args.workers, gpus)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runs are stopped too
     try:
-        pool.run_all(runs)
+        with interruptible(lambda: f"runs that are done are kept in {study.folder}; the same command goes on"):
+            pool.run_all(runs)
     finally:
         signal.signal(signal.SIGTERM, before)
     if args.index is None:
@@ -88,7 +89,3 @@ def main(argv: list[str] | None = None) -> None:
         print(f"failed: {line}", file=sys.stderr)
     if pool.failed:
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.training.arguments import parse_recipe, read_recipe
+from cmlmcse.common.recipes import read_recipe
+from cmlmcse.training.arguments import parse_recipe
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")  # what may be a folder anywhere
 OWN_FIELDS = ("seed", "output_dir", "resume_from_checkpoint")  # which a study gives its runs itself
@@ -29,7 +30,7 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """What train.py is called with, but for where it writes."""
+        """What cmlmcse train is called with, but for where it writes."""
         return [self.recipe, *(part for name, value in self.fields.items() for part in (f"--{name}", value))]
 
     def __str__(self) -> str:
@@ -50,13 +51,13 @@ class Study:
 
     Attributes:
         name: of the study, and of the folder beside its file that it writes to.
-        recipe: what train.py takes as RECIPE.
+        recipe: what cmlmcse train takes as RECIPE.
         seeds: every arm runs with each; a seed gives all arms the same data order and the same fresh weights.
         arms: arm → the fields in which it differs.
         baseline: the arm that the others are compared with.
         metrics: entries of results.json, such as `dev.spearman` or `sts.avg`; higher is better.
         common: fields of every run.
-        launch: what starts train.py, such as `accelerate launch --config_file FILE` (default: this Python).
+        launch: what starts the training, such as `accelerate launch --config_file FILE` (default: this Python).
         keep_checkpoints: whether a run that is done keeps its checkpoints; its export it always keeps.
         published: figures of a paper.
         folder: where it writes.
@@ -199,7 +200,7 @@ def check_fields(runs: Sequence[Run]) -> list[str]:
     With GPUs it happens in a process of its own, for it would take hold of one.
 
     Raises:
-        InputError: fields that train.py would refuse.
+        InputError: fields that cmlmcse train would refuse.
     """
     import torch
 
@@ -220,7 +221,7 @@ def hide_gpus(but: str) -> None:
 
 
 def parse_all(runs: Sequence[Run]) -> None:
-    """Parse every run's arguments as train.py will.
+    """Parse every run's arguments as cmlmcse train will.
 
     Raises:
         InputError: it would refuse them.

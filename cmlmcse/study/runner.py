@@ -1,7 +1,7 @@
 """Doing the runs of a study: each once, whichever worker comes first, and after an interruption the rest.
 
 The run's folder is the queue. A worker holds the kernel's lock on the file `lock` in it while the run goes on, and so
-does train.py itself: the lock ends with them, however they end, and nothing needs to be cleaned up after a crash.
+does the training process: the lock ends with them, however they end, and nothing needs to be cleaned up after a crash.
 """
 
 import contextlib
@@ -27,8 +27,7 @@ from cmlmcse.training.records import RUN_FILES
 
 from .plan import Run, Study
 
-ROOT = Path(__file__).resolve().parents[2]
-TRAIN = ROOT / "train.py"
+TRAIN = ("-m", "cmlmcse", "train")  # what the launcher starts
 MACHINE_FIELDS = ("data_dir",)  # which may differ between the machines of a study
 LAUNCHER = {"accelerate launch": "accelerate.commands.launch"}
 
@@ -106,7 +105,7 @@ def check_unchanged(runs: Sequence[Run]) -> None:
 
 
 def launcher(study: Study) -> list[str]:
-    """The command that starts train.py.
+    """The command that starts a training run.
 
     Raises:
         InputError: there is no such program.
@@ -115,7 +114,7 @@ def launcher(study: Study) -> list[str]:
     if module := LAUNCHER.get(" ".join(words[:2])):  # also where the environment is not activated
         return [sys.executable, "-m", module, *words[2:]]
     if words and shutil.which(words[0]) is None:
-        raise InputError(f"launch expects a program, found none called {words[0]!r}; install it or mend the study")
+        raise InputError(f"launch expects a program, found none called {words[0]!r}; install it or fix the study")
     return words or [sys.executable]
 
 
@@ -166,10 +165,10 @@ class RunPool:
         """One run, from the start or from its newest checkpoint."""
         start, resumed = time.time(), prepare(run)
         print(f"{run}: {'goes on' if resumed else 'begins'}", flush=True)
-        command = [*self.command, str(TRAIN), *run.arguments, "--output_dir", str(run.folder)]
+        command = [*self.command, *TRAIN, *run.arguments, "--output_dir", str(run.folder)]
         command += ["--resume_from_checkpoint", "auto"] if resumed else []
         with open(run.folder / "log.txt", "ab") as log:
-            log.write(f"\n$ train.py {shlex.join(command[len(self.command) + 1 :])}\n".encode())
+            log.write(f"\n$ cmlmcse train {shlex.join(command[len(self.command) + len(TRAIN) :])}\n".encode())
             log.flush()
             environment = self._environment(number)
             process = subprocess.Popen(

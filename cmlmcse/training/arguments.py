@@ -1,6 +1,7 @@
 """The fields of a recipe, and how a recipe and the command line become them."""
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import inspect
@@ -10,18 +11,20 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-import yaml
 from accelerate.utils import DistributedType
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import AutoConfig, HfArgumentParser, TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.trainer_utils import IntervalStrategy
 
 from cmlmcse.common.docstrings import argument_texts
 from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.locations import resolve
+from cmlmcse.common.recipes import find_recipe, read_recipe, recipe_folder
 from cmlmcse.data.augmentation import AUGMENTATIONS, check_augmentation
-from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
+from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of, proportion
 
-RECIPES = Path(__file__).resolve().parents[2] / "configuration"
+LAYER_COUNTS = ("lexical_layers", "fusion_layers")
+BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
 
 
 def described(default: Any, text: str) -> Any:
@@ -132,6 +135,8 @@ class DataArguments(PretrainingArguments):
 class RunArguments(TrainingArguments):
     """Trainer's own arguments, with the defaults of SimCSE's unsupervised script."""
 
+    resume_from_checkpoint: str | None = described(None, "Checkpoint to go on from: a folder, or auto, the newest "
+                                                   "whole one in output_dir.")  # fmt: skip
     stage: str = described("train", "train the sentence encoder, or pretrain: its auxiliary network with the backbone, "
                            "or a backbone alone (InfoCSE's first stage).")  # fmt: skip
     output_dir: str | None = described(None, "Folder of the run (default: runs/RECIPE).")
@@ -196,48 +201,14 @@ class RecipeParser(HfArgumentParser):
     """Parser whose errors are one line (:class:`InputError`), whose unknown fields get the nearest match."""
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; see train.py --help")
+        raise InputError(f"{message}; see cmlmcse train --help")
 
     def suggest(self, name: str, where: str) -> NoReturn:
         """Refuse an unknown field."""
         known = sorted({action.dest for action in self._actions})
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "train.py --help lists the fields"
+        hint = f"did you mean {near[0]}?" if near else "cmlmcse train --help lists the fields"
         raise InputError(f"{where} expects fields of a recipe, found the unknown field {name!r}; {hint}")
-
-
-def find_recipe(name: str) -> Path:
-    """The recipe's file: a path, or a bare name under configuration/.
-
-    Raises:
-        InputError: there is none; the message lists the known ones.
-    """
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml") and path.is_file():
-        return path
-    path = RECIPES / f"{name}.yaml"
-    if "/" not in name and path.is_file():
-        return path
-    known = sorted(recipe.stem for recipe in RECIPES.glob("*.yaml"))
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise InputError(f"RECIPE must be a YAML file or one of {', '.join(known)}, found {name!r}{hint}")
-
-
-def read_recipe(path: Path) -> dict[str, Any]:
-    """The fields of a recipe.
-
-    Raises:
-        InputError: the file is not a YAML mapping of field names to plain values.
-    """
-    try:
-        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path.name} must be a YAML file, found {reason}; mend it") from error
-    if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
-        raise InputError(f"{path.name} must map field names to values, found {type(fields).__name__}; mend it")
-    return fields
 
 
 def stage_recipe(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
@@ -264,32 +235,49 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     Raises:
         InputError: an unknown recipe or field, a value of the wrong type or out of range.
     """
-    parts: Any = [ModelArguments, DataArguments, RunArguments]
-    parser = RecipeParser(parts, prog="train.py", usage="train.py RECIPE [--field value ...]", allow_abbrev=False)
-    parser.add_argument("recipe", help="YAML file, or its bare name under configuration/.")
-    if not arguments:
-        parser.error(
-            f"expected RECIPE, found nothing; known: {', '.join(sorted(p.stem for p in RECIPES.glob('*.yaml')))}"
-        )
+    parser = RecipeParser([ModelArguments, DataArguments, RunArguments], prog="cmlmcse train", allow_abbrev=False)  # type: ignore[list-item]
+    parser.add_argument("recipe")
     known = {action.dest for action in parser._actions}
-    if not {"-h", "--help"} & set(arguments):
-        if arguments[0].startswith("-"):
-            parser.error(f"expected RECIPE first, found {arguments[0]!r}")
-        path, fields = stage_recipe(arguments)
-        parser.set_defaults(output_dir=f"runs/{path.stem}")
-        for name, value in fields.items():
-            if name not in known:
-                parser.suggest(name, path.name)
-            plain = isinstance(value, (bool, int, float, str))
-            parser.set_defaults(**{name: str(value) if plain else value})
+    path, fields = stage_recipe(arguments)
+    parser.set_defaults(output_dir=f"runs/{path.stem}")
+    for name, value in fields.items():
+        if name not in known:
+            parser.suggest(name, path.name)
+        plain = isinstance(value, (bool, int, float, str))
+        parser.set_defaults(**{name: str(value) if plain else value})
     with as_input_error():
         model, data, run, _, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
     if unknown:
         parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
-    given = {argument.split("=")[0].replace("-", "_") for argument in arguments}
-    if "__model_name_or_path" in given and "__model_sha256" not in given:
+    given = {argument.split("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
+    if "model_name_or_path" in given and "model_sha256" not in given:
         model.model_sha256 = None  # the recipe's is that of its own model
+    another = model.model_name_or_path != fields.get("model_name_or_path", ModelArguments.model_name_or_path)
+    if another and data.model_type is None:
+        follow_depth(model, path.stem, {name for name in LAYER_COUNTS if name in fields} - given)
     return validate(path, model, data, run)
+
+
+def follow_depth(model: ModelArguments, recipe: str, counts: set[str]) -> None:
+    """Fit layer counts that a recipe names for its own backbone to another one, in place.
+
+    A recipe that is named …-base counts of 12 layers; another backbone gets the same share of its own. One of another
+    name does not say of how many: then the counts become None, and the shares of CMLM-CSE's paper hold (8 and 3 of 12).
+    They also become None with a pre-trained auxiliary network, which knows its own, and where the backbone's depth
+    cannot be read, of which the loading of the model will tell.
+
+    Args:
+        model: the fields, with the name of the other backbone.
+        recipe: the recipe's name.
+        counts: the fields to fit, among `LAYER_COUNTS`.
+    """
+    depth = None
+    if counts and recipe.endswith("-base") and model.fusion_init != "pretrained":
+        with contextlib.suppress(OSError, ValueError):
+            depth = AutoConfig.from_pretrained(resolve(model.model_name_or_path)).num_hidden_layers
+    for name in counts:
+        share = getattr(model, name) / BASE_DEPTH
+        setattr(model, name, None if depth is None else proportion(depth, share))
 
 
 def validate(
@@ -380,11 +368,11 @@ def check_launch(run: RunArguments) -> None:
     if run.world_size != launched:
         raise InputError(
             f"accelerate launch expects GPUs for its {launched} processes, found none; choose "
-            "configuration/accelerate/multi-cpu.yaml"
+            f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
         )
     on_cpu = run.distributed_state is not None and run.distributed_state.distributed_type == DistributedType.MULTI_CPU
     if on_cpu and fsdp_is_asked_for():
         raise InputError(
             "FSDP expects GPUs, found use_cpu, for which Accelerate has DDP only; choose "
-            "configuration/accelerate/multi-cpu.yaml"
+            f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
         )

@@ -28,7 +28,7 @@ def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTra
     if model.fusion_init == "pretrained" and path.count("/") > 1 and not Path(path).is_dir():
         raise InputError(
             "model_name_or_path with fusion_init pretrained must be what stage 1 exports, found no folder "
-            f"{model.model_name_or_path}; run train.py RECIPE --stage pretrain first, or choose another folder"
+            f"{model.model_name_or_path}; run cmlmcse train RECIPE --stage pretrain first, or choose another folder"
         )
     tokenizer = load_tokenizer(path)
     weights = {f"{name}_weight": getattr(model, f"{name}_weight") for name in AUXILIARY_OBJECTIVES}

@@ -185,6 +185,6 @@ def check_checkpoint(folder: Path) -> None:
                     torch.load(path, map_location="meta", weights_only=True, mmap=True)
         except (OSError, ValueError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
             raise InputError(
-                f"{path}: expected tensors and plain values, as train.py writes them, found something else "
+                f"{path}: expected tensors and plain values, as cmlmcse train writes them, found something else "
                 f"({str(error).splitlines()[0]}); go on from an earlier checkpoint"
             ) from error

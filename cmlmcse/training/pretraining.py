@@ -1,4 +1,4 @@
-"""`train.py RECIPE --stage pretrain`: from text to a backbone with its auxiliary network (InfoCSE §3.1)."""
+"""`cmlmcse train RECIPE --stage pretrain`: from text to a backbone with its auxiliary network (InfoCSE §3.1)."""
 
 import math
 from collections import Counter

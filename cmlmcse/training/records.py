@@ -48,6 +48,8 @@ def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
 def git_commit() -> str | None:
     """The commit of the code, if it runs from a checkout; asked for at the start, for it may move on meanwhile."""
     root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # installed; a repository around the environment is another project's
+        return None
     try:
         done = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False

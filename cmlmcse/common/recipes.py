@@ -1,0 +1,63 @@
+"""Recipes: YAML files of training fields, found by path or by name. Nothing here imports torch."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import InputError
+
+TOOL = Path(__file__).resolve().parents[1]
+
+
+def recipe_folder() -> Path:
+    """The folder of the recipes: inside the installed package, or beside it in a checkout."""
+    installed = TOOL / "configuration"  # setup.cfg puts the checkout's folder there
+    return installed if installed.is_dir() else TOOL.parent / "configuration"
+
+
+def recipe_names() -> list[str]:
+    """The names of all recipes that come with the tool."""
+    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+
+
+def find_recipe(name: str) -> Path:
+    """The recipe's file: a path, or the name of one that comes with the tool.
+
+    Raises:
+        InputError: there is none; the message lists the known ones.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        return path
+    path = recipe_folder() / f"{name}.yaml"
+    if "/" not in name and path.is_file():
+        return path
+    known = recipe_names()
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(f"RECIPE must be a YAML file or one of {', '.join(known)}, found {name!r}{hint}")
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The fields of a recipe.
+
+    Raises:
+        InputError: the file is not a YAML mapping of field names to plain values.
+    """
+    try:
+        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path.name} must be a YAML file, found {reason}; fix it") from error
+    if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+        raise InputError(f"{path.name} must map field names to values, found {type(fields).__name__}; fix it")
+    return fields
+
+
+def summary(path: Path) -> str:
+    """What a recipe is for: the comment on its first line."""
+    with path.open(encoding="utf-8") as file:
+        first = file.readline()
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

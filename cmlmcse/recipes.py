@@ -1,0 +1,17 @@
+"""The command `cmlmcse recipes`: every recipe with one line of what it is for."""
+
+from cmlmcse.common.errors import Parser, command
+from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Print the recipes, a line each, and where their files are."""
+    parser = Parser(prog="cmlmcse recipes", description="List the recipes that `cmlmcse train` knows by name.")
+    parser.parse_args(argv)
+    names, folder = recipe_names(), recipe_folder()
+    width = max(map(len, names))
+    for name in names:
+        print(f"{name:{width}}  {summary(folder / f'{name}.yaml')}")
+    print(f"\nTheir files: {folder}")
+    print(f"Configurations for accelerate launch: {folder / 'accelerate'}")

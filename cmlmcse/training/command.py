@@ -1,0 +1,148 @@
+"""The command `cmlmcse train RECIPE [--field value …]`, and the function `train`: from a recipe to an encoder."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cmlmcse.common.cpu import limit_kernel_caches
+from cmlmcse.common.errors import InputError, command, interruptible
+from cmlmcse.common.recipes import find_recipe, recipe_names
+
+from .help import USAGE, help_text
+
+if TYPE_CHECKING:
+    from .arguments import DataArguments, ModelArguments, RunArguments
+
+PREFIX = "checkpoint-"  # of Trainer's folders
+
+
+class Trained(NamedTuple):
+    """What :func:`train` gives back.
+
+    Attributes:
+        folder: the run's folder; `export/` in it is the encoder.
+        results: the content of its results.json; empty on all processes of a launch but the first.
+    """
+
+    folder: Path
+    results: dict[str, Any]
+
+
+def train(recipe: str | Path, **fields: Any) -> Trained:
+    """Train a sentence encoder, as `cmlmcse train RECIPE --field value …` does.
+
+    It sets two variables of the environment that keep oneDNN's caches small (:func:`limit_kernel_caches`).
+
+    Args:
+        recipe: the name of a recipe (`cmlmcse recipes` lists them), or a YAML file.
+        fields: any field of a recipe, above the recipe's own value: `max_steps=100`, `output_dir="runs/mine"`,
+            `stage="pretrain"`. `cmlmcse train --help` lists them. None leaves the recipe's.
+
+    Returns:
+        The run's folder, and its results.
+
+    Raises:
+        InputError: an unknown recipe or field, or a wrong value, text or model.
+        Stopped: the process was asked to end (SIGTERM); the newest checkpoint is kept.
+    """
+    limit_kernel_caches()
+    return run([str(recipe), *field_arguments(fields)])
+
+
+def field_arguments(fields: Mapping[str, Any]) -> list[str]:
+    """Fields as the command line has them; those that are None are left out."""
+    words: list[str] = []
+    for name, value in fields.items():
+        if value is None:
+            continue
+        values = value if isinstance(value, (list, tuple)) else [value]
+        words += [f"--{name}", *(json.dumps(one) if isinstance(one, dict) else str(one) for one in values)]
+    return words
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Train; without torch and transformers where the help or an unknown recipe is the answer."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & set(arguments):
+        print(help_text())
+        return
+    if not arguments:
+        raise InputError(f"{USAGE}: expected RECIPE, one of {', '.join(recipe_names())}, found nothing")
+    if arguments[0].startswith("-"):
+        raise InputError(f"{USAGE}: expected RECIPE first, found {arguments[0]!r}; see cmlmcse train --help")
+    find_recipe(arguments[0])
+    run(arguments)
+
+
+def run(arguments: list[str]) -> Trained:
+    """Do what the arguments RECIPE [--field value …] say.
+
+    Raises:
+        InputError: as :func:`train`.
+    """
+    from .arguments import parse_recipe
+
+    recipe, model_args, data_args, run_args = parse_recipe(arguments)
+    folder = Path(run_args.output_dir or "")
+    with interruptible(lambda: kept_checkpoint(folder)):
+        if run_args.stage == "pretrain":
+            from .pretraining import pretrain
+
+            pretrain(recipe.stem, model_args, data_args, run_args)
+        else:
+            contrast(recipe.stem, model_args, data_args, run_args)
+    results = folder / "results.json"
+    first = run_args.process_index == 0
+    return Trained(folder, json.loads(results.read_text(encoding="utf-8")) if first else {})
+
+
+def contrast(recipe: str, model_args: "ModelArguments", data_args: "DataArguments", run_args: "RunArguments") -> None:
+    """From the fields to a folder with checkpoints, export/, results.json, run.json and plots/.
+
+    Raises:
+        InputError: a wrong field, text or model.
+    """
+    from transformers import set_seed
+
+    from .build import build_collator, build_model, build_sentences, build_tokenizer
+    from .checkpoints import find_checkpoint
+    from .contrastive_trainer import ContrastiveTrainer
+    from .dev_set import load_dev_set
+    from .finalize import finalize_run, load_final_tasks
+    from .records import claim_output_dir, git_commit
+
+    resume = run_args.resume_from_checkpoint
+    folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
+    checkpoint = find_checkpoint(folder, resume)
+    dev_set = load_dev_set(data_args.dev_set, data_args.data_dir)
+    final_tasks = load_final_tasks(data_args)
+    if dev_set is None:
+        run_args.without_dev_set()
+
+    set_seed(run_args.seed)  # the head and a random fusion start from the seed
+    tokenizer = build_tokenizer(model_args, data_args.augmentation)
+    model = build_model(model_args, tokenizer)
+    sentences = build_sentences(data_args, run_args, tokenizer)
+    trainer = ContrastiveTrainer(
+        model=model,
+        args=run_args,
+        train_dataset=sentences,
+        data_collator=build_collator(model, tokenizer, data_args, run_args),
+        processing_class=tokenizer,
+        dev_score=dev_set.score if dev_set else None,
+    )
+    commit = git_commit()
+    trainer.train(resume_from_checkpoint=checkpoint)
+    measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
+    finalize_run(folder, recipe, model_args, data_args, run_args, trainer, dev_set, final_tasks, measured)
+
+
+def kept_checkpoint(folder: Path) -> str:
+    """What an interrupted run leaves, and how to go on; a checkpoint is whole, or not there."""
+    steps = [int(path.name.removeprefix(PREFIX)) for path in folder.glob(f"{PREFIX}[0-9]*")]
+    if not steps:
+        return "no checkpoint was written yet; the same command starts again"
+    return f"{folder / PREFIX}{max(steps)} is kept; go on with --resume_from_checkpoint auto"
