@@ -38,7 +38,8 @@ CONFIG_HELP = argument_texts(CMLMCSEConfig.__doc__ or "")
 
 def of_config(name: str) -> Any:
     """A dataclass field with the default and the text that :class:`CMLMCSEConfig` has for it."""
-    return described(CONFIG_DEFAULTS[name].default, CONFIG_HELP[name])
+    text = CONFIG_HELP[name]
+    return described(CONFIG_DEFAULTS[name].default, text[0].upper() + text[1:] if text[0] != "λ" else text)
 
 
 @dataclass
