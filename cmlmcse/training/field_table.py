@@ -1,7 +1,8 @@
 """Writes fields.json, the table that `cmlmcse train --help` prints: python -m cmlmcse.training.field_table
 
 The dataclasses of the fields import torch and transformers, which takes 6 seconds. A help text should take one. So the
-table is made here when a field changes, and kept in the repository; tests/test_cli.py compares it with the dataclasses.
+table is made here when a field changes, and kept in the repository. tests/commands/test_cli.py compares it with the
+dataclasses.
 """
 
 import dataclasses
