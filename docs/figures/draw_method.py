@@ -1,4 +1,4 @@
-"""Draw the figure of the method: `python docs/figures/draw_method.py` writes method.svg and method.png beside itself."""
+"""Draw the figure of the method: this script writes method.svg and method.png beside itself."""
 
 from pathlib import Path
 
@@ -15,7 +15,9 @@ TRAINED, FROZEN, TEXT, LOSS, VECTOR = "#dbeafe", "#e5e7eb", "#ffffff", "#fef3c7"
 UPPER, LOWER = 4.35, 1.45  # heights of the two rows
 
 
-def box(ax: Axes, x: float, y: float, width: float, height: float, label: str, colour: str, dashed: bool = False) -> None:
+def box(
+    ax: Axes, x: float, y: float, width: float, height: float, label: str, colour: str, dashed: bool = False
+) -> None:
     """A rounded box with its centre at (x, y)."""
     corner = (x - width / 2, y - height / 2)
     style = "round,pad=0,rounding_size=0.1"
