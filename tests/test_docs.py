@@ -1,12 +1,13 @@
-"""The commands in the documentation are ones that the programs take, and they run, on tiny models and data."""
+"""The documentation is true: its commands are taken and run on tiny models and data, its Python runs, its links lead
+somewhere, and the page of fields is what the code says."""
 
 import gzip
+import importlib.util
 import json
 import lzma
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -19,16 +20,20 @@ from local_hub import LocalHub
 from test_card import RECORD, RESULTS
 from test_publish import hub  # noqa: F401, a fixture
 
-from cmlmcse import encode
-from cmlmcse.evaluation import command as evaluation
 from cmlmcse.evaluation.sts_data import STS_SETS, STSB_DEV
 from cmlmcse.evaluation.tasks import choose_tasks
-from cmlmcse.study import command as study
 from cmlmcse.study.plan import check_fields, load_study
 from cmlmcse.training.arguments import parse_recipe
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
-PROGRAMS = ("train.py", "run_study.py", "push_to_hub.py", "cmlmcse.evaluation.tasks", "cmlmcse.encode")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+VERBS = ("recipes", "train", "evaluate", "encode", "search", "push", "study")
+SCRIPTS = {"train.py": "train", "push_to_hub.py": "push", "cmlmcse.encode": "encode"}  # other ways to a verb
+
+
+def name_of(page: Path) -> str:
+    """A page as a test's name."""
+    return str(page.relative_to(ROOT))
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -38,71 +43,96 @@ def commands(page: Path) -> Iterator[str]:
     lines = [line for block in blocks for line in block.splitlines()]
     lines += re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     for line in lines:
-        if re.match(r"\s*(srun )?(python|accelerate launch|make) ", line):
+        if re.match(r"\s*(srun )?(cmlmcse|python|accelerate launch|make) ", line):
             yield " ".join(re.split(r"\s+#\s", line)[0].split())
 
 
 def optional_given(command: str) -> str:
     """`[--option value]` in a synopsis as if given, `[MODEL …]` as another one, A|B as the first."""
-    command = command.replace("[MODEL …]", "").replace("…", "")
+    command = command.replace("[MODEL …]", "").replace("[--field value ...]", "").replace("…", "")
     return re.sub(r"[\[\]]", "", command).split(" | ")[0]
 
 
-FOUND = [(page.name, command) for page in PAGES for command in commands(page)]
+def as_verb(command: str) -> tuple[str, list[str]] | None:
+    """The verb of `cmlmcse` that a command is another name for, and its arguments; None for another program."""
+    words = shlex.split(optional_given(command).replace("$SLURM_ARRAY_TASK_ID", "0"))
+    for place, word in enumerate(words):
+        if word in SCRIPTS:
+            return SCRIPTS[word], words[place + 1 :]
+        if word == "cmlmcse" and words[place + 1 :] and words[place + 1] not in ("VERB", "--help", "…"):
+            return words[place + 1], words[place + 2 :]
+    return None
+
+
+def alike(verb: str, arguments: list[str]) -> tuple[str, ...]:
+    """What tells two commands apart well enough to run both: the verb, a recipe, and the names of the options."""
+    recipe = arguments[:1] if verb == "train" else []
+    return (verb, *recipe, *sorted(word for word in arguments if word.startswith("--")))
+
+
+FOUND = list({command: (name_of(page), command) for page in reversed(PAGES) for command in commands(page)}.values())[
+    ::-1
+]
+SYNOPSES = ("RECIPE", "VERB", "CHECKPOINT", "STUDY.yaml", "FILE")  # no real argument stands there
+TAKEN = [(page, command) for page, command in FOUND if not set(SYNOPSES[:3]) & set(command.split())]
+RUN = list({alike(*verb): found for found in reversed(TAKEN) if (verb := as_verb(found[1])) is not None}.values())[::-1]
 
 
 def test_there_are_commands() -> None:
-    """The pages are read at all, and every program has a command in them."""
-    assert len(FOUND) > 20
-    for program in PROGRAMS:
-        assert any(program in command for _, command in FOUND), program
+    """The pages are read at all, every verb has a command in them, and so has every script."""
+    assert len(TAKEN) > 50
+    assert {verb[0] for _, command in TAKEN if (verb := as_verb(command))} == set(VERBS)
+    for script in SCRIPTS:
+        assert any(script in command.split() for _, command in TAKEN), script
 
 
-@pytest.mark.parametrize(("page", "command"), FOUND)
+@pytest.mark.parametrize(("page", "command"), TAKEN)
 def test_command_is_taken(page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its recipe, study, file and options exist; nothing is run."""
+    """Its recipe, study, file, module, make target and options exist; nothing is run."""
     monkeypatch.chdir(ROOT)
-    words = shlex.split(optional_given(command).replace("$SLURM_ARRAY_TASK_ID", "0").replace(" DIR", f" {tmp_path}"))
+    words = shlex.split(optional_given(command).replace("$SLURM_ARRAY_TASK_ID", "0"))
     for word in words:
-        if word.startswith(("configuration/", "studies/", "benchmarks/")) and not word.endswith(".json"):
+        if word.startswith(("configuration/", "studies/", "benchmarks/", "docs/")) and not word.endswith(".json"):
             assert (ROOT / word).exists(), word
-    program = next((name for name in PROGRAMS if name in words), None)
-    if program is None:
-        script = next((word for word in words if word.endswith(".py")), None)
-        assert script is None or (ROOT / script).is_file(), script
-        return
-    arguments = words[words.index(program) + 1 :]
+    verb = as_verb(command)
+    if verb is not None:
+        parse(verb[0], [word.replace("DIR", str(tmp_path)) if word == "DIR" else word for word in verb[1]])
+    elif words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words[1]
+    elif "-m" in words:
+        assert importlib.util.find_spec(words[words.index("-m") + 1]) is not None
+    elif script := next((word for word in words if word.endswith(".py")), None):
+        assert (ROOT / script).is_file(), script
+
+
+def parse(verb: str, arguments: list[str]) -> None:
+    """Check the arguments of a verb, and do nothing."""
+    assert verb in VERBS, verb
     if arguments in ([], ["--help"]):
         return
-    if program == "train.py":
+    module = import_module(import_module("cmlmcse.cli").VERBS[verb].module)
+    if verb == "train":
         parse_recipe(arguments)
-    elif program == "run_study.py":
-        options, fields = study.parse(arguments)
+    elif verb == "study":
+        options, fields = module.parse(arguments)
         check_fields(load_study(options.study).with_fields(fields).runs[:1])
-    elif program == "cmlmcse.encode":
-        encode.parse(arguments)
-    elif program == "cmlmcse.evaluation.tasks":
-        choose_tasks(evaluation.parse(arguments).tasks)
+    elif verb == "evaluate":
+        choose_tasks(module.parse(arguments).tasks)
     else:
-        import push_to_hub
-
-        monkeypatch.setattr("sys.argv", ["push_to_hub.py", *arguments])
-        push_to_hub.parse()
+        module.parse(arguments)
 
 
 # What a page's command has in common with what can be run here: everything but the model, the text and the length.
 SHORT = {
-    "train.py": {
+    "train": {
         "model_name_or_path": "backbone", "train_file": "my.txt", "data_dir": "DIR", "max_steps": 1, "eval_steps": 1,
         "save_steps": 1, "per_device_train_batch_size": 8, "final_evaluation": "stsb_dev", "use_cpu": True,
         "gradient_accumulation_steps": 1, "max_train_samples": 40, "disable_tqdm": True,
     },
-    "run_study.py": {"model_name_or_path": "backbone", "train_file": "my.txt", "max_steps": 1, "use_cpu": True},
+    "study": {"model_name_or_path": "backbone", "train_file": "my.txt", "max_steps": 1, "use_cpu": True},
 }  # fmt: skip
 STEPS = ("--max_steps",)  # given on a page too, and yet shortened
-MODULES = {"train.py": "train", "run_study.py": "run_study", "push_to_hub.py": "push_to_hub",
-           "cmlmcse.encode": "cmlmcse.encode",
-           "cmlmcse.evaluation.tasks": "cmlmcse.evaluation.command"}  # fmt: skip
+ENCODED = ["encode", "MODEL", "sentences.txt", "--output", "out.parquet"]  # before a command that reads out.parquet
 
 
 @pytest.fixture(scope="module")
@@ -112,21 +142,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
     place = tmp_path_factory.mktemp("docs")
-    backbone, tokenizer = (
-        tiny_backbone("bert", num_hidden_layers=12, max_position_embeddings=130),
-        tiny_tokenizer("bert"),
-    )
+    backbone = tiny_backbone("bert", num_hidden_layers=12, max_position_embeddings=130)
+    tokenizer = tiny_tokenizer("bert")
     backbone.save_pretrained(place / "backbone")
     tokenizer.save_pretrained(place / "backbone")
-    rng = np.random.default_rng(0)
-    lines = [" ".join(rng.choice(WORDS, size=rng.integers(3, 12))) for _ in range(200)]
-    text = "".join("\n".join(lines[start : start + 20]) + "\n\n" for start in range(0, 200, 20))  # documents
-    for name in ("my.txt", "sentences.txt"):
-        (place / name).write_text(text)
-    (place / "sentences.txt.gz").write_bytes(gzip.compress(text.encode()))
-    for name in ("a.txt.xz", "b.txt.xz"):
-        (place / name).write_bytes(lzma.compress(text.encode()))
+    write_text(place)
     write_evaluation_data(place / "DIR")
+    shutil.copy(place / "DIR" / "sts" / STSB_DEV.folder / f"{next(iter(STSB_DEV.counts))}.tsv", place / "mine.tsv")
     (place / "studies").mkdir()
     shutil.copy(ROOT / "studies" / "cmlmcse-table5.yaml", place / "studies")
     model = CMLMCSEForSentenceEmbedding.from_backbone(str(place / "backbone")).eval()
@@ -135,10 +157,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save_pretrained(checkpoint)
     (checkpoint.parent / "run.json").write_text(json.dumps(RECORD))
     (checkpoint.parent / "results.json").write_text(json.dumps(RESULTS))
-    for name in ("MODEL", "A", "B"):
+    for name in ("MODEL", "A", "B", "runs/a/export", "runs/b/export", "runs/simcse/export"):
         export(model, tokenizer, place / name)
-    shutil.copy(ROOT / "modeling_cmlmcse" / "card_template.md", place / "FILE")
+    shutil.copy(ROOT / "cmlmcse" / "hub" / "card_template.md", place / "FILE")
+    (place / "assets").symlink_to(ROOT / "assets")
     return place
+
+
+def write_text(folder: Path) -> None:
+    """Sentences in documents, plain and compressed."""
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(WORDS, size=rng.integers(3, 12))) for _ in range(200)]
+    text = "".join("\n".join(lines[start : start + 20]) + "\n\n" for start in range(0, 200, 20))
+    for name in ("my.txt", "sentences.txt"):
+        (folder / name).write_text(text)
+    (folder / "sentences.txt.gz").write_bytes(gzip.compress(text.encode()))
+    for name in ("a.txt.xz", "b.txt.xz"):
+        (folder / name).write_bytes(lzma.compress(text.encode()))
 
 
 def write_evaluation_data(folder: Path) -> None:
@@ -159,10 +194,6 @@ def write_evaluation_data(folder: Path) -> None:
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tc1\t1\nq2\tc3\t1\n")
 
 
-RUN = [found for found in FOUND if found[0] != "RESULTS.md" and len(found[1].split()) > 3]
-RUN = [found for found in RUN if any(name in found[1].split() for name in PROGRAMS)]
-
-
 @pytest.mark.parametrize(("page", "command"), RUN)
 def test_command_runs(
     page: str,
@@ -176,54 +207,58 @@ def test_command_runs(
     """To its end, in this process, whatever launches it: with a tiny model, text and data of the same names. What a
     command names and is not there, or does in another way, fails."""
     folder = tmp_path / "place"
-    shutil.copytree(place, folder)
+    shutil.copytree(place, folder, symlinks=True)
     monkeypatch.chdir(folder)
     monkeypatch.setattr("cmlmcse.hub.export.verify", lambda *_: {"AutoModel": 0.0})  # tests/test_push_to_hub.py
-    words = shlex.split(optional_given(command).replace("$SLURM_ARRAY_TASK_ID", "0"))
-    program = next(name for name in PROGRAMS if name in words)
-    arguments = words[words.index(program) + 1 :]
-    if command == "python train.py infocse-bert-base":  # the second stage, after the page's command for the first
-        run(monkeypatch, "train.py", ["infocse-bert-base", "--stage", "pretrain"])
+    found = as_verb(command)
+    assert found is not None
+    verb, arguments = found
+    outputs = [arguments[index + 1] for index, word in enumerate(arguments) if word in ("--output", "--output_dir")]
+    if verb == "train":
+        for output in outputs:  # which other commands of the pages read
+            shutil.rmtree(output, ignore_errors=True)
+    if (verb, arguments) == ("train", ["infocse-bert-base"]):  # stage 2, after stage 1
+        run("train", ["infocse-bert-base", "--stage", "pretrain"])
         arguments += ["--model_name_or_path", "runs/infocse-pretrain-bert-base/export"]
     if "--pooling" in arguments and "MODEL" in arguments:  # for models that record none
         arguments[arguments.index("MODEL")] = "backbone"
-    if program == "run_study.py" and not {"--list", "--report", "--index"} & set(arguments):
+    if verb == "study" and not {"--list", "--report", "--index"} & set(arguments):
         arguments += ["--index", "0"]  # one run of 42
     if "--create_pr" in arguments:  # published before, as the page has it
         hub.create("OWNER/NAME")
-    status, said = run(monkeypatch, program, arguments), capsys.readouterr().err
+    if verb == "search" and "out.parquet" in arguments:
+        assert run(*ENCODED[:1], ENCODED[1:]) == 0
+    status, said = run(verb, arguments), capsys.readouterr().err
     absent = [line for line in said.splitlines() if line.startswith("missing: ")]
     assert status == (1 if absent else 0), said[-2000:]
     assert all("transfer" in line or "glue" in line for line in absent)  # which take minutes: tests of their own
-    outputs = [arguments[index + 1] for index, word in enumerate(arguments) if word in ("--output", "--output_dir")]
     for output in outputs:
         assert list(Path().glob(f"{output.removesuffix('.parquet')}*")), output
 
 
-def run(monkeypatch: pytest.MonkeyPatch, program: str, arguments: list[str]) -> object:
-    """A program in this process, made short → its exit status."""
-    short = {f"--{name}": str(value) for name, value in SHORT.get(program, {}).items()}
+def run(verb: str, arguments: list[str]) -> object:
+    """A verb in this process, made short → its exit status."""
+    short = {f"--{name}": str(value) for name, value in SHORT.get(verb, {}).items()}
     if arguments[:1] in ([], ["--help"]) or {"--list", "--report"} & set(arguments):
         short = {}
     kept = {name: value for name, value in short.items() if name not in arguments or name in STEPS}
     given = [*arguments, *(word for pair in kept.items() for word in pair)]
-    monkeypatch.setattr(sys, "argv", [program, *given])
     try:
-        import_module(MODULES[program]).main()
+        import_module("cmlmcse.cli").main([verb, *given])
     except SystemExit as stop:
         return stop.code or 0
     return 0
 
 
-def python_blocks() -> Iterator[tuple[str, str]]:
-    """The Python of each page; MTEB's reads the Hub's data sets, see tests/test_mteb.py."""
-    for page in PAGES:
-        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-            if "mteb" not in block:
-                yield page.name, block
+def blocks_of(language: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a language, with their pages."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [(name_of(page), block) for page in PAGES for block in pattern.findall(page.read_text(encoding="utf-8"))]
 
 
-BLOCKS = list(python_blocks())
+# MTEB's reads the Hub's data sets, see tests/test_mteb.py.
+BLOCKS = list(dict.fromkeys((page, block) for page, block in blocks_of("python") if "mteb" not in block))
+SKETCHES = blocks_of("py")
 
 
 @pytest.mark.parametrize("block", [block for _, block in BLOCKS], ids=[page for page, _ in BLOCKS])
@@ -235,5 +270,55 @@ def test_python_runs(block: str, place: Path, monkeypatch: pytest.MonkeyPatch) -
     names = {"FOLDER_OR_REPO": "MODEL", "my_model": SimpleNamespace(encode=load_encoder("MODEL"))}
     exec(block.replace('"OWNER/NAME", revision="COMMIT"', "FOLDER_OR_REPO"), names)
     found = names.get("embeddings")
-    assert found is None or found.shape == (2, 32)
+    assert found is None or found.shape == (2, 256 if "assets/bert-mini-en" in block else 32)
     assert found is not None or names["results"]["avg"] is not None
+
+
+@pytest.mark.parametrize("block", [block for _, block in SKETCHES], ids=[page for page, _ in SKETCHES])
+def test_sketch_is_python(block: str) -> None:
+    """A block that needs a network or more code around it is at least Python."""
+    compile(block, "sketch", "exec")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
+def test_links(page: Path) -> None:
+    """Every relative link leads to a file, and its anchor to a heading."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_index() -> None:
+    """docs/index.md links to every page of docs/."""
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)\)", index.read_text())}
+    assert set((ROOT / "docs").rglob("*.md")) - {index} <= linked
+
+
+def test_readme_is_short() -> None:
+    """150 lines at most: the rest is in docs/."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_fields_page() -> None:
+    """docs/reference/fields.md is what its script writes."""
+    script = ROOT / "docs" / "reference" / "make_fields.py"
+    spec = importlib.util.spec_from_file_location("make_fields", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (script.parent / "fields.md").read_text()
+    assert module.page() == page, "run PYTHONPATH=. python docs/reference/make_fields.py"
+    assert "| `cmlm_weight` | number | `0.005` |" in page

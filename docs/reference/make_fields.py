@@ -17,12 +17,11 @@ INTRODUCTION = """# Fields
 <!-- Written by docs/reference/make_fields.py; do not edit. -->
 
 A field can stand in a recipe (`cmlm_weight: 0.01`) or on the command line (`--cmlm_weight 0.01`). The command
-line wins over the recipe, and the recipe wins over the default. A default of – means that the field is not set; the text
-says what happens then. `cmlmcse train --help` lists the same fields.
+line wins over the recipe, and the recipe wins over the default. A default of – means that the field is not set. The
+text then says what happens. `cmlmcse train --help` lists the same fields.
 
-Every field of Hugging Face's
-[`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer#transformers.TrainingArguments) works
-too. This page lists the fields that this project adds, and those that it sets in its own way.
+Every field of Hugging Face's [`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer)
+works too. This page lists the fields that this project adds, and those that it sets in its own way.
 """
 KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 
