@@ -67,15 +67,29 @@ def as_verb(command: str) -> tuple[str, list[str]] | None:
 def alike(verb: str, arguments: list[str]) -> tuple[str, ...]:
     """What tells two commands apart well enough to run both: the verb, a recipe, and the names of the options."""
     recipe = arguments[:1] if verb == "train" else []
-    return (verb, *recipe, *sorted(word for word in arguments if word.startswith("--")))
+    same = ("--workers", "--index") if verb == "study" else ()  # the tests do one run of a study, by its index
+    return (verb, *recipe, *sorted(word for word in arguments if word.startswith("--") and word not in same))
 
 
-FOUND = list({command: (name_of(page), command) for page in reversed(PAGES) for command in commands(page)}.values())[
-    ::-1
-]
-SYNOPSES = ("RECIPE", "VERB", "CHECKPOINT", "STUDY.yaml", "FILE")  # no real argument stands there
-TAKEN = [(page, command) for page, command in FOUND if not set(SYNOPSES[:3]) & set(command.split())]
-RUN = list({alike(*verb): found for found in reversed(TAKEN) if (verb := as_verb(found[1])) is not None}.values())[::-1]
+def each_once() -> list[tuple[str, str]]:
+    """Every distinct command with the first page that has it; synopses without real arguments are left out."""
+    found = {command: name_of(page) for page in reversed(PAGES) for command in commands(page)}
+    synopses = {"RECIPE", "VERB", "CHECKPOINT", "STUDY.yaml"}
+    return [(page, command) for command, page in found.items() if not synopses & set(command.split())]
+
+
+def worth_running(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of the commands that are alike the first one; a verb that a text only mentions is none."""
+    chosen: dict[tuple[str, ...], tuple[str, str]] = {}
+    for page, command in found:
+        verb, arguments = as_verb(command) or ("", [])
+        if arguments or verb == "recipes":
+            chosen.setdefault(alike(verb, arguments), (page, command))
+    return list(chosen.values())
+
+
+TAKEN = each_once()
+RUN = worth_running(TAKEN)
 
 
 def test_there_are_commands() -> None:
