@@ -1,6 +1,7 @@
 """Draw the figure of the method: this script writes method.svg and method.png beside itself."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -48,7 +49,7 @@ def arrow(
     )
 
 
-def note(ax: Axes, x: float, y: float, text: str, colour: str = INK, **style: str) -> None:
+def note(ax: Axes, x: float, y: float, text: str, colour: str = INK, **style: Any) -> None:
     """A small line of text."""
     ax.text(x, y, text, ha="center", va="center", fontsize=9, color=colour, linespacing=1.35, zorder=5, **style)
 
