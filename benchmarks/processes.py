@@ -46,7 +46,7 @@ def train(output: Path, arguments: list[str]) -> None:
     """One of the processes: what train.py does until training ends, with a clock."""
     from cmlmcse.training.arguments import parse_recipe
     from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
-    from cmlmcse.training.trainer import ContrastiveTrainer
+    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 
     _, model_args, data_args, run_args = parse_recipe(arguments)
     run_args.without_dev_set()

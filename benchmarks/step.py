@@ -41,7 +41,9 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
 Loss = Callable[[int], Tensor]  # of the round's batch
 Builder = Callable[["Batches"], tuple[nn.Module, Loss]]
@@ -143,15 +145,22 @@ def our_model(**fields: Any) -> CMLMCSEForSentenceEmbedding:
     return CMLMCSEForSentenceEmbedding(CMLMCSEConfig(backbone_config=BertConfig(), **fields))
 
 
+def our_losses(**fields: Any) -> TrainingLosses:
+    """Such a model with its losses, as the trainer runs it."""
+    model = our_model(**fields)
+    use_fast_cpu_kernels(model)
+    return TrainingLosses(model)
+
+
 def simcse(batches: Batches) -> tuple[nn.Module, Loss]:
     """Our SimCSE arm."""
-    model, packed = our_model(cmlm_weight=0.0), batches.packed(0)
+    model, packed = our_losses(cmlm_weight=0.0), batches.packed(0)
     return model, lambda number: model(**packed[number]).loss
 
 
 def cmlm(batches: Batches, masked_views: str = "both", checkpointing: bool = False) -> tuple[nn.Module, Loss]:
     """Our CMLM-CSE arm."""
-    model = our_model(lexical_layers=8, fusion_layers=3, masked_views=masked_views)
+    model = our_losses(lexical_layers=8, fusion_layers=3, masked_views=masked_views)
     if checkpointing:
         model.gradient_checkpointing_enable()
     packed = batches.packed(2 if masked_views == "both" else 1)

@@ -39,7 +39,7 @@ from transformers.trainer_callback import PrinterCallback
 from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
 from cmlmcse.training.arguments import DataArguments, RunArguments
 from cmlmcse.training.build import build_collator
-from cmlmcse.training.trainer import ContrastiveTrainer
+from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 
 
 class StepClock(TrainerCallback):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.tables import DASH, markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = {  # what to know of each recipe's backbone
@@ -95,9 +96,8 @@ def scores(results: dict[str, Any]) -> dict[str, float]:
 def table(rows: dict[str, dict[str, float]]) -> str:
     """Model → figures, as a Markdown table."""
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-    lines = [["Model", *columns], ["---", *["---:"] * len(columns)]]
-    lines += [[name, *(f"{row[c]:.2f}" if c in row else "–" for c in columns)] for name, row in rows.items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = [[name, *(f"{row[c]:.2f}" if c in row else DASH for c in columns)] for name, row in rows.items()]
+    return markdown_table(["Model", *columns], cells)
 
 
 def neighbours(export: Path, fields: list[str]) -> str:

@@ -12,20 +12,22 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCardData
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS
-from cmlmcse.hub.card import Identity, Record
+from cmlmcse.hub.card import Record
+from cmlmcse.hub.card_writer import Identity, bullets, metadata, write_card
 from cmlmcse.models.encoders import HEADLESS_POOLINGS, load_encoder
 from cmlmcse.study.simcse_lift import lifts, read_rows
 from cmlmcse.training.pretraining_export import pretraining_facts
@@ -33,6 +35,15 @@ from cmlmcse.training.records import write_records
 
 TASK = "sts"  # the seven sets and STS-B dev
 GUESSES = 3  # for each masked token
+
+USAGE = """```python
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+model = AutoModelForMaskedLM.from_pretrained("{source}")
+tokenizer = AutoTokenizer.from_pretrained("{source}")
+```
+
+`python train.py RECIPE --model_name_or_path {source} --pooling avg_first_last` trains an encoder from it."""
 
 
 def halve(source: Path, target: Path) -> None:
@@ -108,48 +119,40 @@ def release_card(folder: str, about: str, record: dict[str, Any], results: dict[
     """
     size, facts = results["size"], pretraining_facts(record, results)
     del facts["training time"]  # of the last part alone, in records of older versions
-    known: dict[str, Any] = {name: value for name, value in identity._asdict().items() if value}
-    head = ModelCardData(library_name="transformers", pipeline_tag="fill-mask", **known).to_yaml()
-    parts = [
-        f"---\n{head}\n---\n\n# {Path(folder).name}",
+    summary = (
         f"A masked-language model, {size['layers']} layers of width {size['width']}, {size['weights'] / 1e6:.1f} "
-        "million weights: a backbone to train a sentence encoder from; by itself it is none.",
-        about,
-        "```python\nfrom transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
-        f'model = AutoModelForMaskedLM.from_pretrained("{folder}")\n'
-        f'tokenizer = AutoTokenizer.from_pretrained("{folder}")\n```',
-        f"`python train.py RECIPE --model_name_or_path {folder} --pooling avg_first_last` trains an encoder from it.",
-        "## Training\n\n" + "\n".join(f"- {what}: {value}" for what, value in facts.items()),
-        "The weights were rounded to fp16 afterwards. What follows is of the rounded ones, computed in fp32.",
-    ]
+        "million weights: a backbone to train a sentence encoder from; by itself it is none."
+    )
+    values = {
+        "name": Path(folder).name,
+        "summary": f"{summary}\n\n{about}".rstrip(),
+        "use": USAGE.format(source=folder),
+        "training": bullets(facts) + "\n\nThe weights were rounded to fp16 afterwards.",
+        "results": "\n\n".join(measured_parts(results)),
+        "limits": "One run with one seed. What its text says and leaves out, prejudices included, is in it.",
+    }
+    return write_card(metadata("fill-mask", identity), values)
+
+
+def measured_parts(results: dict[str, Any]) -> Iterator[str]:
+    """What the card says of the results, paragraph by paragraph."""
+    yield "These figures are of the weights rounded to fp16, computed in fp32."
     if results["fill_mask"]:
-        rows = [
-            f"| {one['sentence']} | {', '.join(f'{word} ({chance:.1f})' for word, chance in one['guesses'].items())} |"
+        yield "### What it predicts"
+        guesses = [
+            [one["sentence"], ", ".join(f"{word} ({chance:.1f})" for word, chance in one["guesses"].items())]
             for one in results["fill_mask"]
         ]
-        parts += [
-            "## What it predicts",
-            "\n".join(["| sentence | likeliest tokens (per cent) |", "| --- | --- |", *rows]),
-        ]
-    poolings = results["poolings"]
-    parts += [
-        "## As a sentence encoder, before any contrastive training",
-        f"Spearman × 100, setting all.\n\n{format_table(poolings)}",
-        format_all_measures(poolings),
-    ]
+        yield markdown_table(["sentence", "likeliest tokens (per cent)"], guesses, texts=2)
+    yield "### As a sentence encoder, before any contrastive training"
+    yield f"Spearman × 100, setting all.\n\n{format_table(results['poolings'])}"
+    yield format_all_measures(results["poolings"])
     if "simcse" in results:
         gate = results["simcse"]
-        rows = [f"| {text} | {gate['after'][text]:.2f} | {lift:+.2f} |" for text, lift in gate["lifted"].items()]
-        parts += [
-            "## After SimCSE",
-            f"STS-B dev, {gate['untrained']:.2f} with the best pooling before; the best setting tried, one seed.",
-            "\n".join(["| SimCSE trained on | STS-B dev | lifted by |", "| --- | ---: | ---: |", *rows]),
-        ]
-    parts += [
-        "## Limits",
-        "One run with one seed. What its text says and leaves out, prejudices included, is in it.",
-    ]
-    return "\n\n".join(parts) + "\n"
+        yield "### After SimCSE"
+        yield f"STS-B dev, {gate['untrained']:.2f} with the best pooling before; the best setting tried, one seed."
+        rows = [[text, f"{gate['after'][text]:.2f}", f"{lift:+.2f}"] for text, lift in gate["lifted"].items()]
+        yield markdown_table(["SimCSE trained on", "STS-B dev", "lifted by"], rows)
 
 
 def release(run: Path, args: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ try:  # PyTorch 2.10 and newer
 except ImportError:
     varlen_attn = None
 
-PACKED_ATTENTION = f"{__name__}.packed_attention"  # another copy of this code, loaded beside it, has its own
+PACKED_ATTENTION = f"{__name__}.packed_attention"  # a second loaded copy of this code registers its own
 
 
 def packed_attention(
@@ -46,7 +46,7 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Bidirectional attention of packed tokens within their own rows: the one place that decides whether to pad.
 
-    A GPU's variable-length kernel needs no padding, but has no dropout; so it serves inference, the frozen extractor
+    A GPU's variable-length kernel needs no padding, but it has no dropout. It serves inference, the frozen extractor
     and backbones without attention dropout. Everything else is padded here, on any device.
 
     Args:
@@ -107,8 +107,11 @@ def on_grids(
 def grid_mask(
     packing: Packing, selection: Selection | None, bias: Tensor | None, sliding_window: int | None
 ) -> Tensor | None:
-    """What the queries of the grid see: None for everything, else (B or 1, heads or 1, Q or 1, T), boolean, or with a
-    `bias` what is added to the scores."""
+    """What the queries of the grid may see.
+
+    None means everything. Otherwise a (B or 1, heads or 1, Q or 1, T) boolean mask, or, with a `bias`, the numbers that
+    are added to the scores.
+    """
     mask = None if packing.full else packing.mask[:, None, None, :]  # (B, 1, 1, T)
     if bias is None and sliding_window is None:
         return mask
@@ -119,7 +122,7 @@ def grid_mask(
         columns = queries.unpack(packing.columns.index_select(0, selection.index))  # (B, Q)
     if sliding_window is not None:
         near = (columns[:, :, None] - keys).abs() < sliding_window  # (B or 1, Q, T)
-        if not queries.full:  # where no query stands, seeing nothing would be a softmax of nothing: NaN
+        if not queries.full:  # an empty place may see all: a softmax over nothing would be NaN
             near = near | ~queries.mask[:, :, None]
         mask = near[:, None] if mask is None else mask & near[:, None]
     if bias is None:
@@ -138,8 +141,10 @@ def attention_with_dropout(
     dropout: float,
     scaling: float | None,
 ) -> Tensor:
-    """(M, heads, D) queries, (S, heads, D) keys and values → (M, heads, D), with the dropout of dropout.py; for a CPU,
-    whose fused kernels have none."""
+    """(M, heads, D) queries, (S, heads, D) keys and values → (M, heads, D), with the dropout of dropout.py.
+
+    For CPUs: their fused attention kernels have no dropout.
+    """
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (states.to(torch.get_autocast_dtype("cpu")) for states in (query, key, value))
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -147,8 +152,9 @@ def attention_with_dropout(
 
 
 class _AttentionWithDropout(torch.autograd.Function):
-    """Of queries, keys and values only the packed tokens are kept for the backward pass, and a byte for each attention
-    weight; grids and weights are made again there, as in FlashAttention (Dao et al. 2022, §3.1)."""
+    """Attention with dropout that keeps little for the backward pass: the packed tokens, and one byte for each
+    attention weight. The backward pass computes the grids and the weights again, as FlashAttention does (Dao et al.
+    2022, §3.1)."""
 
     @staticmethod
     def forward(

@@ -12,8 +12,12 @@ from .losses import at_least_fp32
 
 
 class AuxiliaryLoss(NamedTuple):
-    """What an objective says of a batch, as sums over its predictions, so that parts of a batch add up: `total`, the
-    sum of their losses, and sums for the log, detached."""
+    """An objective's result for a batch, as sums over its predictions, so that parts of a batch add up.
+
+    Attributes:
+        total: the sum of the losses.
+        sums: detached sums for the log.
+    """
 
     total: Tensor
     sums: dict[str, Tensor]
@@ -33,7 +37,7 @@ class AuxiliaryObjective(nn.Module):
         self.config = config
 
     def terms(self, masked: dict[str, Any]) -> int:
-        """How many predictions the loss of this masked batch is a sum over; known to the host."""
+        """The number of predictions in this masked batch, which the host knows without asking the device."""
         return len(masked["mlm_labels"])
 
     def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
@@ -57,8 +61,8 @@ class AuxiliaryObjective(nn.Module):
 
 
 def masked_token_loss(logits: Tensor, labels: Tensor) -> AuxiliaryLoss:
-    """Cross-entropy of (M, V) logits with (M,) true tokens, in fp32 under any autocast; `accuracy` counts the right
-    ones."""
+    """Summed cross-entropy of (M, V) logits with (M,) true tokens, in fp32 under any autocast. `accuracy` counts the
+    correct predictions."""
     with torch.autocast(logits.device.type, enabled=False):
         total = nn.functional.cross_entropy(at_least_fp32(logits), labels, reduction="sum")
     return AuxiliaryLoss(total, {"accuracy": (logits.detach().argmax(dim=-1) == labels).float().sum()})

@@ -1,5 +1,6 @@
-"""The backbone as this project uses it: encoders and parts of encoders on packed tokens, and the masked-language-model
-head. What differs between the kinds of backbone stands in families.py.
+"""The backbone as this project uses it: encoders and parts of encoders on packed tokens, and the MLM head.
+
+What differs between the kinds of backbone is in families.py.
 """
 
 import copy
@@ -47,7 +48,7 @@ def build_blocks(config: PretrainedConfig, count: int, first: int | None = None)
 
 
 class NoEmbeddings(nn.Module):
-    """In the place of the embeddings that a part of an encoder has not; transformers asks every model for its table."""
+    """Stands for the embeddings that a part of an encoder lacks: transformers asks every model for its table."""
 
     word_embeddings = tok_embeddings = None
 
@@ -73,8 +74,8 @@ def blocks(encoder: Module) -> nn.ModuleList:
 
 @torch.no_grad()
 def copy_layers(target: Module, source: Module, first: int = 0) -> None:
-    """Give an encoder, or a part of one, the weights of `source`: its blocks those from block `first` on, everything
-    else that it has by the same name."""
+    """Copy the weights of `source` into an encoder or a part of one. Its blocks get those from block `first` on; all
+    else is copied by name."""
     prefix, weights = family_of(source.config).layers + ".", source.state_dict()
 
     def name_in_source(name: str) -> str:
@@ -110,8 +111,10 @@ def embed_tokens(encoder: Module, tokens: Tensor, packing: Packing, token_types:
 
 
 def run_blocks(encoder: Module, hidden: Tensor, packing: Packing, selection: Selection | None = None) -> list[Tensor]:
-    """The outputs of all blocks of an encoder or a part of one, each (S, H), the last one after the final norm if
-    there is any; with a `selection` the last one is (M, H), the selected tokens."""
+    """The outputs of all blocks of an encoder or a part of one, each (S, H).
+
+    The last one has gone through the final norm, if there is one. With a `selection` it is (M, H): the selected tokens.
+    """
     family, layers, outputs = family_of(encoder.config), blocks(encoder), []
     shared = family.shared(encoder, hidden, packing)
     everything = None if family.runs_whole(encoder) else Selection.all_tokens(packing)
@@ -159,7 +162,7 @@ class MaskedLMHead(nn.Module):
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "MaskedLMHead":
-        """The head of a masked-language model itself: its own parts, tied as they are, and no copies."""
+        """The head of a masked-language model, made of its own parts, tied as they are; nothing is copied."""
         head = cls(model.config)
         head.dense, head.LayerNorm = head_parts(model)
         head.decoder = model.get_output_embeddings()

@@ -29,10 +29,10 @@ class ConditionalMLM(AuxiliaryObjective):
     original backbone); the sentence vector replaces position 0 of its output; the trainable fusion blocks and an
     untied head predict the masked words. The gradient reaches the encoder through the sentence vector alone.
 
-    A pre-norm backbone (ModernBERT) hands a residual stream from block to block: the extractor's output is that of its
-    last block, without a final norm, and the fusion blocks end in a final norm of their own, for the head was trained
-    behind one. The sentence vector comes from behind the backbone's final norm and enters the stream as it is: the
-    blocks read it through their norms, to which its scale is nothing, and no word is predicted at its position.
+    A pre-norm backbone (ModernBERT) passes a residual stream from block to block. There the extractor's output is that
+    of its last block, without a final norm. The fusion blocks end in a final norm of their own, because the head was
+    trained behind one. The sentence vector has gone through the backbone's final norm and enters the stream as it is:
+    blocks normalise their input, so its scale is irrelevant, and no word is predicted at its position.
     """
 
     def __init__(self, config: CMLMCSEConfig) -> None:
@@ -44,15 +44,15 @@ class ConditionalMLM(AuxiliaryObjective):
         self.train()
 
     def train(self, mode: bool = True) -> "ConditionalMLM":
-        """Set the mode; a frozen extractor stays in eval mode unless `lexical_dropout` asks for its dropout."""
+        """Set the mode. A frozen extractor stays in eval mode unless `lexical_dropout` asks for its dropout."""
         super().train(mode)
         frozen = self.config.lexical_frozen
-        self.extractor.requires_grad_(not frozen)  # from_pretrained replaces parameters and forgets it
+        self.extractor.requires_grad_(not frozen)  # from_pretrained makes new parameters that require gradients
         self.extractor.train(mode and (self.config.lexical_dropout or not frozen))
         return self
 
     def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
-        """The sum of the cross-entropies of the masked tokens, exactly zero (with a graph) if there is none."""
+        """The summed cross-entropy of the masked tokens. Without any it is exactly zero, and still has a graph."""
         if len(masked["mlm_labels"]) == 0:
             return zero_with_graph(self, sentences)
         return masked_token_loss(self.masked_logits(sentences, masked), masked["mlm_labels"])
@@ -80,8 +80,12 @@ class ConditionalMLM(AuxiliaryObjective):
         self.head.copy_from(model, trained=has_head)
 
     def load_pretrained(self, network: PretrainedAuxiliary, head: PreTrainedModel | None) -> None:
-        """Take the fusion layers of a pre-trained auxiliary network and, unless the backbone is its own, the `head` of
-        the masked-language model that it was trained with (InfoCSE §3.2)."""
+        """Take the fusion layers of a pre-trained auxiliary network (InfoCSE §3.2).
+
+        Args:
+            network: the network.
+            head: the masked-language model that it was trained with; None if that is the backbone itself.
+        """
         network.load_into(self.fusion, self.config.pooling)
         if head is not None:
             self.head.copy_from(head, trained=True)

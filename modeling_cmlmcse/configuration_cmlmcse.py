@@ -30,7 +30,8 @@ from .pooling import POOLINGS
 from .projection import PROJECTIONS
 
 EXPORT_KEY = "cmlmcse"
-FUSION_INITS = ("last", "next", "random", "pretrained", "checkpoint")
+OWN_FUSION_INITS = ("last", "next", "random", "pretrained")  # the first is the default
+FUSION_INITS = (*OWN_FUSION_INITS, "checkpoint")
 MASKED_VIEWS = ("both", "first")
 CONDITIONS = ("before_head", "after_head")
 LEXICAL_SHARE = 8 / 12  # CMLM-CSE Table 6: 8 of 12 layers extract, 3 fuse
@@ -40,41 +41,46 @@ FUSION_SHARE = 3 / 12
 class CMLMCSEConfig(PretrainedConfig):
     """Everything a CMLM-CSE model needs to be rebuilt (Zhang & Chen 2023); validated at construction.
 
+    This text is also the help of the recipe fields with these names (cmlmcse/training/arguments.py).
+
     Args:
-        backbone_config: the backbone's configuration, as an object or a dictionary (default: BERT-base).
-        pooling: how a sentence becomes one vector: `cls_before_pooler` (default; the raw last-layer [CLS], SimCSE's
-            evaluation of unsupervised models), `cls` ([CLS] through the training head, at inference too), `avg`,
-            `avg_top2`, `avg_first_last` (means over the tokens of the last, last two, first and last layers).
-        projection: the training head: `mlp` (default; Linear and Tanh, SimCSE), `batchnorm` (InfoCSE), `nonlinear`
-            (CLEAR), `none`.
-        contrastive_loss: the contrastive loss: `info_nce` (default, SimCSE) or `nt_xent` (CLEAR).
-        contrastive_weight: its weight (default 1; 0 is "w/o contrastive loss" of InfoCSE Table 5).
-        temp: temperature τ of the contrastive loss (default 0.05, SimCSE).
-        hard_negative_weight: added to the logit of a sentence's own hard negative, where the text has hard negatives
-            (default 0, supervised SimCSE: as likely as any other negative; its paper's α is e to this).
-        cmlm_weight: λ of L = L_contrast + λ L_MLM (default 0.005, CMLM-CSE Table 5); 0 builds no auxiliary network.
-        lexical_layers: frozen lower layers of the lexical feature extractor (default: 8 of 12 in proportion).
-        fusion_layers: trainable layers of the semantic feature fusion (default: 3 of 12 in proportion).
-        fusion_init: weights the fusion layers start from. The paper does not say. `last` (default: the backbone's
-            last layers, trained to feed its MLM head), `next` (those after the extractor), `random`, `pretrained`
-            (the auxiliary network pre-trained with the backbone, InfoCSE §3.1), or `checkpoint` (another's).
-        cmlm_condition: the vector that replaces position 0. `before_head` (default: what evaluation uses must carry
-            the words; as in InfoCSE) or `after_head` (as in DiffCSE). The paper does not say.
-        masked_views: which views get a masked sentence of their own: `both` (default; twice the masked words for each
-            encoder pass, as in InfoCSE) or `first` (as in CLEAR). CMLM-CSE does not say.
-        lexical_frozen: whether the extractor stays as it is (default; "w/o gradient detach" of InfoCSE Table 6 is
-            false).
-        lexical_dropout: dropout inside the frozen extractor (default off: its features are a fixed given). The paper
-            does not say.
-        rtd_weight: weight of replaced-token detection (default 0: none; DiffCSE 0.005).
-        rtd_condition: the vector that replaces the discriminator's position 0: `after_head` (default, DiffCSE) or
-            `before_head`.
-        rtd_fill: how the generator fills a masked word: `argmax` (default, DiffCSE's code) or `sample`.
-        generator_config: the configuration of the generator, which :meth:`from_backbone` fills in.
-        mlm_weight: weight of masked-language modelling on the encoder itself (default 0: none; SimCSE 0.1, CLEAR 1).
+        backbone_config: the backbone's configuration, as an object or a dictionary. The default is BERT-base.
+        pooling: how a sentence becomes one vector. `cls_before_pooler` is the raw [CLS] of the last layer (SimCSE's
+            evaluation of unsupervised models). `cls` is [CLS] through the training head, at inference too. `avg`,
+            `avg_top2` and `avg_first_last` are means over the tokens of the last, the last two, and the first and last
+            layers.
+        projection: the training head. `mlp` is Linear and Tanh (SimCSE), `batchnorm` is InfoCSE's, `nonlinear` is
+            CLEAR's, `none` is none.
+        contrastive_loss: `info_nce` (SimCSE) or `nt_xent` (CLEAR).
+        contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss".
+        temp: temperature τ of the contrastive loss. The default is SimCSE's.
+        hard_negative_weight: number added to the logit of a sentence's own hard negative. It needs text with hard
+            negatives (negative_column). 0 makes it as likely as any other negative, as in supervised SimCSE, whose
+            paper's α is e to this number.
+        cmlm_weight: λ of L = L_contrast + λ L_MLM, the weight of the conditional MLM. The default is from CMLM-CSE
+            Table 5. 0 builds no auxiliary network and is SimCSE.
+        lexical_layers: number of frozen lower layers that extract lexical features. The default is 8 of 12 in
+            proportion to the backbone's depth (CMLM-CSE Table 6).
+        fusion_layers: number of trainable fusion layers. The default is 3 of 12 in proportion (CMLM-CSE Table 6).
+        fusion_init: weights that the fusion layers start from; the paper does not say. `last` is the backbone's last
+            layers, which were trained to feed its MLM head. `next` is those after the extractor. `random` is fresh
+            weights. `pretrained` is the auxiliary network that was pre-trained with the backbone (InfoCSE §3.1). A
+            path or Hub name is another model's.
+        cmlm_condition: the vector that replaces position 0. `before_head` is the sentence vector that evaluation uses,
+            so that this vector must carry the words (InfoCSE). `after_head` is DiffCSE's. The paper does not say.
+        masked_views: the views that get a masked sentence of their own. `both` gives twice the masked words for each
+            encoder pass (InfoCSE), `first` is CLEAR's. CMLM-CSE does not say.
+        lexical_frozen: whether the extractor stays as it is. False is InfoCSE Table 6, "w/o gradient detach".
+        lexical_dropout: whether the frozen extractor has dropout. Off by default, because its features are fixed input.
+            The paper does not say.
+        rtd_weight: weight of replaced-token detection. DiffCSE uses 0.005; 0 is without.
+        rtd_condition: the vector that replaces the discriminator's position 0: `after_head` (DiffCSE) or `before_head`.
+        rtd_fill: how the generator fills a masked word: `argmax` (DiffCSE's code) or `sample`.
+        generator_config: the generator's configuration. :meth:`from_backbone` fills it in.
+        mlm_weight: weight of masked-language modelling on the encoder itself. SimCSE uses 0.1, CLEAR 1; 0 is without.
 
     Raises:
-        ValueError: a field outside its range, or of the wrong type.
+        ValueError: a field is out of range or has the wrong type.
     """
 
     model_type = "cmlmcse"
@@ -127,9 +133,9 @@ class CMLMCSEConfig(PretrainedConfig):
         self.generator_config = self._generator_config(generator_config) if rtd_weight > 0 else None
         self.mlm_weight = in_range("mlm_weight", mlm_weight, float, 0.0, 1e6)
         self._check_layers(depth)
-        if self.pooling == "cls" and self.projection != "mlp":
+        if POOLINGS[self.pooling].keeps_head and self.projection != "mlp":
             raise ValueError(
-                "pooling 'cls' keeps the training head at inference and so expects projection 'mlp', found "
+                f"pooling {self.pooling!r} keeps the training head at inference and so expects projection 'mlp', found "
                 f"{self.projection!r}; choose pooling 'cls_before_pooler'"
             )
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # where Trainer looks for the tokenizer's
@@ -149,7 +155,7 @@ class CMLMCSEConfig(PretrainedConfig):
         """The config.json of an export: the backbone's own, so that it loads without this code too, and under
         `EXPORT_KEY` what this code needs; no auxiliary objective, and no head unless the pooling uses it."""
         fields = {"pooling": self.pooling, "temp": self.temp, "cmlm_weight": 0.0}
-        fields["projection"] = self.projection if self.pooling == "cls" else "none"
+        fields["projection"] = self.projection if POOLINGS[self.pooling].keeps_head else "none"
         return {**self.backbone_config.to_dict(), EXPORT_KEY: fields}
 
     def _generator_config(self, given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:

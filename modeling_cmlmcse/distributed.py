@@ -1,8 +1,8 @@
-"""Rows and means over all processes, with exact gradients; everything is the identity on one process.
+"""Rows and means over all processes, with exact gradients. On one process everything is the identity.
 
-Gradients are averaged over the W processes (as DDP and FSDP do). A loss that is a mean over the rows of all processes
-is therefore computed as a mean over this process's rows against everybody's columns, and the gradient of a gathered row
-is the sum over the processes that used it: the average is then the gradient of one process with the whole batch.
+DDP and FSDP average gradients over the W processes. So each process computes its loss as the mean over its own rows,
+against the columns of all processes. The gradient of a gathered row is the sum over the processes that used it. The
+average is then the gradient that one process would compute for the whole batch.
 """
 
 import torch
@@ -21,7 +21,7 @@ def rank() -> int:
 
 
 class _GatherRows(torch.autograd.Function):
-    """(N, …) on each process → (W·N, …) on all; backward sums the gradients that the processes have for a row."""
+    """(N, …) on each process → (W·N, …) on all. The backward pass sums the processes' gradients of each row."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor) -> Tensor:
@@ -41,8 +41,8 @@ def gather_rows(rows: Tensor) -> Tensor:
     """(N, …) → (W·N, …), process after process.
 
     Raises:
-        RuntimeError: the processes have different N, which Accelerate's loaders never give them (see `even_batches` in
-            training/arguments.py); on a GPU as a failed assertion of the device, so that no step waits for it.
+        RuntimeError: the processes have different N. Accelerate's loaders never give them that (`even_batches`). On a
+            GPU it is a failed device assertion, so that no step waits for the check.
     """
     if processes() == 1:
         return rows
@@ -58,9 +58,10 @@ def own_rows(gathered: Tensor) -> Tensor:
 
 
 def mean_count(count: int, device: torch.device) -> Tensor | float:
-    """The number of terms by which to divide a sum of this process's terms, for gradients that are averaged: the mean
-    of `count` over the processes. The mean over the processes of what comes out is then the mean over all terms.
-    Never zero: without any term the sum is zero, and stays it."""
+    """The mean of `count` over the processes, by which each process divides the sum of its own terms.
+
+    Averaged over the processes, the results are the mean over all terms. Clamped above zero to avoid dividing by zero.
+    """
     if processes() == 1:
         return max(count, 1)
     counts = torch.tensor(count, device=device)

@@ -1,8 +1,8 @@
 """Dropout that is cheap on a CPU, in time and in memory.
 
-PyTorch's CPU dropout draws every element from a distribution of its own, and keeps a number for each until the backward
-pass. Here 64 random bits decide four elements, in about half the time (benchmarks/operations.py), and one byte is
-kept for each. On other devices PyTorch's dropout is used.
+PyTorch's CPU dropout draws each element separately and keeps a number for each until the backward pass. Here 64 random
+bits decide four elements, in about half the time (benchmarks/operations.py), and one byte is kept for each. On other
+devices PyTorch's dropout is used.
 """
 
 from typing import Any
@@ -16,8 +16,8 @@ LEVELS = 1 << 16  # an element is dropped with probability round(p · 65,536) / 
 def drop(input: Tensor, p: float) -> Tensor:
     """Each element 0 with probability p, else divided by 1 − p, so that its expectation stays.
 
-    Drawn from PyTorch's default CPU generator: `torch.manual_seed` and a saved generator state reproduce it. Compiled
-    code gets PyTorch's dropout, which the compiler merges with its neighbours.
+    It draws from PyTorch's default CPU generator, so `torch.manual_seed` and a saved generator state reproduce it.
+    Compiled code gets PyTorch's dropout, which the compiler fuses with neighbouring operations.
     """
     if torch.compiler.is_compiling():
         return nn.functional.dropout(input, p)
@@ -25,7 +25,7 @@ def drop(input: Tensor, p: float) -> Tensor:
 
 
 def sample_keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
-    """Which elements of a tensor are kept, a byte for each, and the factor that makes up for the others."""
+    """A boolean for each element, true where it is kept, and the factor 1 / (1 − p) that scales the kept ones."""
     dropped = min(max(round(p * LEVELS), 0), LEVELS)
     count = shape.numel()
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
@@ -35,12 +35,12 @@ def sample_keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
 
 
 def scaled_mask(kept: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
-    """What dropout multiplies by: `factor` where an element is kept, else 0."""
+    """The mask as multipliers: `factor` where an element is kept, else 0."""
     return kept.to(dtype).mul_(factor)
 
 
 class _Drop(torch.autograd.Function):
-    """(…) and (…) boolean → `factor` times the elements that are kept, of which the backward pass needs the boolean."""
+    """(…) and (…) boolean → `factor` times the kept elements. The backward pass needs the boolean alone."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, kept: Tensor, factor: float) -> Tensor:

@@ -14,8 +14,8 @@ from .packing import Packing, Selection
 class EncoderMLM(AuxiliaryObjective):
     """The encoder predicts the masked words by itself (SimCSE §4, "w/ MLM", weight 0.1; CLEAR §3.1, weight 1).
 
-    The sentence vector has no part in it: the gradient reaches every layer of the encoder directly, which SimCSE and
-    InfoCSE (Table 1) report to lower STS and to raise transfer.
+    It does not use the sentence vector: the gradient reaches every layer of the encoder directly. SimCSE and InfoCSE
+    (Table 1) report that this lowers STS and raises transfer.
     """
 
     def __init__(self, config: CMLMCSEConfig) -> None:
@@ -23,7 +23,7 @@ class EncoderMLM(AuxiliaryObjective):
         self.head = MaskedLMHead(config.backbone_config)
 
     def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
-        """The sum of the cross-entropies of the masked tokens, exactly zero (with a graph) if there is none."""
+        """The summed cross-entropy of the masked tokens. Without any it is exactly zero, and still has a graph."""
         positions = masked["mlm_positions"]  # (M,)
         if len(positions) == 0:
             return zero_with_graph(self, sentences)

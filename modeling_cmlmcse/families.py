@@ -1,8 +1,8 @@
 """How each kind of backbone is built: one small class a family, found by model type in `FAMILIES`.
 
-A family knows where the blocks are, how packed tokens are embedded, how a block runs on all of them or ends in a few of
-them, and what the pretrained masked-language-model head looks like. A new kind of backbone is a class or a name here,
-and a parity test.
+A family knows where the blocks are, how packed tokens are embedded, how a block runs on all tokens or computes a few of
+them only, and the shape of the pretrained MLM head. A new kind of backbone is a class or a name here, and a
+parity test.
 """
 
 import copy
@@ -18,7 +18,7 @@ from .packing import Packing, Selection
 
 TRANSFORMERS_5 = int(__version__.split(".")[0]) >= 5
 
-Module = Any  # a module whose parts are known by structure, which static types cannot say
+Module = Any  # an nn.Module whose parts differ by family, which static types cannot express
 
 
 class HeadShape(NamedTuple):
@@ -33,7 +33,7 @@ class HeadShape(NamedTuple):
 
 
 class Family:
-    """What all families share.
+    """Base class of all families.
 
     Attributes:
         layers: the path of the list of blocks.
@@ -68,12 +68,12 @@ class Family:
         raise NotImplementedError
 
     def shared(self, encoder: Module, hidden: Tensor, packing: Packing) -> Any:
-        """What all blocks of one forward pass need besides hidden states and packing, computed once."""
+        """What all blocks of a forward pass need besides hidden states and packing. Computed once a pass."""
         return None
 
     def runs_whole(self, encoder: Module) -> bool:
-        """Whether its blocks hand the packing on to their attention, as in transformers 5, so that :meth:`run` serves;
-        if not, :meth:`run_selected` runs them part by part."""
+        """Whether a block can be called as a whole (:meth:`run`): in transformers 5 it passes the packing on to its
+        attention. If not, :meth:`run_selected` runs it part by part."""
         return TRANSFORMERS_5
 
     def run(self, block: Module, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
@@ -83,7 +83,8 @@ class Family:
     def run_selected(
         self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
-        """(S, H) → (M, H): one block whose queries, output projection and feed-forward see the selected tokens only."""
+        """(S, H) → (M, H): one block that computes queries, output projection and feed-forward for the selected tokens
+        only."""
         raise NotImplementedError
 
     def final_norm(self, encoder: Module, hidden: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class Family:
         return hidden
 
     def without_final_norm(self, encoder: Module) -> None:
-        """Let the encoder end in its last block's output as the next block would get it."""
+        """Make the encoder end with its last block's output, as the next block would get it."""
 
     def head(self, config: PretrainedConfig) -> HeadShape:
         """The head of the pretrained masked-language model."""
@@ -308,12 +309,12 @@ def unsupported(kind: str | None) -> str:
 
 
 def first_output(output: Any) -> Tensor:
-    """A block's output, which some releases of transformers put into a tuple."""
+    """A block's output, taken out of the tuple that some releases of transformers return."""
     return output[0] if isinstance(output, tuple) else output
 
 
 def gathered(block: Module) -> Module:
-    """The block with whole weights: FSDP gathers them where a block is called as a whole, not where its parts are."""
+    """The block with whole weights. FSDP gathers them when a block is called as a whole, not when its parts are."""
     if hasattr(block, "unshard"):
         block.unshard()
     return block

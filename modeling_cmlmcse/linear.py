@@ -1,8 +1,8 @@
-"""Linear layers on a CPU, multiplied by whichever of PyTorch's two libraries is faster there.
+"""Linear layers on a CPU, through the faster of PyTorch's two libraries.
 
-PyTorch multiplies fp32 matrices with MKL, which keeps its best kernels for Intel's processors: on an AMD EPYC with
-AVX-512, oneDNN is twice as fast (benchmarks/operations.py). On other devices, in other precisions and in compiled or
-traced code nothing is changed.
+PyTorch multiplies fp32 matrices with MKL, whose best kernels are for Intel's processors. On an AMD EPYC with AVX-512
+oneDNN is twice as fast (benchmarks/operations.py). On other devices, in other precisions and in compiled or traced code
+nothing changes.
 """
 
 import time
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LEAST_WORK = 1 << 24  # multiplications; below, oneDNN, which compiles a kernel for each new shape, gains nothing
-LEAST_GAIN = 1.25  # by less, MKL stays: near a tie the choice would change from one process to the next
+LEAST_WORK = 1 << 24  # multiplications; below, compiling a kernel for each new shape costs what oneDNN gains
+LEAST_GAIN = 1.25  # below, MKL stays: near a tie the choice would differ between processes
 
 
 def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -25,9 +25,9 @@ def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def linear_after_gelu(wide: Tensor, layer: nn.Linear) -> Tensor:
-    """(…, L) → (…, K): `layer(gelu(wide))`, without keeping what GELU makes, the largest tensor of a transformer block,
-    until the backward pass, where it is made again."""
-    watched = layer._forward_hooks or layer._forward_pre_hooks  # by somebody who wants to see what it gets
+    """(…, L) → (…, K): `layer(gelu(wide))`. GELU's output, the largest tensor of a transformer block, is not kept: the
+    backward pass computes it again."""
+    watched = layer._forward_hooks or layer._forward_pre_hooks  # a hook expects to see the layer's input
     plain = type(layer) is nn.Linear and not watched
     if plain and _is_large_fp32_on_cpu(wide, layer.weight) and onednn_is_faster():
         rows = _OneDNNLinear.apply(wide.flatten(0, -2), layer.weight, layer.bias, True)
@@ -36,8 +36,7 @@ def linear_after_gelu(wide: Tensor, layer: nn.Linear) -> Tensor:
 
 
 class _OneDNNLinear(torch.autograd.Function):
-    """(S, K), (L, K) and (L,) → (S, L), three products in oneDNN where gradients are asked for; of the input, or of its
-    GELU, which is not kept."""
+    """(S, K), (L, K) and (L,) → (S, L), forward and backward products in oneDNN; of the input or of its GELU."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, after_gelu: bool) -> Tensor:
@@ -68,7 +67,7 @@ def _multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _is_large_fp32_on_cpu(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether a product is one that the choice is about."""
+    """Whether a product is large enough, in fp32, on a CPU, and neither compiled nor traced."""
     return (
         hidden.device.type == weight.device.type == "cpu"
         and hidden.dtype == weight.dtype == torch.float32
@@ -82,8 +81,7 @@ def _is_large_fp32_on_cpu(hidden: Tensor, weight: Tensor) -> bool:
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether oneDNN multiplies clearly faster here than PyTorch does by itself; measured once a process, in some
-    30 ms."""
+    """Whether oneDNN multiplies clearly faster here than PyTorch's default. Measured once a process, in about 30 ms."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     left, right = torch.ones(512, 768), torch.ones(768, 768)

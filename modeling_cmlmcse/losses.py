@@ -1,4 +1,4 @@
-"""Contrastive losses and the two measures of a contrastive space: pure functions, in fp32 under any autocast."""
+"""Contrastive losses and measures of the embedding space: pure functions, in fp32 under any autocast."""
 
 from collections.abc import Callable, Sequence
 
@@ -68,7 +68,7 @@ def gather_views(views: Tensor) -> Tensor:
 
 
 def own_columns(views: Tensor) -> Tensor:
-    """(V, N) the places of this process's rows among those of :func:`gather_views`, counted through all views."""
+    """(V, N) the indices of this process's rows among those of :func:`gather_views`, counted through all views."""
     count, sentences = views.shape[:2]
     first = torch.arange(sentences, device=views.device) + rank() * sentences  # (N,)
     return first + torch.arange(count, device=views.device)[:, None] * sentences * processes()

@@ -23,12 +23,10 @@ from .backbone import (
     with_dropout,
 )
 from .conditional_mlm import ConditionalMLM
-from .configuration_cmlmcse import CMLMCSEConfig, in_range
-from .distributed import mean_count
+from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig, in_range
 from .encoder_mlm import EncoderMLM
 from .families import TRANSFORMERS_5, Module
 from .fast_cpu import use_fast_cpu_kernels
-from .losses import CONTRASTIVE_LOSSES, alignment, anisotropy, uniformity
 from .packing import Packing, Selection, pack_sequences
 from .pooling import POOLINGS
 from .pretrained_auxiliary import PretrainedAuxiliary
@@ -47,23 +45,17 @@ AUXILIARY_OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
 
 @dataclass
 class SentenceEmbeddingOutput(ModelOutput):
-    """Embeddings of N sentences: `pooler_output` (N, H) as evaluated, `last_hidden_state` (N, T, H) with zeros at
-    padding, `hidden_states` one (N, T, H) a block if asked for."""
+    """Embeddings of N sentences.
+
+    Attributes:
+        last_hidden_state: (N, T, H), zeros at padding.
+        pooler_output: (N, H), the sentence embeddings as they are evaluated.
+        hidden_states: one (N, T, H) for each block, if asked for.
+    """
 
     last_hidden_state: Tensor | None = None
     pooler_output: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
-
-
-@dataclass
-class ContrastiveTrainingOutput(ModelOutput):
-    """Losses of one training batch: `loss` = contrastive + Σ weight · auxiliary, and its parts, detached.
-
-    `logs` holds what only the log needs: the losses by name, alignment, uniformity and anisotropy of the batch.
-    """
-
-    loss: Tensor | None = None
-    logs: dict[str, Tensor] | None = None
 
 
 class CMLMCSEForSentenceEmbedding(PreTrainedModel):
@@ -73,6 +65,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     """
 
     config_class = CMLMCSEConfig
+    config: CMLMCSEConfig
     base_model_prefix = "backbone" if TRANSFORMERS_5 else ""  # so that a plain backbone's keys load here too
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
@@ -100,14 +93,14 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             {
                 name: self._build(name, partial(objective, config))
                 for name, objective in AUXILIARY_OBJECTIVES.items()
-                if self._weight(name) > 0
+                if self.objective_weight(name) > 0
             }
         )
         self.post_init()
 
     def _build(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
-        """A part whose fresh weights depend on the seed and its name alone, and not on what was drawn before: at one
-        seed all arms of a study start alike."""
+        """Build a part whose fresh weights depend only on the seed and its name, not on what was drawn before. So all
+        arms of a study start from the same weights at one seed."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed((torch.initial_seed() + zlib.crc32(name.encode())) % 2**63)
             part = build()
@@ -115,12 +108,12 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
                 part.apply(self._initialize_weights)
         return part
 
-    def _weight(self, objective: str) -> float:
+    def objective_weight(self, objective: str) -> float:
         """The weight of an auxiliary objective in the loss."""
         return getattr(self.config, f"{objective}_weight")
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
-        """Keep the packed attention, which alone knows where a sentence ends; ignore another, with a warning."""
+        """Keep the packed attention and warn: no other attention knows where a packed sentence ends."""
         logger.warning(f"attn_implementation {attn_implementation!r} is ignored: this model always packs its tokens.")
 
     @property
@@ -133,8 +126,10 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         self.backbone._init_weights(module)
 
     def _get_key_renaming_mapping(self, checkpoint_keys: list[str], *_: Any) -> dict[str, str]:
-        """Names in a file of weights → names here: those of a plain backbone, as exported, are the backbone's.
-        Transformers 4 asks this, and by itself knows no head beside them; 5 finds it all by `base_model_prefix`."""
+        """Names in a file of weights → names here. A plain backbone's names, as in an export, belong to `backbone`.
+
+        Transformers 4 calls this. Transformers 5 finds the names by `base_model_prefix`.
+        """
         parts = tuple(f"{name}." for name, _ in self.named_children())
         return {name: name if name.startswith(parts) else f"backbone.{name}" for name in checkpoint_keys}
 
@@ -150,53 +145,56 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         return max_positions(self.backbone)
 
     @classmethod
-    def from_backbone(cls, name_or_path: str | os.PathLike[str], **fields: Any) -> "CMLMCSEForSentenceEmbedding":
+    def from_backbone(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        *,
+        fusion_init: str | None = None,
+        rtd_generator: str | None = None,
+        backbone_dropout: float | None = None,
+        from_scratch: bool = False,
+        new_token_id: int | None = None,
+        **config_fields: Any,
+    ) -> "CMLMCSEForSentenceEmbedding":
         """Start from a pretrained backbone: encoder, frozen extractor, fusion layers and MLM head.
 
         Args:
             name_or_path: a local folder or a Hub name.
-            fields: fields of :class:`CMLMCSEConfig`; `fusion_init` may also be a path or Hub name of a saved
-                model of this class, or of what stage 1 exports, whose auxiliary network is then taken over;
-                `rtd_generator` is a path or Hub name of the masked-language model that edits sentences (default: the
-                backbone itself);
-                `backbone_dropout` is the probability of every dropout of the encoder (default: the backbone's own);
-                `from_scratch` takes the backbone's configuration alone and starts from random weights;
-                `new_token_id` is the id of a token added to the backbone's tokenizer, which gets a fresh embedding
-                if the backbone has none of that id.
+            fusion_init: as in :class:`CMLMCSEConfig`; or the path or Hub name of a saved model of this class, or of
+                what stage 1 exports, whose auxiliary network is then taken over.
+            rtd_generator: path or Hub name of the masked-language model that edits sentences (default: the backbone).
+            backbone_dropout: probability of every dropout of the encoder (default: the backbone's own).
+            from_scratch: take the backbone's configuration alone and start from random weights.
+            new_token_id: id of a token added to the backbone's tokenizer. It gets a fresh embedding if the backbone
+                has none of that id.
+            config_fields: all other fields of :class:`CMLMCSEConfig`, with its defaults: `pooling`, `cmlm_weight`,
+                `lexical_layers`, …
 
         Raises:
             ValueError: the backbone is of an unknown kind, or a field is wrong.
         """
         name_or_path = os.fspath(name_or_path)
-        donor, generator_name = fields.get("fusion_init", "last"), fields.pop("rtd_generator", None)
-        from_scratch, new_token_id = fields.pop("from_scratch", False), fields.pop("new_token_id", None)
-        network = PretrainedAuxiliary.choose(donor, name_or_path) if fields.get("cmlm_weight") != 0 else None
+        donor = FUSION_INITS[0] if fusion_init is None else fusion_init
+        network = PretrainedAuxiliary.choose(donor, name_or_path) if config_fields.get("cmlm_weight") != 0 else None
         if network is not None:
-            fields |= network.check(fields)
-        if donor not in ("last", "next", "random", "pretrained"):
-            fields["fusion_init"] = "checkpoint"
-        dropout = fields.pop("backbone_dropout", None)
-        if dropout is not None:
-            in_range("backbone_dropout", dropout, float, 0.0, 1.0)
+            config_fields |= network.check(config_fields)
+        if backbone_dropout is not None:
+            in_range("backbone_dropout", backbone_dropout, float, 0.0, 1.0)
         pretrained, has_head = load_backbone(name_or_path, from_scratch, new_token_id)
-        generator, generator_has_head = pretrained, has_head
-        if fields.get("rtd_weight", 0) > 0:
-            if generator_name is not None:
-                generator, generator_has_head = load_backbone(generator_name, new_token_id=new_token_id)
-            if not generator_has_head:
-                raise ValueError(
-                    f"rtd_generator expects a model with a trained masked-language-model head, found none in "
-                    f"{generator_name or name_or_path}; choose another generator"
-                )
-            fields["generator_config"] = generator.config
-        if dropout is None and not has_dropout(pretrained.config):
+        generator = None
+        if config_fields.get("rtd_weight", 0) > 0:
+            generator = load_generator(rtd_generator, new_token_id) if rtd_generator else pretrained
+            if rtd_generator is None and not has_head:
+                raise ValueError(no_trained_head(name_or_path))
+            config_fields["generator_config"] = generator.config
+        backbone = pretrained.config if backbone_dropout is None else with_dropout(pretrained.config, backbone_dropout)
+        if backbone_dropout is None and not has_dropout(backbone):
             logger.warning(
                 f"{name_or_path} has no dropout: in training without labels the two views of a sentence will be "
                 "identical, unless an augmentation changes one. Set backbone_dropout, to 0.1 or the like."
             )
-        backbone = pretrained.config if dropout is None else with_dropout(pretrained.config, dropout)
-        config = CMLMCSEConfig(backbone_config=backbone, **fields)
-        model = cls(config)
+        init = donor if donor in OWN_FUSION_INITS else "checkpoint"
+        model = cls(CMLMCSEConfig(backbone_config=backbone, fusion_init=init, **config_fields))
         model.backbone.load_state_dict(pretrained.base_model.state_dict())
         if model.auxiliary and not has_head and not from_scratch:
             logger.warning(
@@ -206,11 +204,11 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         for objective in model.objectives.values():
             objective.load_backbone_weights(pretrained, has_head)
             if isinstance(objective, ReplacedTokenDetection):
-                objective.load_generator(generator)
+                objective.load_generator(cast(PreTrainedModel, generator))
         if network is not None:
             head = None if donor == "pretrained" else load_backbone(donor, new_token_id=new_token_id)[0]
             cast(ConditionalMLM, model.objectives["cmlm"]).load_pretrained(network, head)
-        elif config.fusion_init == "checkpoint" and model.auxiliary:
+        elif init == "checkpoint" and model.auxiliary:
             model._load_auxiliary(donor)
         return model
 
@@ -249,20 +247,16 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        views: dict[str, Any] | None = None,
-        masked: dict[str, Any] | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-    ) -> SentenceEmbeddingOutput | ContrastiveTrainingOutput | tuple[Any, ...]:
-        """Embed sentences; or, given the packed `views` of a training batch, return its losses.
+    ) -> SentenceEmbeddingOutput | tuple[Any, ...]:
+        """Embed sentences.
 
         Args:
             input_ids, attention_mask, token_type_ids: (N, T), as a tokenizer returns them.
-            views: packed rows of all views, view after view (:func:`pack_sequences`), and `num_views`.
-            masked: packed masked sentences and their labels (see :class:`ConditionalMLM`).
+            output_hidden_states: whether to return the outputs of all blocks too.
+            return_dict: false for a tuple.
         """
-        if views is not None:
-            return self._training_losses(views, masked)
         if input_ids is None:
             raise ValueError("forward expects input_ids (N, T), found none: pass a tokenizer's output")
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -283,102 +277,17 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         embedded = embed_tokens(self.backbone, tokens, packing, token_types)  # (S, H)
         return run_blocks(self.backbone, embedded, packing, selection)
 
-    def _pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
-        """(S,) packed tokens → (B, H) sentence vectors before any head, computing what the pooling reads only."""
+    def pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
+        """(S,) packed tokens → (B, H) sentence vectors before any head. Only what the pooling reads is computed."""
         pooling = POOLINGS[self.config.pooling]
-        selection = Selection.first_tokens(packing) if pooling.first_token else None
+        selection = Selection.first_tokens(packing) if pooling.reads_first_token_only else None
         return pooling.pool(self._hidden_states(tokens, packing, selection), packing)
 
     def _inference_embedding(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
-        """Block outputs → (B, H) the embedding that evaluation and export use; only `cls` keeps the head."""
-        pooled = POOLINGS[self.config.pooling].pool(outputs, packing)
-        return self.projection(pooled) if self.config.pooling == "cls" else pooled
-
-    def _training_losses(self, views: dict[str, Any], masked: dict[str, Any] | None) -> ContrastiveTrainingOutput:
-        """The contrastive loss of V·N packed rows plus the weighted auxiliary losses."""
-        loss, sentences, logs = self.contrast(self.sentence_vectors(views))
-        if self.objectives:
-            counts = self.auxiliary_terms([masked])
-            auxiliary, measures = self.auxiliary_loss(sentences, masked, counts)
-            loss, logs = loss + auxiliary, logs | measures
-        return ContrastiveTrainingOutput(loss=loss, logs=logs)
-
-    # The three parts of a training step; training/large_batch.py runs them on one part of a batch after another.
-
-    def sentence_vectors(self, views: dict[str, Any]) -> Tensor:
-        """V·N packed rows → (V, N, H) sentence vectors before the training head."""
-        tokens = views["input_ids"]  # (S,)
-        packing = Packing.from_lengths(views["lengths"], len(tokens), views["width"])
-        return self._pooled(tokens, packing).unflatten(0, (views["num_views"], -1))
-
-    def contrast(self, vectors: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """(V, N, H) sentence vectors → the weighted contrastive loss, the vectors before and after the training head
-        (2, V, N, H), which condition the auxiliary objectives, and values for the log."""
-        projected = self.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
-        contrastive_loss = CONTRASTIVE_LOSSES[self.config.contrastive_loss]
-        loss = contrastive_loss(projected, self.config.temp, self.config.hard_negative_weight)
-        logs = {
-            "contrastive_loss": loss.detach(),
-            "alignment": alignment(projected[:2].detach()),
-            "uniformity": uniformity(projected[0].detach()),
-            "anisotropy": anisotropy(projected[0].detach()),
-        }
-        return self.config.contrastive_weight * loss, torch.stack([vectors, projected]), logs
-
-    def auxiliary_terms(self, parts: Sequence[dict[str, Any] | None]) -> dict[str, Tensor | float]:
-        """The number of predictions of every auxiliary objective in the masked parts of a batch; with several
-        processes their mean.
-
-        Raises:
-            ValueError: a batch without masked sentences.
-        """
-        if None in parts:
-            raise ValueError(f"{', '.join(self.objectives)} expects masked sentences in the batch, found none")
-        given = [part for part in parts if part is not None]
-        return {
-            name: mean_count(sum(objective.terms(part) for part in given), self.device)
-            for name, objective in self.objectives.items()
-        }
-
-    def auxiliary_loss(
-        self, sentences: Tensor, masked: dict[str, Any] | None, counts: dict[str, Tensor | float]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What a part of a batch adds to the loss: Σ weight · (sum over the part / number of predictions of the whole
-        batch), and the same for the log.
-
-        Args:
-            sentences: (2, V, N, H) vectors of the part's sentences, before and after the training head.
-            masked: their masked sentences, of the first view or the first views.
-            counts: :meth:`auxiliary_terms` of the whole batch.
-        """
-        assert masked is not None
-        rows = sentences.flatten(1, 2)[:, : len(masked["lengths"])]  # (2, B, H)
-        loss = rows.new_zeros(())
-        logs: dict[str, Tensor] = {}
-        for name, objective in self.objectives.items():
-            found = objective(self.backbone, rows[1 if objective.condition == "after_head" else 0], masked)
-            loss = loss + self._weight(name) * found.total / counts[name]
-            sums = {"loss": found.total.detach(), **found.sums}
-            logs |= {f"{name}_{measure}": value / counts[name] for measure, value in sums.items()}
-        return loss, logs
-
-    @torch.no_grad()
-    def vector_gain(self, views: dict[str, Any], masked: dict[str, Any]) -> Tensor:
-        """What the conditional MLM gains from the sentence vectors of a batch, in nats a masked word: its loss with
-        another sentence's vector less its loss with the sentence's own, without dropout.
-
-        While it is near 0 the objective does not read them, and teaches the encoder next to nothing; vectors that are
-        all but the same, as [CLS] in a model that was never trained to put anything there, are one reason.
-        """
-        objective, mode = self.objectives["cmlm"], self.training
-        self.eval()
-        vectors = self.sentence_vectors(views).flatten(0, 1)  # (V·N, H)
-        if objective.condition == "after_head":
-            vectors = self.projection(vectors)
-        own = vectors[: len(masked["lengths"])]  # (B, H)
-        losses = [objective(self.backbone, rows, masked).total for rows in (own, own.roll(1, dims=0))]
-        self.train(mode)
-        return (losses[1] - losses[0]) / max(objective.terms(masked), 1)
+        """Block outputs → (B, H) the embedding that evaluation and export use."""
+        pooling = POOLINGS[self.config.pooling]
+        pooled = pooling.pool(outputs, packing)
+        return self.projection(pooled) if pooling.keeps_head else pooled
 
     @torch.no_grad()
     def encode(
@@ -444,8 +353,28 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         """Token lists of B sentences → (B, H) embeddings."""
         packed = pack_sequences(sequences)
         tokens, lengths = packed["input_ids"].to(self.device), packed["lengths"].to(self.device)
-        pooled = self._pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
-        return self.projection(pooled) if self.config.pooling == "cls" else pooled
+        pooled = self.pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
+        return self.projection(pooled) if POOLINGS[self.config.pooling].keeps_head else pooled
+
+
+def load_generator(name_or_path: str, new_token_id: int | None) -> PreTrainedModel:
+    """The masked-language model that edits sentences in replaced-token detection.
+
+    Raises:
+        ValueError: it cannot be loaded, or has no trained head.
+    """
+    generator, has_head = load_backbone(name_or_path, new_token_id=new_token_id)
+    if not has_head:
+        raise ValueError(no_trained_head(name_or_path))
+    return generator
+
+
+def no_trained_head(name_or_path: str) -> str:
+    """The message for a generator that cannot fill masked words."""
+    return (
+        f"rtd_generator expects a model with a trained masked-language-model head, found none in {name_or_path}; "
+        "choose another generator"
+    )
 
 
 def split_batches(lengths: Sequence[int], batch_size: int, batch_tokens: int | None) -> Iterator[slice]:

@@ -1,6 +1,6 @@
 """Padding-free computation: the real tokens of a batch in one row, padded only inside attention.
 
-All linear layers, norms and dropouts of a block see a row of S real tokens. Attention alone (attention.py) needs to
+All linear layers, norms and dropouts of a block see one row of S real tokens. Only attention (attention.py) needs to
 know which tokens belong together.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Packing:
-    """Where S packed tokens stand on a grid of B rows and T columns.
+    """The places of S packed tokens on a grid of B rows and T columns.
 
     Attributes:
         slots: (S,) index of each token in the flattened grid, row by row.
@@ -27,8 +27,8 @@ class Packing:
 
     @classmethod
     def from_lengths(cls, lengths: Tensor, total: int, width: int) -> "Packing":
-        """Rows of `lengths` (B,) tokens, left-aligned; `total` = their sum and `width` = their maximum are known
-        to the host, so nothing waits for the device."""
+        """Rows of `lengths` (B,) tokens, left-aligned. The host passes `total`, their sum, and `width`, their maximum,
+        so that nothing waits for the device."""
         rows = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths, output_size=total)
         starts = lengths.cumsum(0) - lengths  # (B,)
         positions = torch.arange(total, device=lengths.device) - starts[rows]  # (S,)
@@ -52,7 +52,7 @@ class Packing:
 
     @property
     def full(self) -> bool:
-        """Whether the grid has no hole, so that packing and padding are the same layout."""
+        """Whether the grid has no empty place, so that packed and padded layout are the same."""
         return len(self.slots) == self.shape[0] * self.shape[1]
 
     @property
@@ -95,7 +95,9 @@ class Packing:
         if self.full:
             return tokens.unflatten(0, self.shape)
         grid = tokens.new_zeros(self.shape[0] * self.shape[1], *tokens.shape[1:])
-        return grid.index_put((self.slots,), tokens).unflatten(0, self.shape)  # index_copy would keep the tokens
+        return grid.index_put((self.slots,), tokens).unflatten(
+            0, self.shape
+        )  # index_copy would keep the tokens for the backward pass
 
     def mean(self, tokens: Tensor) -> Tensor:
         """(S, H) → (B, H): the average of each row's tokens."""

@@ -1,46 +1,63 @@
-"""Poolings: hidden states of packed tokens → one vector a sentence, found by name in `POOLINGS`."""
+"""Poolings: hidden states of packed tokens → one vector a sentence, found by name in `POOLINGS`.
+
+An entry says all that training, export and the model card need to know of a pooling.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import reduce
 
 from torch import Tensor
 
 from .packing import Packing
 
 
-class Pooling(NamedTuple):
-    """`pool` maps the block outputs (first block first, each (S, H)) and their packing to (B, H); `first_token` says
-    that only position 0 of the last block is read, so that the block need not compute the others."""
-
-    pool: Callable[[Sequence[Tensor], Packing], Tensor]
-    first_token: bool = False
+def first_token(states: Tensor, packing: Packing) -> Tensor:
+    """(S, H) → (B, H): each sentence's [CLS]. (B, H) stays where the last block computed nothing else."""
+    return states if states.shape[0] == packing.shape[0] else states.index_select(0, packing.starts)
 
 
-def pool_cls(outputs: Sequence[Tensor], packing: Packing) -> Tensor:
-    """The last block's [CLS]; (B, H) already where the block computed position 0 only."""
-    last = outputs[-1]
-    return last if last.shape[0] == packing.shape[0] else last.index_select(0, packing.starts)
+def mean_of_tokens(states: Tensor, packing: Packing) -> Tensor:
+    """(S, H) → (B, H): the mean over each sentence's tokens."""
+    return packing.mean(states)
 
 
-def pool_avg(outputs: Sequence[Tensor], packing: Packing) -> Tensor:
-    """The mean over the tokens of the last block."""
-    return packing.mean(outputs[-1])
+@dataclass(frozen=True)
+class Pooling:
+    """How a sentence becomes one vector.
 
+    Attributes:
+        tokens: (S, H) states of the tokens and their packing → (B, H).
+        mode: what sentence-transformers calls this in its `Pooling` module: `cls`, `mean`, …
+        layers: the blocks whose outputs are averaged first; 0 is the first *block*, not the embedding layer.
+        keeps_head: whether the embedding goes through the training head at inference too.
+    """
 
-def pool_avg_top2(outputs: Sequence[Tensor], packing: Packing) -> Tensor:
-    """The mean over the tokens of the last two blocks."""
-    return packing.mean((outputs[-1] + outputs[-2]) / 2)
+    tokens: Callable[[Tensor, Packing], Tensor]
+    mode: str
+    layers: tuple[int, ...] = (-1,)
+    keeps_head: bool = False
 
+    @property
+    def reads_first_token_only(self) -> bool:
+        """Whether only position 0 of the last block is read, so that the block need not compute the others."""
+        return self.tokens is first_token and self.layers == (-1,)
 
-def pool_avg_first_last(outputs: Sequence[Tensor], packing: Packing) -> Tensor:
-    """The mean over the tokens of the first and the last block: the first *block*, not the embedding layer."""
-    return packing.mean((outputs[0] + outputs[-1]) / 2)
+    def reads_as(self, other: "Pooling | None") -> bool:
+        """Whether the vector before the training head is the same."""
+        return other is not None and (self.tokens, self.layers) == (other.tokens, other.layers)
+
+    def pool(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
+        """The outputs of all blocks, first block first, each (S, H) → (B, H)."""
+        chosen = [outputs[layer] for layer in self.layers]
+        states = reduce(Tensor.add, chosen) / len(chosen) if len(chosen) > 1 else chosen[0]
+        return self.tokens(states, packing)
 
 
 POOLINGS: dict[str, Pooling] = {
-    "cls": Pooling(pool_cls, first_token=True),  # through the training head at inference too (supervised SimCSE)
-    "cls_before_pooler": Pooling(pool_cls, first_token=True),  # the raw [CLS] at inference (unsupervised SimCSE)
-    "avg": Pooling(pool_avg),
-    "avg_top2": Pooling(pool_avg_top2),
-    "avg_first_last": Pooling(pool_avg_first_last),
+    "cls": Pooling(first_token, "cls", keeps_head=True),  # supervised SimCSE's evaluation
+    "cls_before_pooler": Pooling(first_token, "cls"),  # unsupervised SimCSE's evaluation
+    "avg": Pooling(mean_of_tokens, "mean"),
+    "avg_top2": Pooling(mean_of_tokens, "mean", layers=(-1, -2)),
+    "avg_first_last": Pooling(mean_of_tokens, "mean", layers=(0, -1)),
 }

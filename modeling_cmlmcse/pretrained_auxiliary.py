@@ -1,4 +1,4 @@
-"""A pre-trained auxiliary network: the fusion layers that `--stage pretrain` leaves beside a backbone."""
+"""A pre-trained auxiliary network: the fusion layers that `--stage pretrain` saves beside a backbone."""
 
 import os
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ class PretrainedAuxiliary(NamedTuple):
         source: the folder or Hub name.
         path: the file of their weights.
         depths: `lexical_layers`, whose output they were trained on, and `fusion_layers`, their number.
-        pooling: the sentence vector that they learned to read; None where the file does not say.
+        pooling: the sentence vector that they were trained with; None if the file does not say.
     """
 
     source: str
@@ -89,8 +89,8 @@ class PretrainedAuxiliary(NamedTuple):
 
     @torch.no_grad()
     def load_into(self, fusion: nn.Module, pooling: str) -> None:
-        """Put its weights into fusion layers that will read the sentence vector of a pooling; a warning where they
-        learned to read another one.
+        """Load its weights into fusion layers that will get the sentence vector of `pooling`. Warn if they were trained
+        with another one.
 
         Raises:
             ValueError: layers of another shape or kind.
@@ -105,8 +105,8 @@ class PretrainedAuxiliary(NamedTuple):
                 f"the auxiliary network of {self.source} must have the backbone's kind and width, found {reason}; "
                 "choose the backbone that it was pre-trained with"
             ) from error
-        if self.pooling is not None and POOLINGS.get(self.pooling) != POOLINGS[pooling]:
+        if self.pooling is not None and not POOLINGS[pooling].reads_as(POOLINGS.get(self.pooling)):
             logger.warning(
-                f"the auxiliary network of {self.source} learned to read the pooling {self.pooling}, and has to learn "
-                f"anew to read {pooling}: set pooling to {self.pooling}, or pre-train with --pooling {pooling}."
+                f"the auxiliary network of {self.source} was trained with the pooling {self.pooling} and has to "
+                f"adapt to {pooling}: set pooling to {self.pooling}, or pre-train with --pooling {pooling}."
             )

@@ -19,9 +19,12 @@ class MLPProjection(nn.Module):
 
 
 class BatchNormProjection(nn.Module):
-    """Linear H→2H, BatchNorm, ReLU, Linear 2H→H, BatchNorm without affine, (B, H) → (B, H): InfoCSE's and DiffCSE's
-    training head; the linears have no bias and the statistics run over all views of all processes together. Not in
-    training, where they are fixed, no process needs another one's rows."""
+    """Linear H→2H, BatchNorm, ReLU, Linear 2H→H, BatchNorm without affine, (B, H) → (B, H): the head of InfoCSE and
+    DiffCSE.
+
+    The linear layers have no bias. In training, the statistics are over all views of all processes together. In
+    evaluation they are fixed, and no process needs another one's rows.
+    """
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -40,8 +43,8 @@ class BatchNormProjection(nn.Module):
 
 
 class NonlinearProjection(nn.Module):
-    """Linear, ReLU, Linear, (B, H) → (B, H): the non-linear head of CLEAR (§3.1), which gives no sizes, as SimCLR
-    builds it; used in training alone."""
+    """Linear, ReLU, Linear, (B, H) → (B, H): the non-linear head of CLEAR (§3.1). CLEAR gives no sizes; these are
+    SimCLR's. It is used in training only."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()

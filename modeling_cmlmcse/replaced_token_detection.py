@@ -1,4 +1,4 @@
-"""Replaced-token detection: which words of an edited sentence are not the original's, told by its vector."""
+"""Replaced-token detection: find the replaced words of an edited sentence, given the original's vector."""
 
 from typing import Any
 
@@ -33,10 +33,10 @@ class ReplacedTokenDetection(AuxiliaryObjective):
         self.train()
 
     def train(self, mode: bool = True) -> "ReplacedTokenDetection":
-        """Set the mode; the generator stays frozen and in eval mode."""
+        """Set the mode. The generator stays frozen and in eval mode."""
         super().train(mode)
         for frozen in (self.generator, self.generator_head):
-            frozen.requires_grad_(False).eval()  # from_pretrained replaces parameters and forgets it
+            frozen.requires_grad_(False).eval()  # from_pretrained makes new parameters that require gradients
         return self
 
     def terms(self, masked: dict[str, Any]) -> int:
@@ -44,8 +44,8 @@ class ReplacedTokenDetection(AuxiliaryObjective):
         return len(masked["input_ids"])
 
     def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
-        """The sum of the two-class cross-entropies of all tokens; `accuracy` counts the right ones, `replaced` those
-        that the generator did not restore."""
+        """The summed two-class cross-entropy of all tokens. `accuracy` counts the correct ones, `replaced` the tokens
+        that differ from the original."""
         tokens = masked["input_ids"]  # (S,)
         packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
         original = tokens.index_copy(0, masked["mlm_positions"], masked["mlm_labels"])  # (S,)
@@ -61,8 +61,10 @@ class ReplacedTokenDetection(AuxiliaryObjective):
 
     @torch.no_grad()
     def edit(self, masked: dict[str, Any], packing: Packing) -> Tensor:
-        """(S,) the masked sentences with every masked token filled by the generator: its likeliest token
-        (`rtd_fill` argmax, DiffCSE's code) or one drawn from its distribution (sample)."""
+        """(S,) the masked sentences with every masked token filled by the generator.
+
+        `rtd_fill` argmax takes its likeliest token (DiffCSE's code), sample draws one from its distribution.
+        """
         tokens, positions = masked["input_ids"], masked["mlm_positions"]  # (S,), (M,)
         if len(positions) == 0:
             return tokens

@@ -1,6 +1,7 @@
 """Tiny models and tokenizers, built in memory; nothing here touches the network."""
 
 import os
+import re
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -31,6 +32,11 @@ SIZES = {
     "intermediate_size": 64,
     "max_position_embeddings": 66,
 }
+
+
+def one_space(text: str) -> str:
+    """A text with its Markdown tables without the spaces that line up their columns."""
+    return re.sub(" +", " ", text)
 
 
 def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:

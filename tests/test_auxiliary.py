@@ -6,6 +6,7 @@ from conftest import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
 from test_conditional_mlm import from_states, make_batch, unpack
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.packing import Packing
 
@@ -56,7 +57,7 @@ def test_rtd_equals_an_independent_computation(kind, own, backbone_folders, gene
     model = load(backbone_folders[kind], rtd_weight=0.5, **fields).eval()
     batch = make_batch(kind, sentences)
     part = batch["masked"]
-    output = model(**batch)
+    output = TrainingLosses(model)(**batch)
 
     generator = reference(backbone_folders[kind] if own else generator_folders[kind])
     ids, mask = padded(kind, part)
@@ -71,7 +72,7 @@ def test_rtd_equals_an_independent_computation(kind, own, backbone_folders, gene
     theirs = reference(backbone_folders[kind])
     ids, mask = padded(kind, {**part, "input_ids": edited})
     embedded = theirs.base_model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[0]
-    vectors = model.projection(model.sentence_vectors(batch["views"]).flatten(0, 1))
+    vectors = model.projection(TrainingLosses(model).sentence_vectors(batch["views"]).flatten(0, 1))
     states = torch.cat([vectors[:, None], embedded[:, 1:]], dim=1)
     states = from_states(theirs, states).base_model(input_ids=ids, attention_mask=mask).last_hidden_state
     logits = model.objectives["rtd"].classifier(states)[mask.bool()]
@@ -87,7 +88,7 @@ def test_rtd_gradient(backbone_folders, sentences):
     model = load(backbone_folders["bert"], rtd_weight=1.0).train()
     objective, batch = model.objectives["rtd"], make_batch("bert", sentences)
     assert not any(module.training for module in objective.generator.modules())
-    h = model.sentence_vectors(batch["views"]).flatten(0, 1)
+    h = TrainingLosses(model).sentence_vectors(batch["views"]).flatten(0, 1)
     objective(model.backbone, h, batch["masked"]).total.backward()
     names = dict(objective.named_parameters())
     for name, parameter in names.items():
@@ -118,7 +119,7 @@ def test_rtd_fill(backbone_folders, sentences):
 def test_rtd_without_masked_tokens(backbone_folders, sentences):
     """Nothing masked: every token is original, and the loss says so."""
     model = load(backbone_folders["bert"], rtd_weight=1.0).train()
-    output = model(**make_batch("bert", sentences, probability=1e-12))
+    output = TrainingLosses(model)(**make_batch("bert", sentences, probability=1e-12))
     assert output.logs["rtd_replaced"].item() == 0.0
     assert torch.isfinite(output.loss)
 
@@ -142,7 +143,7 @@ def test_encoder_mlm_equals_transformers(kind, backbone_folders, sentences):
     model = load(backbone_folders[kind], mlm_weight=0.1).eval()
     batch = make_batch(kind, sentences)
     part = batch["masked"]
-    output = model(**batch)
+    output = TrainingLosses(model)(**batch)
     theirs = reference(backbone_folders[kind])
     ids, mask = padded(kind, part)
     logits = theirs(input_ids=ids, attention_mask=mask).logits[mask.bool()][part["mlm_positions"]]
@@ -164,19 +165,19 @@ def test_objectives_add_up(backbone_folders, sentences, tmp_path):
     weights = {"cmlm_weight": 0.3, "rtd_weight": 0.2, "mlm_weight": 0.1, "contrastive_weight": 0.5}
     model = load(backbone_folders["bert"], **weights).eval()
     batch = make_batch("bert", sentences)
-    output = model(**batch)
+    output = TrainingLosses(model)(**batch)
     expected = 0.5 * output.logs["contrastive_loss"]
     expected += sum(weights[f"{name}_weight"] * output.logs[f"{name}_loss"] for name in ("cmlm", "rtd", "mlm"))
     assert output.loss.item() == pytest.approx(expected.item(), abs=1e-6)
     model.save_pretrained(tmp_path)
     again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path).eval()
-    assert again(**batch).loss.item() == pytest.approx(output.loss.item(), abs=1e-6)
+    assert TrainingLosses(again)(**batch).loss.item() == pytest.approx(output.loss.item(), abs=1e-6)
 
 
 def test_without_contrast(backbone_folders, sentences):
     """contrastive_weight 0 leaves the auxiliary loss alone (InfoCSE Table 5)."""
     model = load(backbone_folders["bert"], cmlm_weight=0.3, contrastive_weight=0.0).eval()
-    output = model(**make_batch("bert", sentences))
+    output = TrainingLosses(model)(**make_batch("bert", sentences))
     assert output.loss.item() == pytest.approx(0.3 * output.logs["cmlm_loss"].item(), abs=1e-6)
 
 
@@ -185,7 +186,7 @@ def test_extractor_that_trains(backbone_folders, sentences):
     model = load(backbone_folders["bert"], cmlm_weight=0.3, lexical_frozen=False).train()
     extractor = model.objectives["cmlm"].extractor
     assert all(module.training for module in extractor.modules())
-    model(**make_batch("bert", sentences)).loss.backward()
+    TrainingLosses(model)(**make_batch("bert", sentences)).loss.backward()
     assert extractor.embeddings.word_embeddings.weight.grad.abs().sum() > 0
 
 

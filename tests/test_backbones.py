@@ -16,6 +16,7 @@ from transformers import AutoModelForMaskedLM, ElectraForPreTraining, T5Config
 from transformers.utils import logging
 
 from cmlmcse.hub.export import export
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse import attention as attention_module
 from modeling_cmlmcse.attention import packed_attention
@@ -98,7 +99,7 @@ def test_training_lowers_the_loss(kind, backbone_folders, sentences):
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     losses = []
     for _ in range(8):
-        loss = model(**batch).loss
+        loss = TrainingLosses(model)(**batch).loss
         loss.backward()
         if not losses:
             missing = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
@@ -114,7 +115,7 @@ def test_gradient_checkpointing(kind, backbone_folders, sentences):
     """Checkpointing changes no gradient, where transformers has it at all."""
     model = load(backbone_folders[kind], cmlm_weight=0.5, backbone_dropout=0.0).train()
     batch = make_batch(kind, sentences)
-    model(**batch).loss.backward()
+    TrainingLosses(model)(**batch).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     if kind == "mpnet":
@@ -122,7 +123,7 @@ def test_gradient_checkpointing(kind, backbone_folders, sentences):
             model.gradient_checkpointing_enable()
         return
     model.gradient_checkpointing_enable()
-    model(**batch).loss.backward()
+    TrainingLosses(model)(**batch).loss.backward()
     for name, parameter in model.named_parameters():
         if name in expected:
             torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6, msg=name)
@@ -134,9 +135,9 @@ def test_half_precision(kind, training, backbone_folders, sentences):
     """Under autocast the losses are near those in full precision, with and without dropout (here of almost nothing)."""
     model = load(backbone_folders[kind], cmlm_weight=0.5, backbone_dropout=1e-9).train(training)
     batch = make_batch(kind, sentences)
-    expected = model(**batch).loss.item()
+    expected = TrainingLosses(model)(**batch).loss.item()
     with torch.autocast("cpu", torch.bfloat16):
-        found = model(**batch).loss
+        found = TrainingLosses(model)(**batch).loss
     found.backward()
     assert found.item() == pytest.approx(expected, rel=0.1)
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
@@ -159,7 +160,7 @@ def test_backbone_dropout(kind, backbone_folders, sentences, monkeypatch):
         model = load(backbone_folders[kind], cmlm_weight=0.0, backbone_dropout=probability).train()
         found = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
         assert found == {probability} or (kind == "modernbert" and found <= {probability})
-        first, second = (model.sentence_vectors(views) for _ in range(2))
+        first, second = (TrainingLosses(model).sentence_vectors(views) for _ in range(2))
         assert torch.equal(first, second) is same
         assert probabilities == ([] if same else 2 * 6 * [0.3])
 
@@ -268,7 +269,7 @@ def test_checkpoint(kind, backbone_folders, sentences, tmp_path):
     """Saved and loaded whole: the same losses, and another attention asked for changes nothing."""
     model = load(backbone_folders[kind], cmlm_weight=0.5, rtd_weight=0.5, mlm_weight=0.5).eval()
     model.save_pretrained(tmp_path)
-    expected = model(**make_batch(kind, sentences)).loss.item()
+    expected = TrainingLosses(model)(**make_batch(kind, sentences)).loss.item()
     for options in ({}, {"attn_implementation": "sdpa"}):
         again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path, **options).eval()
         assert again(**make_batch(kind, sentences)).loss.item() == pytest.approx(expected, abs=1e-5)

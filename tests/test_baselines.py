@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import one_space
 from test_evaluation import data_dir  # noqa: F401 (a fixture)
 
 from cmlmcse.common.errors import InputError
@@ -79,7 +80,7 @@ def test_whitened_command(data_dir: Path, tmp_path: Path, backbone_folders, caps
         averages.add(results["sts"]["avg"])
         found = {key: value for key, value in results["settings"].items() if key.startswith("whitening")}
         assert (said or {}).items() <= found.items()
-        assert bool(found) == (said is not None) == (" + whitening |" in capsys.readouterr().out)
+        assert bool(found) == (said is not None) == (" + whitening |" in one_space(capsys.readouterr().out))
     assert len(averages) == 3
     for options, words in [
         (["--whitening", "33"], "at least 33 dimensions, found 32"),

@@ -1,15 +1,17 @@
 """The model card: from the records alone, valid for the Hub, by a template of the user's own if there is one."""
 
 import json
+import re
 import sys
 
 import pytest
+from conftest import one_space
 from huggingface_hub import ModelCard
 
 import push_to_hub
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tasks import TASKS
-from cmlmcse.hub.card import Identity, model_card, plots_of
+from cmlmcse.hub.card import Identity, bare_card, model_card, plots_of
 
 FIELDS = {
     "contrastive_loss": "info_nce",
@@ -94,7 +96,7 @@ def test_text_of_a_card(tmp_path):
         "cut to 32 tokens",
         "zhang2023cmlmcse",
     ):
-        assert part in card, part
+        assert part in one_space(card), part
     assert "someone" not in card
     assert "wu2022infocse" not in card
     assert "Not measured" not in card
@@ -124,6 +126,14 @@ def test_backends_that_lose_a_pooling():
     assert "Do not use the ONNX" in averages
 
 
+def test_sections_that_are_empty():
+    """A card has the sections that somebody can fill, and no empty heading."""
+    assert re.findall("^#+ .*", bare_card(), re.MULTILINE) == ["## Use"]
+    assert bare_card().endswith("```\n")
+    sections = re.findall("^#+ .*", model_card(RECORD, RESULTS), re.MULTILINE)
+    assert sections == ["# cmlmcse-bert-base", "## Use", "## Results", "## Training", "## Limits", "## Citation"]
+
+
 def test_card_without_results():
     """It says so, and its metadata have no model-index."""
     card = model_card(RECORD, {"model": "x"})
@@ -145,11 +155,14 @@ def test_a_record_that_lacks_an_entry(absent):
         ("{{ card_data }} {{ autor }}", "'autor' is undefined"),
         ("{% if %}", "expected a template"),
         ("{{ use.__class__.__mro__ }}", "is unsafe"),
+        ("---\n- {{ name }}\n---\n", "expected metadata, found .*a dict"),
+        ("---\nlicense: [\n---\n", "expected metadata, found "),
         (None, "expected a text file"),
     ],
 )
 def test_wrong_template(template, expected, tmp_path):
-    """A field that is not known, a syntax error, a way out of the template, a file that is not there."""
+    """A field that is not known, a syntax error, a way out of the template, a head that is no metadata, a file that is
+    not there."""
     file = tmp_path / "card.md"
     if template is not None:
         file.write_text(template)

@@ -150,7 +150,7 @@ def test_read_only_folder(recipe, tmp_path, monkeypatch, capsys) -> None:
 def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
     """With a limit of 1 the best checkpoint stays beside the newest, and is what is exported."""
     scores = iter([50.0, 80.0, 60.0, 70.0])
-    from cmlmcse.training.trainer import ContrastiveTrainer
+    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 
     monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": next(scores)})
     folder = tmp_path / "run"
@@ -163,7 +163,7 @@ def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
 
 def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
     """The step is finished and saved, also where none was due, and the end is that of the run that was left alone."""
-    from cmlmcse.training.trainer import ContrastiveTrainer
+    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 
     run(monkeypatch, recipe, "--output_dir", tmp_path / "whole", "--save_total_limit", 9)
     step = ContrastiveTrainer.training_step
@@ -194,16 +194,16 @@ def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
 )
 def test_a_loss_that_is_no_number(options, good, recipe, tmp_path, monkeypatch, capsys) -> None:
     """Training stops before it learns from it, with one line that names the step; the checkpoint before is kept."""
-    from modeling_cmlmcse import modeling_cmlmcse as module
+    from cmlmcse.training.training_losses import TrainingLosses
 
-    calls, contrast = [], module.CMLMCSEForSentenceEmbedding.contrast
+    calls, contrast = [], TrainingLosses.contrast
 
     def broken(self, vectors):
         loss, *rest = contrast(self, vectors)
         calls.append(0)
         return (loss * (1.0 if len(calls) <= good else float("nan")), *rest)
 
-    monkeypatch.setattr(module.CMLMCSEForSentenceEmbedding, "contrast", broken)
+    monkeypatch.setattr(TrainingLosses, "contrast", broken)
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, recipe, "--output_dir", tmp_path / "run", *options)
     assert stop.value.code == 1

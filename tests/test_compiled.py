@@ -13,6 +13,7 @@ from transformers import AutoModel
 
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 sys.path.insert(0, str(ROOT))
@@ -68,10 +69,10 @@ def test_a_step_is_one_graph_of_any_length(weight, backbone):
     """`fullgraph` refuses a part that would run uncompiled. The second length makes the sizes dynamic, the third is
     not compiled anew."""
     model, made = build(backbone, 0.0, weight), batches(weight)
-    expected = [model(**batch).loss.item() for batch in made]
-    wanted = [gradients(model, model(**batch).loss) for batch in made]
+    expected = [TrainingLosses(model)(**batch).loss.item() for batch in made]
+    wanted = [gradients(model, TrainingLosses(model)(**batch).loss) for batch in made]
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    compiled = torch.compile(TrainingLosses(model), backend=counter, fullgraph=True)
     for batch, number, gradient in zip(made, expected, wanted, strict=True):
         loss = compiled(**batch).loss
         assert loss.item() == pytest.approx(number, rel=1e-6)
@@ -81,11 +82,11 @@ def test_a_step_is_one_graph_of_any_length(weight, backbone):
 
 def test_dropout_is_compiled_too(backbone):
     model, batch = build(backbone, 0.1, 0.1), batches(0.1)[0]
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    compiled = torch.compile(TrainingLosses(model), backend="eager", fullgraph=True)
     losses = {compiled(**batch).loss.item() for _ in range(3)}
     assert len(losses) == 3
     model.eval()
-    assert compiled(**batch).loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-6)
+    assert compiled(**batch).loss.item() == pytest.approx(TrainingLosses(model)(**batch).loss.item(), rel=1e-6)
 
 
 def test_train(tmp_path, text_file, backbone, monkeypatch):

@@ -10,6 +10,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 
@@ -82,7 +83,7 @@ def test_losses_equal_an_independent_computation(kind, backbone_folders, sentenc
     """Loss = contrastive + λ · MLM, masked-only logits equal full logits, on padded reference layers, at 1e-5."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.5).eval()
     batch = make_batch(kind, sentences)
-    output = model(**batch)
+    output = TrainingLosses(model)(**batch)
     contrastive, mlm = reference_losses(backbone_folders[kind], model, batch)
     assert output.logs["contrastive_loss"].item() == pytest.approx(contrastive.item(), abs=1e-5)
     assert output.logs["cmlm_loss"].item() == pytest.approx(mlm.item(), abs=1e-5)
@@ -95,7 +96,7 @@ def test_lambda_zero_is_simcse(kind, backbone_folders, sentences):
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.0).eval()
     assert len(model.auxiliary) == 0
     batch = make_batch(kind, sentences)
-    output = model(views=batch["views"])
+    output = TrainingLosses(model)(views=batch["views"])
     output.loss.backward()
     reference = AutoModel.from_pretrained(backbone_folders[kind], add_pooling_layer=False).eval()
     ids, mask = unpack(batch["views"])
@@ -124,7 +125,7 @@ def test_mlm_gradient_flows_through_the_sentence_vector_alone(kind, backbone_fol
     objective = model.auxiliary["cmlm"]
     batch = make_batch(kind, sentences)
     views = batch["views"]
-    h = model.sentence_vectors(views).flatten(0, 1)
+    h = TrainingLosses(model).sentence_vectors(views).flatten(0, 1)
     objective(model.backbone, h, batch["masked"]).total.backward()
     assert all(p.grad is None for p in objective.extractor.parameters())
     trainable = [p for n, p in objective.named_parameters() if not n.startswith("extractor.")]
@@ -148,7 +149,7 @@ def test_no_masked_token_is_exactly_zero(backbone_folders, sentences):
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], cmlm_weight=0.5).eval()
     batch = make_batch("bert", sentences, probability=1e-12)
     assert len(batch["masked"]["mlm_labels"]) == 0
-    output = model(**batch)
+    output = TrainingLosses(model)(**batch)
     assert output.logs["cmlm_loss"].item() == 0.0
     assert output.loss.item() == output.logs["contrastive_loss"].item()
     output.loss.backward()
@@ -168,7 +169,7 @@ def test_extractor_stays_frozen_and_in_eval_mode(dropout, backbone_folders, sent
         assert all(m.training is dropout for m in extractor.modules())
         assert candidate.auxiliary["cmlm"].fusion.training
         optimizer = torch.optim.AdamW(candidate.parameters(), lr=0.1)
-        candidate(**make_batch("bert", sentences)).loss.backward()
+        TrainingLosses(candidate)(**make_batch("bert", sentences)).loss.backward()
         optimizer.step()
         assert all(torch.equal(before[n], t) for n, t in extractor.state_dict().items())
 
@@ -232,7 +233,7 @@ def test_conditioning_choices(views, rows, backbone_folders, sentences):
         model = CMLMCSEForSentenceEmbedding.from_backbone(
             backbone_folders["bert"], masked_views=views, cmlm_condition=condition
         ).eval()
-        losses[condition] = model(**batch).logs["cmlm_loss"].item()
+        losses[condition] = TrainingLosses(model)(**batch).logs["cmlm_loss"].item()
     assert np.isfinite(list(losses.values())).all()
     assert losses["before_head"] != losses["after_head"]
 
@@ -259,20 +260,23 @@ def test_vector_gain(fields, backbone_folders):
     model = CMLMCSEForSentenceEmbedding.from_backbone(
         backbone_folders["bert"], pooling="avg", cmlm_weight=1.0, lexical_layers=1, fusion_layers=1, **fields
     ).train()
-    assert model.vector_gain(**batch) < 0.1
+    assert TrainingLosses(model).vector_gain(**batch) < 0.1
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(60):
         optimizer.zero_grad()
-        model(**batch).loss.backward()
+        TrainingLosses(model)(**batch).loss.backward()
         optimizer.step()
     state = torch.get_rng_state()
-    gain = model.vector_gain(**batch).item()
+    gain = TrainingLosses(model).vector_gain(**batch).item()
     assert model.training
     assert model.objectives["cmlm"].fusion.training
     assert torch.equal(state, torch.get_rng_state())
     model.eval()
-    own, others = (model(views=part["views"], masked=batch["masked"]).logs["cmlm_loss"] for part in (batch, rotated))
+    own, others = (
+        TrainingLosses(model)(views=part["views"], masked=batch["masked"]).logs["cmlm_loss"]
+        for part in (batch, rotated)
+    )
     assert gain == pytest.approx((others - own).item(), rel=1e-4)
     assert gain > 1.0
     model.backbone.encoder.layer[-1].output.LayerNorm.weight.data.zero_()
-    assert model.vector_gain(**batch).item() == pytest.approx(0.0, abs=1e-5)
+    assert TrainingLosses(model).vector_gain(**batch).item() == pytest.approx(0.0, abs=1e-5)

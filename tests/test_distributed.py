@@ -12,6 +12,7 @@ from processes import run_together
 
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import gather_rows, own_rows
 
@@ -122,5 +123,7 @@ def test_every_weight_has_a_gradient(kind, fields, share, backbone_folders):
     tokenizer = tiny_tokenizer(kind)
     masking = Masking(share, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     collator = ViewCollator(tokenizer, 1, masking if model.auxiliary else None)
-    model(**collator([Example(tokenizer(s)["input_ids"], 0, i) for i, s in enumerate(SENTENCES)])).loss.backward()
+    TrainingLosses(model)(
+        **collator([Example(tokenizer(s)["input_ids"], 0, i) for i, s in enumerate(SENTENCES)])
+    ).loss.backward()
     assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from conftest import one_space
 
 from cmlmcse.evaluation.geometry import geometry, spectrum
 from cmlmcse.evaluation.sts_data import Pairs
@@ -73,7 +74,7 @@ def test_undefined_is_none(value: float) -> None:
 
 def test_table_leaves_the_spectrum_out() -> None:
     """Numbers are printed, the list is not."""
-    table = format_measures({"geometry": {"anisotropy": 0.25, **spectrum(np.eye(2))}})
+    table = one_space(format_measures({"geometry": {"anisotropy": 0.25, **spectrum(np.eye(2))}}))
     assert "| geometry anisotropy | 0.25 |" in table
     assert "| geometry effective_rank | 2.00 |" in table
     assert "spectrum" not in table

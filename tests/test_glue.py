@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_tokenizer
+from conftest import one_space, tiny_tokenizer
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation import glue as glue_module
@@ -316,7 +316,7 @@ def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str
         "SST-2": 100.0,
         "details": {"SST-2": {"trained_on": 48, "dev": {"examples": 12, "accuracy": 100.0}}},
     }
-    assert "| glue SST-2 | 100.00 |" in captured.out
+    assert "| glue SST-2 | 100.00 |" in one_space(captured.out)
     assert "train_runtime" not in captured.out
     assert captured.err.count("missing: GLUE ") == 7
 

@@ -12,6 +12,7 @@ from cmlmcse.common.distributed import average_gradients
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.training.large_batch import backward_in_parts
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 SENTENCES = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for i in range(11)]
@@ -43,7 +44,7 @@ def gradients(model) -> dict[str, torch.Tensor]:
 
 def step_in_parts(model, parts):
     """One step of the trainer, without trainer."""
-    return backward_in_parts(model, parts, lambda loss: loss.backward(), nullcontext)
+    return backward_in_parts(TrainingLosses(model), parts, lambda loss: loss.backward(), nullcontext)
 
 
 def assert_equal(found, expected):
@@ -57,7 +58,7 @@ def assert_equal(found, expected):
 def test_mlm_alone(tmp_path):
     """MLM on the encoder, which reads no sentence vector, as the only objective beside the contrast (CLEAR)."""
     model = load(tmp_path, 0.0, cmlm_weight=0.0, mlm_weight=1.0, contrastive_loss="nt_xent", projection="nonlinear")
-    output = model(**collate(None, masked_views=1))
+    output = TrainingLosses(model)(**collate(None, masked_views=1))
     output.loss.backward()
     expected = gradients(model)
     loss, logs = step_in_parts(model, collate(4, masked_views=1)["parts"])
@@ -77,7 +78,7 @@ def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path)
         "masked_views": {1: "first", 2: "both"}[views],
     }
     model = load(tmp_path, 0.0, **fields)
-    output = model(**collate(None, masked_views=views))
+    output = TrainingLosses(model)(**collate(None, masked_views=views))
     output.loss.backward()
     expected = gradients(model)
     assert {"backbone.encoder.layer.0.attention.self.query.weight", "auxiliary.cmlm.head.decoder.weight"} <= set(
@@ -102,12 +103,12 @@ def test_dropout_is_replayed(tmp_path):
     loss, _ = step_in_parts(model, parts)
     found, after = gradients(model), torch.get_rng_state()
     torch.set_rng_state(state)
-    vectors = torch.cat([model.sentence_vectors(part["views"]) for part in parts], dim=1)
-    expected_loss, sentences, _ = model.contrast(vectors)
-    counts = model.auxiliary_terms([part["masked"] for part in parts])
+    vectors = torch.cat([TrainingLosses(model).sentence_vectors(part["views"]) for part in parts], dim=1)
+    expected_loss, sentences, _ = TrainingLosses(model).contrast(vectors)
+    counts = TrainingLosses(model).auxiliary_terms([part["masked"] for part in parts])
     sizes = [len(part["views"]["lengths"]) // 2 for part in parts]
     for part, own in zip(parts, sentences.split(sizes, dim=2), strict=True):
-        expected_loss = expected_loss + model.auxiliary_loss(own, part["masked"], counts)[0]
+        expected_loss = expected_loss + TrainingLosses(model).auxiliary_loss(own, part["masked"], counts)[0]
     expected_loss.backward()
     assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-9)
     assert_equal(found, gradients(model))
@@ -116,7 +117,7 @@ def test_dropout_is_replayed(tmp_path):
 
 def test_simcse_needs_no_masked_part(tmp_path):
     model = load(tmp_path, 0.0, cmlm_weight=0.0)
-    model(views=collate(None)["views"]).loss.backward()
+    TrainingLosses(model)(views=collate(None)["views"]).loss.backward()
     expected = gradients(model)
     step_in_parts(model, [{"views": part["views"]} for part in collate(2)["parts"]])
     assert_equal(gradients(model), expected)
@@ -141,7 +142,7 @@ def test_two_processes(tmp_path):
     """Two processes, each with parts of its half, have the gradient of one process with all."""
     (tmp_path / "0").mkdir()
     model = load(tmp_path / "0", 0.0, projection="batchnorm")
-    model(**collate(None, rows=range(8))).loss.backward()
+    TrainingLosses(model)(**collate(None, rows=range(8))).loss.backward()
     expected = gradients(model)
     run_together(process, 2, tmp_path, str(tmp_path / "0"))
     assert_equal(torch.load(tmp_path / "gradients.pt", weights_only=True), expected)

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
 from cmlmcse.training.arguments import check_launch
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 CONFIGURATIONS = ROOT / "configuration" / "accelerate"
@@ -237,7 +238,7 @@ def test_one_sentence_gives_no_contrastive_gradient(folder):
     """Without negatives there is nothing to learn from: every gradient is zero."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(folder / "backbone", cmlm_weight=0.0).train()
     tokenizer = tiny_tokenizer("bert")
-    output = model(**ViewCollator(tokenizer, 0)([Example(tokenizer("the cat sat")["input_ids"], 0, 0)]))
+    output = TrainingLosses(model)(**ViewCollator(tokenizer, 0)([Example(tokenizer("the cat sat")["input_ids"], 0, 0)]))
     output.loss.backward()
     assert output.loss.item() == pytest.approx(0.0, abs=1e-6)
     assert all(torch.count_nonzero(weight.grad) == 0 for weight in model.parameters())

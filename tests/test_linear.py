@@ -14,6 +14,7 @@ from torch import nn
 
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, linear
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
@@ -153,7 +154,7 @@ def test_every_layer_of_the_model_goes_that_way(calls):
     found = []
     for enabled in (True, False):
         with torch.backends.mkldnn.flags(enabled=enabled):
-            loss = model(**batch).loss
+            loss = TrainingLosses(model)(**batch).loss
             loss.backward()
         found.append([loss.detach(), *(weight.grad for weight in model.parameters() if weight.grad is not None)])
         model.zero_grad(set_to_none=True)

@@ -85,7 +85,7 @@ def test_gradients(kind, backbone_folders, sentences):
     batch = tokenizer(sentences, padding=True, return_tensors="pt")
     weights = torch.randn(len(sentences), 32, dtype=torch.float64)
     packing = Packing.from_mask(batch["attention_mask"])
-    (model._pooled(packing.pack(batch["input_ids"]), packing) * weights).sum().backward()
+    (model.pooled(packing.pack(batch["input_ids"]), packing) * weights).sum().backward()
     (reference(**batch).last_hidden_state[:, 0] * weights).sum().backward()
     for (name, ours), (_, theirs) in zip(model.backbone.named_parameters(), reference.named_parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5, msg=name)

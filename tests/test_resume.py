@@ -10,7 +10,7 @@ import yaml
 from safetensors.numpy import load_file
 from test_train import history, run, write_data
 
-from cmlmcse.training.trainer import ContrastiveTrainer
+from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 
 AUXILIARY = {"cmlm_weight": 0.1, "mlm_probability": 0.4}
 RTD = {"rtd_weight": 0.1, "projection": "batchnorm", "mlm_probability": 0.3}

@@ -24,6 +24,7 @@ from cmlmcse.data.batches import (
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.text import load_sentences
 from cmlmcse.training.large_batch import backward_in_parts
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.losses import info_nce
 
@@ -180,7 +181,7 @@ def test_contrastive_loss_of_labelled_rows(columns, tmp_path):
     """The loss is InfoNCE of the embeddings that `forward` gives for the texts, one sentence at a time."""
     model = load(tmp_path, cmlm_weight=0.0)
     rows = examples(5, columns)
-    loss = model(**ViewCollator(tiny_tokenizer("bert"), 1)(rows)).loss
+    loss = TrainingLosses(model)(**ViewCollator(tiny_tokenizer("bert"), 1)(rows)).loss
     texts = [[example.text(view) for example in rows] for view in range(columns)]
     embeddings = [torch.cat([model(torch.tensor([text])).pooler_output for text in view]) for view in texts]
     assert loss.item() == pytest.approx(info_nce(torch.stack(embeddings), 0.5, 1.5).item(), rel=1e-6)
@@ -193,8 +194,8 @@ def test_conditional_mlm_of_labelled_rows_in_parts(loss, tmp_path):
     model = load(tmp_path, cmlm_weight=0.5, contrastive_loss=loss)
     rows = examples(7)
     batch = ViewCollator(tiny_tokenizer("bert"), 1, masking())(rows)
-    output = model(**batch)
-    vectors = model.sentence_vectors(batch["views"])  # (3, N, H)
+    output = TrainingLosses(model)(**batch)
+    vectors = TrainingLosses(model).sentence_vectors(batch["views"])  # (3, N, H)
     alone = model.objectives["cmlm"](model.backbone, vectors[:2].flatten(0, 1), batch["masked"])
     assert output.logs["cmlm_loss"].item() == pytest.approx(alone.total.item() / len(batch["masked"]["mlm_labels"]))
     output.loss.backward()
@@ -203,7 +204,7 @@ def test_conditional_mlm_of_labelled_rows_in_parts(loss, tmp_path):
 
     parts = ViewCollator(tiny_tokenizer("bert"), 1, masking(), mini_batch_size=3)(rows)["parts"]
     assert [part["views"]["num_views"] for part in parts] == [3, 3, 3]
-    total, logs = backward_in_parts(model, parts, lambda part: part.backward(), nullcontext)
+    total, logs = backward_in_parts(TrainingLosses(model), parts, lambda part: part.backward(), nullcontext)
     assert total.item() == pytest.approx(output.loss.item(), rel=1e-6)
     for name, value in output.logs.items():
         assert logs[name].item() == pytest.approx(value.item(), rel=1e-5), name

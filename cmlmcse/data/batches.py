@@ -127,7 +127,7 @@ class StreamedSentences(IterableDataset[Example]):
 
 
 class ViewCollator:
-    """Sentences → the packed `views` and `masked` of a training batch (see `CMLMCSEForSentenceEmbedding.forward`).
+    """Sentences → the packed `views` and `masked` of a training batch (see :class:`TrainingLosses`).
 
     Args:
         tokenizer: for its special tokens.

@@ -7,14 +7,24 @@ import gzip
 import io
 import lzma
 import os
+import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from cmlmcse.common.errors import InputError
 
+zstd: Any
+try:  # Python's own decoder, which notices a missing end; the one of the package zstandard does not
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+except ImportError:
+    zstd = None
+
 CHUNK = 1 << 20  # bytes read at a time
-_CORRUPT = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, OSError)
+_CORRUPT = (EOFError, OSError, zlib.error, lzma.LZMAError, *([zstd.ZstdError] if zstd else []))
 
 
 def split_compression(name: str) -> tuple[str, str]:
@@ -24,53 +34,16 @@ def split_compression(name: str) -> tuple[str, str]:
 
 
 def _open(path: str) -> BinaryIO:
-    """Open a file, decompressed if its suffix says so."""
-    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, "": open}
-    suffix = split_compression(path)[1].lower()
-    if suffix == ".zst":
-        try:
-            import zstandard
-        except ImportError:
-            raise InputError(f"{path}: .zst needs a decoder, which was not found; pip install zstandard") from None
-        return io.BufferedReader(_ZstdFile(path, zstandard.ZstdDecompressor()))
-    return openers[suffix](path, "rb")
+    """Open a file, decompressed if its suffix says so.
 
-
-class _ZstdFile(io.RawIOBase):
-    """A decompressed .zst file that notices a missing end, over which zstandard's own reader says nothing.
-
-    Args:
-        decoder: a `zstandard.ZstdDecompressor`.
+    Raises:
+        InputError: it is .zst, and this Python has no decoder for that.
     """
-
-    def __init__(self, path: str, decoder: Any) -> None:
-        self._file, self._decoder = io.FileIO(path), decoder
-        self._frame: Any = None  # decoder of the frame that is being read
-        self._compressed, self._text = b"", memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._text:
-            self._compressed = self._compressed or self._file.read(CHUNK // 16)
-            if not self._compressed:
-                if self._frame is not None:
-                    raise EOFError("the last frame has no end")
-                return 0
-            self._frame = self._frame or self._decoder.decompressobj()
-            self._text = memoryview(self._frame.decompress(self._compressed))
-            ended = self._frame.eof
-            self._compressed = self._frame.unused_data if ended else b""
-            self._frame = None if ended else self._frame
-        count = min(len(buffer), len(self._text))
-        buffer[:count] = self._text[:count]
-        self._text = self._text[count:]
-        return count
+    suffix = split_compression(path)[1].lower()
+    if suffix == ".zst" and zstd is None:
+        raise InputError(f"{path}: .zst needs a decoder, which was not found; pip install backports.zstd")
+    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd and zstd.open}
+    return io.BufferedReader(openers[suffix](path, "rb")) if suffix else open(path, "rb")
 
 
 @contextlib.contextmanager
@@ -79,11 +52,7 @@ def readable(path: str) -> Iterator[BinaryIO]:
     try:
         with _open(path) as file:
             yield file
-    except InputError:
-        raise
-    except Exception as error:
-        if not isinstance(error, _CORRUPT) and type(error).__name__ != "ZstdError":
-            raise
+    except _CORRUPT as error:
         detail = str(error) or type(error).__name__
         raise InputError(
             f"{path}: expected a whole, readable file, found it truncated or corrupt ({detail}); fetch it again"

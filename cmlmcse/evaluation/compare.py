@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from cmlmcse.common.tables import DASH, markdown_table
+
 from .sts import Encode, EncodeOnce, cosine, rounded
 from .sts_data import STS_SETS, Pairs
 from .tables import STS_COLUMNS
@@ -89,14 +91,13 @@ def format_differences(differences: dict[str, dict[str, Any]], baseline: str) ->
     """The differences of some models to a baseline as a Markdown table; bold where the interval leaves out zero."""
     names = list(next(iter(differences.values())))
     headings = [STS_COLUMNS.get(name, "Avg.") for name in names]
-    rows = [[f"Difference to {baseline}", *headings], ["---", *["---:"] * len(names)]]
-    rows += [[model, *(_cell(found[name]) for name in names)] for model, found in differences.items()]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    rows = ([model, *(_cell(found[name]) for name in names)] for model, found in differences.items())
+    return markdown_table([f"Difference to {baseline}", *headings], rows)
 
 
 def _cell(found: dict[str, float | None]) -> str:
     """A difference with its interval."""
     if found["low"] is None or found["high"] is None:
-        return "–"
+        return DASH
     text = f"{found['difference']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"
     return f"**{text}**" if found["low"] > 0 or found["high"] < 0 else text

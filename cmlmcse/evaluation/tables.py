@@ -5,6 +5,8 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
+from cmlmcse.common.tables import DASH, booktabs_table, markdown_table
+
 from .published import PUBLISHED, Published
 
 STS_COLUMNS = {  # result name → heading, in the papers' order
@@ -12,6 +14,7 @@ STS_COLUMNS = {  # result name → heading, in the papers' order
     "STSBenchmark": "STS-B",
     "SICKRelatedness": "SICK-R",
 }
+HEADINGS = ["Model", *STS_COLUMNS.values(), "Avg."]
 NOT_MEASURES = ("model", "settings", "sts")
 
 Results = dict[str, Any]
@@ -22,9 +25,7 @@ def format_table(results: dict[str, Results], published: tuple[Published, ...] =
 
     Rows that a paper published come last, their names with the paper's and "published".
     """
-    rows = [["Model", *STS_COLUMNS.values(), "Avg."], ["---", *["---:"] * (len(STS_COLUMNS) + 1)]]
-    rows += [[_markdown(name), *map(_cell, values)] for name, values in sts_rows(results, published)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown_table(HEADINGS, _sts_cells(results, published))
 
 
 def sts_rows(
@@ -38,6 +39,11 @@ def sts_rows(
         yield f"{row.name} (published, {row.source})", [*row.scores, row.average]
 
 
+def _sts_cells(results: dict[str, Results], published: tuple[Published, ...] = ()) -> list[list[str]]:
+    """The rows of the STS table as texts."""
+    return [[name, *map(_cell, values)] for name, values in sts_rows(results, published)]
+
+
 def format_measures(results: Results) -> str:
     """The numbers of every other task of one model's results, one a row; empty if there are none."""
     return format_all_measures({"Value": results})
@@ -49,9 +55,9 @@ def format_all_measures(results: dict[str, Results]) -> str:
     names = list(dict.fromkeys(name for found in each for name in found))
     if not names:
         return ""
-    rows = [["Measure", *map(_markdown, results)], ["---", *["---:"] * len(each)]]
-    rows += [[name, *(_cell(found.get(name)) for found in each)] for name in names]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown_table(
+        ["Measure", *results], ([name, *(_cell(found.get(name)) for found in each)] for name in names)
+    )
 
 
 def measures(results: Results) -> Iterator[tuple[str, float | int | None]]:
@@ -72,14 +78,7 @@ def _numbers(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, float |
 
 def latex_table(results: dict[str, Results], published: tuple[Published, ...] = ()) -> str:
     """The STS table for a paper (package booktabs), the published rows below a rule."""
-    head = " & ".join(["Model", *STS_COLUMNS.values(), "Avg."])
-    ours = [_latex_row(*row) for row in sts_rows(results)]
-    theirs = [_latex_row(*row) for row in sts_rows({}, published)]
-    body = "\n".join([*ours, *([r"\midrule", *theirs] if theirs else [])])
-    columns = "l" + "r" * (len(STS_COLUMNS) + 1)
-    return (
-        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
-    )
+    return booktabs_table(HEADINGS, _sts_cells(results), _sts_cells({}, published)) + "\n"
 
 
 def csv_table(results: dict[str, Results], published: tuple[Published, ...] = ()) -> str:
@@ -115,16 +114,4 @@ def write_table(suffix: str, results: dict[str, Results], published: bool) -> st
 
 def _cell(value: float | int | None) -> str:
     """A count as it is, two decimals of anything else, or a dash."""
-    return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.2f}"
-
-
-def _markdown(text: str) -> str:
-    """A name in a cell."""
-    return text.replace("|", r"\|")
-
-
-def _latex_row(name: str, values: list[float | None]) -> str:
-    """A row of a LaTeX table."""
-    escaped = "".join({"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}.get(
-        character, f"\\{character}" if character in "&%$#_{}" else character) for character in name)  # fmt: skip
-    return " & ".join([escaped, *(_cell(value).replace("–", "--") for value in values)]) + r" \\"
+    return DASH if value is None else str(value) if isinstance(value, int) else f"{value:.2f}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 
 from cmlmcse.common.errors import InputError
 
@@ -40,19 +41,18 @@ class Whitening:
         vectors = np.asarray(vectors, np.float64)
         if not np.isfinite(vectors).all():
             raise InputError("whitening expects finite embeddings to be fitted on, found others; check the model")
-        mean = vectors.mean(axis=0)  # (H,)
-        centred = vectors - mean  # (M, H)
-        variances, directions = np.linalg.eigh(centred.T @ centred / len(vectors))  # (H,), (H, H), ascending
-        variances, directions = variances[::-1], directions[:, ::-1]
-        rank = int((variances > variances[0] * len(variances) * np.finfo(np.float64).eps).sum())
+        mean = vectors.mean(axis=0)  # (H,); PCA's own centring of tall data loses digits where the mean is large
+        with np.errstate(invalid="ignore"):  # it also divides by the total variance, which may be zero
+            pca = PCA().fit(vectors - mean)
+        variances = pca.explained_variance_ * (len(vectors) - 1) / len(vectors)  # (min(M, H),), descending, biased
+        rank = int((variances > variances[0] * vectors.shape[1] * np.finfo(np.float64).eps).sum())
         wanted = dimensions or max(rank, 1)
         if wanted > rank:
             raise InputError(
                 f"--whitening expects {len(vectors)} fitted embeddings that vary in at least {wanted} dimensions, "
                 f"found {rank}; lower it or fit on more sentences"
             )
-        kept = slice(0, wanted)
-        return cls(mean, directions[:, kept] / np.sqrt(variances[kept]))  # (H, K)
+        return cls(mean, pca.components_[:wanted].T / np.sqrt(variances[:wanted]))  # (H,), (H, K)
 
     def __call__(self, vectors: np.ndarray) -> NDArray[np.float32]:
         """(N, H) → (N, K)."""

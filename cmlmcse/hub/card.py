@@ -1,25 +1,21 @@
-"""The model card, written from a run's own records and from nothing else, by a template.
-
-The template is a Jinja file, by default `card_template.md`. Its fields: `card_data` (the metadata, for the head),
-`name`, `summary`, `use`, `results`, `plots` (each with a `title` and a `file`), `training`, `limits`, `citation`.
-"""
+"""The card of an encoder, from its run's own records and from nothing else."""
 
 import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
-from jinja2 import StrictUndefined, TemplateError
-from jinja2.sandbox import SandboxedEnvironment
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.card_metric import CardMetric
 from cmlmcse.evaluation.tables import format_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS, all_card_metrics
+from modeling_cmlmcse.pooling import POOLINGS
 
-TEMPLATE = Path(__file__).parent / "card_template.md"
-LAYER_AVERAGES = ("avg_top2", "avg_first_last")
+from .card_writer import TEMPLATE, Identity, bullets, metadata, write_card
+
 TAGS = ["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"]
 
 PAPERS = {
@@ -83,13 +79,6 @@ The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backe
 average the last layer alone, and say nothing."""
 
 
-class Identity(NamedTuple):
-    """What no record knows: the licence of the weights and the language of the text, as the Hub writes them."""
-
-    license: str | None = None
-    language: str | None = None
-
-
 class Record(dict[str, Any]):
     """A record of a run, of which an entry that a card needs may be missing."""
 
@@ -133,7 +122,7 @@ def public_name(source: str) -> str:
 
 def bare_card(use: str = "", identity: Identity | None = None) -> str:
     """README.md of a checkpoint that lies beside no records of its run; see :func:`model_card`."""
-    return f"---\n{card_data(identity)}\n---\n\nA sentence encoder.\n\n## Use\n\n{use or usage()}\n"
+    return write_card(encoder_metadata(identity), {"summary": "A sentence encoder.", "use": use or usage()})
 
 
 def model_card(
@@ -152,7 +141,7 @@ def model_card(
         use: how to load it (default: :func:`usage` of a folder with code).
         plots: a run's pictures, see :func:`copy_plots`.
         identity: licence and language.
-        template: see the head of this module.
+        template: see :func:`write_card`.
 
     Raises:
         InputError: an entry of the records, or a field of the template, that is not there.
@@ -161,42 +150,25 @@ def model_card(
     fields, results = run.part("fields"), Record(results, "results.json")
     method = method_of(fields)
     values = {
-        "card_data": card_data(identity, run, all_card_metrics(results)),
         "name": run["recipe"],
         "summary": f"A sentence encoder trained {'without labels' if unlabelled(fields) else 'on labelled pairs'} by "
         f"{method} from `{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
-        "use": (use or usage()) + (NO_BACKENDS if fields["pooling"] in LAYER_AVERAGES else BACKENDS),
+        "use": (use or usage()) + (NO_BACKENDS if len(POOLINGS[fields["pooling"]].layers) > 1 else BACKENDS),
         "results": results_text(run, results),
         "plots": [{"title": file.stem.replace("_", " "), "file": f"{file.parent.name}/{file.name}"} for file in plots],
         "training": training_text(run),
         "limits": limits_text(run, results),
         "citation": "\n".join(text for name, text in PAPERS.items() if name in method or name == "SimCSE"),
     }
-    return fill(template, values)
+    return write_card(encoder_metadata(identity, run, all_card_metrics(results)), values, template)
 
 
-def fill(template: Path, values: dict[str, Any]) -> str:
-    """A template with its fields filled in; it can reach nothing but these.
-
-    Raises:
-        InputError: it cannot be read, is no template, or has a field that is not known.
-    """
-    environment = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
-    try:
-        return environment.from_string(template.read_text(encoding="utf-8")).render(values)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--card_template {template}: expected a text file, found {error}; check the path") from error
-    except TemplateError as error:
-        known = ", ".join(values)
-        raise InputError(f"--card_template {template}: expected a template of the fields {known}; {error}") from error
-
-
-def card_data(identity: Identity | None = None, run: Record | None = None, measured: Sequence[Any] = ()) -> str:
-    """The metadata at a card's head: YAML, with a model-index of all that was measured."""
-    backbone = public_name(run.part("fields")["model_name_or_path"]) if run else None
-    chosen: dict[str, Any] = (identity or Identity())._asdict()
-    if backbone and ":" not in backbone and run and run.part("fields")["model_name_or_path"] == backbone:
-        chosen["base_model"] = backbone
+def encoder_metadata(
+    identity: Identity | None = None, run: Record | None = None, measured: Sequence[CardMetric] = ()
+) -> ModelCardData:
+    """The metadata of an encoder's card, with a model-index of all that was measured."""
+    source = run.part("fields")["model_name_or_path"] if run else None
+    hub_name = source is not None and source == public_name(source) and ":" not in source
     entries = [
         EvalResult(
             task_type=one.kind,
@@ -210,14 +182,14 @@ def card_data(identity: Identity | None = None, run: Record | None = None, measu
         )
         for one in measured
     ]
-    return ModelCardData(
-        library_name="transformers",
-        pipeline_tag="sentence-similarity",
+    return metadata(
+        "sentence-similarity",
+        identity,
         tags=TAGS,
         model_name=run["recipe"] if run else None,
         eval_results=entries or None,
-        **{name: value for name, value in chosen.items() if value},
-    ).to_yaml()
+        base_model=source if hub_name else None,
+    )
 
 
 def unlabelled(fields: Record) -> bool:
@@ -256,7 +228,7 @@ def training_text(run: Record) -> str:
     """Text, recipe, seed, time and hardware in words."""
     fields, hardware, versions = run.part("fields"), run.part("hardware"), run.part("versions")
     text = run.get("train_data") or {}
-    rows = {
+    facts = {
         "text": f"`{public_name(fields['train_file'])}`" + (f", sha256 `{text['sha256']}`" if "sha256" in text else ""),
         "λ of the conditional MLM loss": fields["cmlm_weight"],
         "mask rate": fields["mlm_probability"],
@@ -272,7 +244,7 @@ def training_text(run: Record) -> str:
         "torch / transformers": f"{versions['torch']} / {versions['transformers']}",
         "commit of the training code": run.get("git_commit"),
     }
-    return "\n".join(f"- {name}: {value}" for name, value in rows.items() if value is not None)
+    return bullets(facts)
 
 
 def limits_text(run: Record, results: Record) -> str:

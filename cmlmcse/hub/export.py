@@ -29,10 +29,17 @@ from transformers import PreTrainedTokenizerBase
 import modeling_cmlmcse
 from cmlmcse.common.errors import InputError
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.pooling import POOLINGS
 
 AUTO_MAP = {
     "AutoConfig": "configuration_cmlmcse.CMLMCSEConfig",
     "AutoModel": "modeling_cmlmcse.CMLMCSEForSentenceEmbedding",
+}
+POOLING_MODES = {  # key of sentence-transformers' pooling configuration → its name for the mode
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
 }
 TOLERANCE = 1e-5  # the project's bound on any difference between two ways to the same embedding
 SENTENCES = [  # the last is longer than any model's limit: it is cut, and must be cut at the same token
@@ -91,7 +98,7 @@ def export(
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.backbone.state_dict().items()}
-    if model.config.pooling == "cls":
+    if POOLINGS[model.config.pooling].keeps_head:
         weights |= {f"projection.{name}": tensor.cpu() for name, tensor in model.projection.state_dict().items()}
     save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
@@ -127,7 +134,9 @@ def write_config(model: CMLMCSEForSentenceEmbedding, folder: Path, trust_free: b
     fields = model.config.to_export_dict()
     fields["architectures"] = [type(model.backbone).__name__]
     fields["dtype"] = str(model.dtype).removeprefix("torch.")
-    fields["output_hidden_states"] = needs_all_layers(model)  # sentence-transformers' layer pooling reads them
+    fields["output_hidden_states"] = POOLINGS[model.config.pooling].layers != (
+        -1,
+    )  # sentence-transformers' layer pooling reads them
     if rotary := fields.get("rope_parameters"):  # ModernBERT's, for which transformers 4 has other names
         fields["global_rope_theta"] = rotary["full_attention"]["rope_theta"]
         fields["local_rope_theta"] = rotary["sliding_attention"]["rope_theta"]
@@ -142,28 +151,22 @@ def copy_code(folder: Path) -> None:
         shutil.copy(file, folder / file.name)
 
 
-def needs_all_layers(model: CMLMCSEForSentenceEmbedding) -> bool:
-    """Whether the pooling reads other layers than the last."""
-    return model.config.pooling in ("avg_top2", "avg_first_last")
-
-
 def write_sentence_transformers(
     model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, folder: Path
 ) -> None:
     """modules.json and its parts, in the names that old and new sentence-transformers read."""
     size, depth = model.config.hidden_size, model.config.backbone_config.num_hidden_layers
+    pooling = POOLINGS[model.config.pooling]
     modules = [("", "Transformer")]
-    if needs_all_layers(model):
+    if pooling.layers != (-1,):
         weights = torch.zeros(depth)
-        weights[[-2, -1] if model.config.pooling == "avg_top2" else [0, -1]] = 1.0
+        weights[list(pooling.layers)] = 1.0
         config = {"word_embedding_dimension": size, "layer_start": 1, "num_hidden_layers": depth}
         modules.append(write_module(folder, len(modules), "WeightedLayerPooling", config, {"layer_weights": weights}))
-    mode = "cls" if model.config.pooling.startswith("cls") else "mean"
-    modes = {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
-    others = {"pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}
-    pooling = {"word_embedding_dimension": size, **modes, **others}
-    modules.append(write_module(folder, len(modules), "Pooling", pooling))
-    if model.config.pooling == "cls":
+    modes = {key: mode == pooling.mode for key, mode in POOLING_MODES.items()}
+    config = {"word_embedding_dimension": size, **modes}
+    modules.append(write_module(folder, len(modules), "Pooling", config))
+    if pooling.keeps_head:
         config = {"in_features": size, "out_features": size, "bias": True}
         config["activation_function"] = "torch.nn.modules.activation.Tanh"
         head = model.projection.dense.state_dict()
@@ -254,7 +257,7 @@ def load_fresh(folder: Path, with_code: bool, with_sentence_transformers: bool) 
 
 def clean_environment(temporary: str) -> dict[str, str]:
     """This process's environment for a stranger: without tokens, this checkout, a GPU or a network."""
-    checkout = Path(__file__).resolve().parents[1]
+    checkout = Path(__file__).resolve().parents[2]
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != checkout]
     kept = {name: value for name, value in os.environ.items() if not name.upper().endswith("TOKEN")}
     offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_MODULES_CACHE": f"{temporary}/modules"}

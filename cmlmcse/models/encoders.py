@@ -17,8 +17,11 @@ from .word_vectors import WordVectors, is_word_vectors, load_word_vectors
 if TYPE_CHECKING:
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
-HEADLESS_POOLINGS = tuple(name for name in POOLINGS if name != "cls")  # `cls` needs a trained head
-SENTENCE_TRANSFORMERS_POOLINGS = {"mean": "avg", "cls": "cls_before_pooler"}
+HEADLESS_POOLINGS = tuple(name for name, pooling in POOLINGS.items() if not pooling.keeps_head)
+# What sentence-transformers records, by its name for the mode: a pooling of the last layer.
+SENTENCE_TRANSFORMERS_POOLINGS = {
+    POOLINGS[name].mode: name for name in HEADLESS_POOLINGS if POOLINGS[name].layers == (-1,)
+}
 SENTENCE_TRANSFORMERS_MODULES = ("Transformer", "Pooling", "Normalize")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 

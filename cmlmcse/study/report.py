@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 
 from cmlmcse.common.files import atomic_write
+from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.hub.export import write_json
 
 from .plan import Study
@@ -81,10 +82,11 @@ def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Co
         published = study.published.values.get(metric, {}) if study.published else {}
         heads = ["Arm", "Seeds", "Mean", "SD", f"− {study.baseline}, paired", "95 % interval"]
         heads += ["Published"] if published else []
-        lines += ["", f"## {metric}", "", _cells(heads), _cells(["---", *["---:"] * (len(heads) - 1)])]
+        cells = []
         for arm, comparison in by_arm.items():
-            cells = [arm, *_score_cells(comparison.scores), *_difference_cells(comparison.difference)]
-            lines.append(_cells([*cells, *([_number(published.get(arm))] if published else [])]))
+            cells.append([arm, *_score_cells(comparison.scores), *_difference_cells(comparison.difference)])
+            cells[-1] += [_number(published.get(arm))] if published else []
+        lines += ["", f"## {metric}", "", markdown_table(heads, cells)]
         if absent := sum(row[metric] is None for row in rows):
             lines += ["", f"{absent} of {len(rows)} runs have no `{metric}` in results.json."]
     lines += [
@@ -99,25 +101,20 @@ def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Co
     return "\n".join(lines) + "\n"
 
 
-def _cells(cells: Sequence[str]) -> str:
-    """A row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
-
-
 def _number(value: float | None, sign: str = "") -> str:
     """Two decimals, or a dash."""
-    return "–" if value is None else f"{value:{sign}.2f}"
+    return DASH if value is None else f"{value:{sign}.2f}"
 
 
 def _score_cells(scores: Estimate | None) -> list[str]:
     """Seeds, mean and standard deviation."""
-    return ["0", "–", "–"] if scores is None else [str(scores.n), _number(scores.mean), _number(scores.sd)]
+    return ["0", DASH, DASH] if scores is None else [str(scores.n), _number(scores.mean), _number(scores.sd)]
 
 
 def _difference_cells(difference: Estimate | None) -> list[str]:
     """Mean difference and its interval."""
     if difference is None:
-        return ["–", "–"]
+        return [DASH, DASH]
     if difference.low is None:
-        return [_number(difference.mean, "+"), "–"]
+        return [_number(difference.mean, "+"), DASH]
     return [_number(difference.mean, "+"), f"{_number(difference.low, '+')} to {_number(difference.high, '+')}"]

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import difflib
+import inspect
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.trainer_utils import IntervalStrategy
 
+from cmlmcse.common.docstrings import argument_texts
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.data.augmentation import AUGMENTATIONS, check_augmentation
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
@@ -27,9 +29,18 @@ def described(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+CONFIG_DEFAULTS = inspect.signature(CMLMCSEConfig).parameters
+CONFIG_HELP = argument_texts(CMLMCSEConfig.__doc__ or "")
+
+
+def of_config(name: str) -> Any:
+    """A dataclass field with the default and the text that :class:`CMLMCSEConfig` has for it."""
+    return described(CONFIG_DEFAULTS[name].default, CONFIG_HELP[name])
+
+
 @dataclass
 class ModelArguments:
-    """The model: see :class:`CMLMCSEConfig` for the reasons of its defaults."""
+    """The model. Defaults and help of the fields of :class:`CMLMCSEConfig` are stated there."""
 
     model_name_or_path: str = described("bert-base-uncased", "Backbone: a folder or a Hub name.")
     model_sha256: str | None = described(None, "Expected sha256 of the backbone's model.safetensors, if it is checked.")
@@ -37,30 +48,26 @@ class ModelArguments:
                                    "alone (CLEAR); off: go on from its weights.")  # fmt: skip
     backbone_dropout: float | None = described(None, "Probability of all dropouts of the backbone (default: its own; "
                                                "ModernBERT's are 0, and the two views the same).")  # fmt: skip
-    pooling: str = described("cls_before_pooler", "Sentence vector: cls, cls_before_pooler, avg, avg_top2, "
-                             "avg_first_last (raw [CLS]: SimCSE's evaluation of unsupervised models).")  # fmt: skip
-    projection: str = described("mlp", "Training head: mlp (SimCSE), batchnorm (InfoCSE), nonlinear (CLEAR), none.")
-    contrastive_loss: str = described("info_nce", "Contrastive loss: info_nce (SimCSE) or nt_xent (CLEAR).")
-    contrastive_weight: float = described(1.0, "Its weight; 0 is 'w/o contrastive loss' (InfoCSE Table 5).")
-    temp: float = described(0.05, "Temperature of the contrastive loss (SimCSE).")
-    hard_negative_weight: float = described(0.0, "Added to the logit of a sentence's own hard negative (supervised "
-                                            "SimCSE; its paper's α is e to this); needs negative_column.")  # fmt: skip
-    cmlm_weight: float = described(0.005, "Weight λ of the conditional MLM loss (CMLM-CSE Table 5); 0 is SimCSE.")
-    lexical_layers: int | None = described(None, "Frozen layers of the extractor (8 of 12, CMLM-CSE Table 6).")
-    fusion_layers: int | None = described(None, "Trainable fusion layers (3 of 12, CMLM-CSE Table 6).")
-    fusion_init: str = described("last", "Fusion layers start from: last, next, random, pretrained (the "
-                              "auxiliary network beside the backbone's weights), or another's path.")  # fmt: skip
-    cmlm_condition: str = described("before_head", "Conditioning vector: before_head (InfoCSE) or after_head.")
-    masked_views: str = described("both", "Views that get a masked sentence of their own: both (InfoCSE) or first.")
-    lexical_frozen: bool = described(True, "Keep the extractor frozen; false is InfoCSE Table 6, w/o gradient detach.")
-    lexical_dropout: bool = described(False, "Dropout inside the frozen extractor (its features are a given).")
-    rtd_weight: float = described(0.0, "Weight of replaced-token detection (DiffCSE: 0.005); 0 is without.")
+    pooling: str = of_config("pooling")
+    projection: str = of_config("projection")
+    contrastive_loss: str = of_config("contrastive_loss")
+    contrastive_weight: float = of_config("contrastive_weight")
+    temp: float = of_config("temp")
+    hard_negative_weight: float = of_config("hard_negative_weight")
+    cmlm_weight: float = of_config("cmlm_weight")
+    lexical_layers: int | None = of_config("lexical_layers")
+    fusion_layers: int | None = of_config("fusion_layers")
+    fusion_init: str = of_config("fusion_init")
+    cmlm_condition: str = of_config("cmlm_condition")
+    masked_views: str = of_config("masked_views")
+    lexical_frozen: bool = of_config("lexical_frozen")
+    lexical_dropout: bool = of_config("lexical_dropout")
+    rtd_weight: float = of_config("rtd_weight")
     rtd_generator: str | None = described(None, "Model that fills masked words: a folder or a Hub name of an MLM with "
                                           "the same tokenizer (default: the backbone).")  # fmt: skip
-    rtd_fill: str = described("argmax", "How it fills them: argmax (DiffCSE's code) or sample.")
-    rtd_condition: str = described("after_head", "Conditioning vector of the discriminator: after_head (DiffCSE) or "
-                                   "before_head.")  # fmt: skip
-    mlm_weight: float = described(0.0, "Weight of MLM on the encoder itself (SimCSE: 0.1, CLEAR: 1); 0 is without.")
+    rtd_fill: str = of_config("rtd_fill")
+    rtd_condition: str = of_config("rtd_condition")
+    mlm_weight: float = of_config("mlm_weight")
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of :class:`CMLMCSEConfig`."""

@@ -19,11 +19,11 @@ from cmlmcse.hub.export import export
 from cmlmcse.models.encoders import load_encoder
 
 from .arguments import DataArguments, ModelArguments, RunArguments
+from .contrastive_trainer import ContrastiveTrainer
 from .dev_set import DevSet
 from .plots import plot_dev_score, plot_losses
 from .records import run_record, write_records
 from .sharding import whole_model
-from .trainer import ContrastiveTrainer
 
 FinalTasks = dict[str, tuple[Task, Any]]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from .training_losses import TrainingLosses
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 
@@ -35,7 +35,7 @@ class RandomState:
 
 
 def backward_in_parts(
-    model: CMLMCSEForSentenceEmbedding,
+    losses: TrainingLosses,
     parts: Sequence[dict[str, Any]],
     backward: Callable[[Tensor], None],
     autocast: Autocast,
@@ -43,9 +43,9 @@ def backward_in_parts(
     """Add to every gradient what one backward pass through the whole batch would add.
 
     Args:
-        model: in training mode, on its device.
+        losses: the model and its losses, in training mode, on its device.
         parts: the batch of N sentences cut by sentences, each part with `views` and `masked` as
-            `CMLMCSEForSentenceEmbedding.forward` takes them.
+            :class:`TrainingLosses` takes them.
         backward: scales a loss as the trainer does and runs its backward pass.
         autocast: makes the trainer's autocast context.
 
@@ -55,21 +55,21 @@ def backward_in_parts(
     states, found = [], []
     with torch.no_grad():
         for part in parts:
-            states.append(RandomState(model.device))
+            states.append(RandomState(losses.device))
             with autocast():
-                found.append(model.sentence_vectors(part["views"]))  # (V, n, H)
+                found.append(losses.sentence_vectors(part["views"]))  # (V, n, H)
     sizes = [vectors.shape[1] for vectors in found]
     vectors = torch.cat(found, dim=1).requires_grad_()  # (V, N, H)
 
     with autocast():
-        loss, sentences, logs = model.contrast(vectors)
+        loss, sentences, logs = losses.contrast(vectors)
     conditions = sentences.detach().requires_grad_()  # (2, V, N, H)
     total = loss.detach()
-    if model.objectives:
-        counts = model.auxiliary_terms([part.get("masked") for part in parts])
+    if losses.model.objectives:
+        counts = losses.auxiliary_terms([part.get("masked") for part in parts])
         for part, own in zip(parts, conditions.split(sizes, dim=2), strict=True):
             with autocast():
-                auxiliary, measures = model.auxiliary_loss(own, part["masked"], counts)
+                auxiliary, measures = losses.auxiliary_loss(own, part["masked"], counts)
             backward(auxiliary)
             total = total + auxiliary.detach()
             logs |= {name: logs.get(name, 0.0) + value for name, value in measures.items()}
@@ -77,12 +77,12 @@ def backward_in_parts(
             sentences.backward(conditions.grad, retain_graph=True)  # it is scaled already
     backward(loss)
 
-    after = RandomState(model.device)
+    after = RandomState(losses.device)
     assert vectors.grad is not None
     for state, part, gradient in zip(states, parts, vectors.grad.split(sizes, dim=1), strict=True):
         state.restore()  # the same dropout again
         with autocast():
-            again = model.sentence_vectors(part["views"])
+            again = losses.sentence_vectors(part["views"])
         again.backward(gradient)
     after.restore()
     return total, logs

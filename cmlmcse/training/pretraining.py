@@ -28,7 +28,7 @@ from .checkpoints import find_checkpoint
 from .pretraining_export import finalize_pretraining
 from .pretraining_model import AuxiliaryPretraining
 from .records import claim_output_dir, git_commit
-from .trainer import ContrastiveTrainer
+from .trainer import LossTrainer
 
 
 def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
@@ -178,7 +178,7 @@ def build_pretraining_model(
     return model
 
 
-class PretrainingTrainer(ContrastiveTrainer):
+class PretrainingTrainer(LossTrainer):
     """Trainer whose development set is masked once and for all, and whose metrics on it are the losses.
 
     Raises:

@@ -11,6 +11,7 @@ from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.data.batches import TrainingSentences
 from cmlmcse.data.documents import DEV_MASK_RATE
 from cmlmcse.hub.card import public_name
+from cmlmcse.hub.card_writer import bullets, metadata, write_card
 from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
 
 from .arguments import DataArguments, ModelArguments, RunArguments
@@ -18,7 +19,7 @@ from .finalize import text_fingerprint
 from .plots import plot_losses
 from .pretraining_model import AuxiliaryPretraining
 from .records import run_record, write_records
-from .trainer import ContrastiveTrainer
+from .trainer import LossTrainer
 
 
 def finalize_pretraining(
@@ -27,7 +28,7 @@ def finalize_pretraining(
     model_args: ModelArguments,
     data_args: DataArguments,
     run_args: RunArguments,
-    trainer: ContrastiveTrainer,
+    trainer: LossTrainer,
     measured: dict[str, Any],
 ) -> None:
     """Measure the development loss of what is exported, export it, and write run.json, results.json, plots/ and card.
@@ -105,19 +106,14 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
 
 def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
     """README.md of what stage 1 exports, from the run's records alone."""
-    return "\n".join(
-        [
-            "---\nlibrary_name: transformers\npipeline_tag: fill-mask\n---\n",
-            f"# {record['recipe']}\n",
-            "A masked-language model (`AutoModelForMaskedLM`)"
-            + (
-                f" and, in `{AUXILIARY_NETWORK}`, the auxiliary network pre-trained with it (InfoCSE, Wu et al. 2022, "
-                "§3.1): `model_name_or_path` of a second stage with `fusion_init: pretrained`."
-                if record["fields"]["auxiliary_weight"] > 0
-                else "."
-            ),
-            "",
-            *(f"- {name}: {value}" for name, value in pretraining_facts(record, results).items()),
-            "",
-        ]
+    auxiliary = (
+        f" and, in `{AUXILIARY_NETWORK}`, the auxiliary network pre-trained with it (InfoCSE, Wu et al. 2022, "
+        "§3.1): `model_name_or_path` of a second stage with `fusion_init: pretrained`."
     )
+    values = {
+        "name": record["recipe"],
+        "summary": "A masked-language model (`AutoModelForMaskedLM`)"
+        + (auxiliary if record["fields"]["auxiliary_weight"] > 0 else "."),
+        "training": bullets(pretraining_facts(record, results)),
+    }
+    return write_card(metadata("fill-mask"), values)

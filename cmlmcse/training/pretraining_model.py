@@ -142,7 +142,7 @@ class AuxiliaryPretraining(PreTrainedModel):
         if self.fusion is None:
             return run_blocks(self.backbone, embedded, packing, Selection(positions, chosen))[-1], None
         pooling = POOLINGS[self.pooling]
-        few = pooling.first_token  # then the last block need not compute the other tokens
+        few = pooling.reads_first_token_only  # then the last block need not compute the other tokens
         selection, places = with_first_tokens(packing, positions, chosen) if few else (None, positions)
         states = run_blocks(self.backbone, embedded, packing, selection)
         sentences = pooling.pool(states, packing if selection is None else selection.packing)  # (B, H)

@@ -9,11 +9,12 @@ from cmlmcse.common.errors import InputError
 from modeling_cmlmcse.backbone import blocks
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
+from .training_losses import TrainingLosses, without_prefix
+
 
 class ShardedModel(TrainerCallback):
-    """Prepares a trainer's model for FSDP: before it is sharded, that each transformer block is gathered by itself;
-    afterwards, that `encode` and `vector_gain` gather weights as `forward` does, and that checkpoints carry this
-    project's code.
+    """Prepares a trainer's model for FSDP. Before it is sharded: each transformer block is gathered by itself.
+    Afterwards: `encode` and `vector_gain` gather weights as `forward` does.
 
     Raises:
         InputError: FSDP 1.
@@ -21,7 +22,6 @@ class ShardedModel(TrainerCallback):
 
     def __init__(self, trainer: Trainer) -> None:
         model: Any = trainer.model
-        self.original = type(model)
         plugin = trainer.accelerator.state.fsdp_plugin
         if plugin.fsdp_version != 2:
             raise InputError(f"fsdp_version must be 2, found {plugin.fsdp_version}; mend the Accelerate configuration")
@@ -41,9 +41,6 @@ class ShardedModel(TrainerCallback):
     ) -> None:
         register_fsdp_forward_method(model, "encode")
         register_fsdp_forward_method(model, "vector_gain")
-        # PyTorch has put a subclass of its own in the place of the model's class, and saving a model copies the file
-        # of its class: PyTorch's. With the name of the original it copies ours.
-        type(model).__module__, type(model).__name__ = self.original.__module__, self.original.__name__
 
 
 def whole_model(trainer: Trainer) -> CMLMCSEForSentenceEmbedding | None:
@@ -51,10 +48,11 @@ def whole_model(trainer: Trainer) -> CMLMCSEForSentenceEmbedding | None:
 
     Every process must call this.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model)
+    losses: TrainingLosses = trainer.accelerator.unwrap_model(trainer.model)
+    model: CMLMCSEForSentenceEmbedding = losses.model
     if getattr(trainer, "is_fsdp_enabled", False):
         weights = trainer.accelerator.get_state_dict(trainer.model)  # on the first process, others get nothing
         if trainer.is_world_process_zero():
-            model = CMLMCSEForSentenceEmbedding(model.config)
-            model.load_state_dict(weights)
+            model = CMLMCSEForSentenceEmbedding(losses.model.config)
+            model.load_state_dict(without_prefix(weights))
     return model if trainer.is_world_process_zero() else None

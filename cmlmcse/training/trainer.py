@@ -1,13 +1,10 @@
-"""Trainer for contrastive sentence encoders: the loss, its log, and the development score."""
+"""The trainer of both stages: a model that returns its losses, their log, and scores between the steps."""
 
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import (
     EarlyStoppingCallback,
@@ -19,17 +16,14 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState, ProgressCallback
 
-from cmlmcse.common.distributed import average_gradients, from_first_process, sums_over_processes
-from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.common.distributed import sums_over_processes
+from cmlmcse.common.errors import Stopped
 from cmlmcse.data.batches import EpochSampler, TrainingSentences
-from cmlmcse.evaluation.sts import Encode
 from modeling_cmlmcse.backbone import blocks
 from modeling_cmlmcse.distributed import processes, rank
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
 from .checkpoints import StopsAtSignal, WholeCheckpointTrainer
-from .large_batch import backward_in_parts
-from .sharding import ShardedModel
 
 
 class TrainingWindow:
@@ -57,26 +51,14 @@ class TrainingWindow:
         return {**means, "tokens_per_second": round(tokens / seconds, 1)}
 
 
-class ContrastiveTrainer(WholeCheckpointTrainer):
-    """Trainer whose model returns its losses, and whose evaluation is a development score.
+class LossTrainer(WholeCheckpointTrainer):
+    """Trainer whose model returns its losses and values for the log, and whose evaluation is :meth:`dev_metrics`."""
 
-    Args:
-        dev_score: scores an `encode` function, higher is better; None where there is no development set.
-
-    Raises:
-        InputError: `mini_batch_size` with sharded weights.
-    """
-
-    def __init__(self, *, dev_score: Callable[[Encode], float] | None = None, **kwargs: Any) -> None:
-        self.dev_score = dev_score
+    def __init__(self, **kwargs: Any) -> None:
         self.sampler: EpochSampler | None = None
-        # Trainer insists on an evaluation dataset; what it is evaluated on stands behind `dev_score`.
-        kwargs.setdefault("eval_dataset", [] if dev_score else None)
         super().__init__(**kwargs)
         assert self.model is not None
         use_fast_cpu_kernels(self.model)
-        if getattr(self.args, "mini_batch_size", None) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
         self.window = TrainingWindow()
         self.tokens_seen = 0  # on this process, since they were last added up
         self.latest: dict[str, Any] | None = None  # batch, or part of one, that was trained on
@@ -88,36 +70,8 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         self.add_callback(StopsAtSignal())
         if patience := getattr(self.args, "early_stopping_patience", None):
             self.add_callback(EarlyStoppingCallback(patience))
-        if self.is_fsdp_enabled:
-            self.add_callback(ShardedModel(self))
         if self.pop_callback(ProgressCallback):
             self.add_callback(DevScoreProgress)
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """Trainer's; with `auxiliary_learning_rate`, the auxiliary objectives' weights in groups of that rate."""
-        fresh = self.optimizer is None
-        optimizer = super().create_optimizer(*args, **kwargs)
-        rate = getattr(self.args, "auxiliary_learning_rate", None)
-        if fresh and rate is not None:
-            objectives = self.accelerator.unwrap_model(self.model).objectives.values()
-            auxiliary = {weight for objective in objectives for weight in objective.parameters()}
-            for group in list(optimizer.param_groups):
-                own = [weight for weight in group["params"] if weight in auxiliary]
-                group["params"] = [weight for weight in group["params"] if weight not in auxiliary]
-                if own:
-                    optimizer.add_param_group({**group, "params": own, "lr": rate})
-        return optimizer
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        try:
-            super()._load_optimizer_and_scheduler(checkpoint)
-        except ValueError as error:
-            if "parameter group" not in str(error):
-                raise
-            raise InputError(
-                f"{checkpoint}: expected to go on with the learning rates of its run, found auxiliary_learning_rate "
-                f"{getattr(self.args, 'auxiliary_learning_rate', None)}, which that run had not; give it the same"
-            ) from error
 
     def compute_loss(
         self,
@@ -132,25 +86,6 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         self._watch(output.loss)
         self._count(output.logs, inputs)
         return (output.loss, output) if return_outputs else output.loss
-
-    def training_step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
-        """Forward and backward of one batch; of a batch in parts (`mini_batch_size`), part by part."""
-        if "parts" not in inputs:
-            return super().training_step(model, inputs, num_items_in_batch)
-        model.train()
-        inputs = self._prepare_inputs(inputs)
-        plain = self.accelerator.unwrap_model(model)  # whose backward passes synchronise nothing
-        steps = self.current_gradient_accumulation_steps
-        loss, logs = backward_in_parts(
-            plain, inputs["parts"], lambda loss: self.accelerator.backward(loss / steps), self.accelerator.autocast
-        )
-        self._watch(loss)
-        if self.accelerator.sync_gradients and self.accelerator.num_processes > 1:
-            average_gradients(plain.parameters())
-        self._count(logs, inputs)
-        return loss / steps
 
     def _watch(self, loss: Tensor | None = None) -> None:
         """Stop at a loss that is no number: on a CPU before it is learned from; on a GPU a step later, for no step
@@ -214,20 +149,8 @@ class ContrastiveTrainer(WholeCheckpointTrainer):
         return metrics
 
     def dev_metrics(self) -> dict[str, float]:
-        """The development score, as `dev_score`; all processes score, and agree on what the first one found. With a
-        conditional MLM also `vector_gain`, what it gains from the sentence vectors of the latest batch."""
-        assert self.dev_score is not None
-        model = self.accelerator.unwrap_model(self.model)
-
-        def encode(sentences: list[str]) -> NDArray[np.float32]:
-            return model.encode(sentences, self.processing_class, batch_size=128)
-
-        metrics = {"dev_score": from_first_process(self.dev_score(encode))}
-        if self.latest is not None and "cmlm" in model.objectives:
-            with self.accelerator.autocast():
-                gain = float(model.vector_gain(self.latest["views"], self.latest["masked"]))
-            metrics["vector_gain"] = round(sums_over_processes({"gain": gain})["gain"] / processes(), 4)
-        return metrics
+        """What the development set says, by name; every process must call this."""
+        raise NotImplementedError
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """6 · tokens · weights of the encoder's blocks, forward and backward of one batch."""
@@ -252,7 +175,7 @@ def count_tokens(inputs: dict[str, Any]) -> int:
 class EpochOfSampler(TrainerCallback):
     """Tells the sampler which epoch begins, also where a resumed run has wrapped it."""
 
-    def __init__(self, trainer: ContrastiveTrainer) -> None:
+    def __init__(self, trainer: LossTrainer) -> None:
         self.trainer = trainer
 
     def on_epoch_begin(

@@ -1,0 +1,12 @@
+"""What a docstring says of its arguments, so that a text is written once."""
+
+import re
+
+
+def argument_texts(docstring: str) -> dict[str, str]:
+    """Argument → its text in the `Args:` section of a Google-style docstring, on one line each."""
+    section = re.search(r"^ *Args:\n(.*?)(?=^ *\w+:\n|\Z)", docstring, re.MULTILINE | re.DOTALL)
+    if section is None:
+        return {}
+    entries = re.findall(r"^ {8}(\w+): (.*?)(?=^ {8}\w|\Z)", section.group(1), re.MULTILINE | re.DOTALL)
+    return {name: " ".join(text.split()) for name, text in entries}

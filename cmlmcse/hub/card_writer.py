@@ -1,0 +1,67 @@
+"""Every card is written here: of an encoder, of what stage 1 exports, and of a release.
+
+The template is a Jinja file, by default `card_template.md`, which leaves out the sections that are empty. Its fields:
+`card_data` (the metadata, for the head), `name`, `summary`, `use`, `results`, `plots` (each with a `title` and a
+`file`), `training`, `limits`, `citation`.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from huggingface_hub import ModelCard, ModelCardData
+from jinja2 import StrictUndefined, TemplateError
+from jinja2.sandbox import SandboxedEnvironment
+
+from cmlmcse.common.errors import InputError
+
+TEMPLATE = Path(__file__).parent / "card_template.md"
+FIELDS = ("name", "summary", "use", "results", "plots", "training", "limits", "citation")
+
+
+class Identity(NamedTuple):
+    """What no record knows: the licence of the weights and the language of the text, as the Hub writes them."""
+
+    license: str | None = None
+    language: str | None = None
+
+
+def write_card(data: ModelCardData, values: dict[str, Any], template: Path = TEMPLATE) -> str:
+    """A README.md: what huggingface_hub's `ModelCard.from_template` makes, but in a sandbox.
+
+    The sandbox is there because a template may be a stranger's: it can reach nothing but its fields.
+
+    Args:
+        data: the metadata.
+        values: the template's fields (head of this module); those left out are empty.
+
+    Raises:
+        InputError: the template cannot be read, is no template, has a field that is not known, or has a head that the
+            Hub would refuse.
+    """
+    fields = {"card_data": data.to_yaml(), **dict.fromkeys(FIELDS, ""), **values}
+    environment = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+    try:
+        card = environment.from_string(template.read_text(encoding="utf-8")).render(fields)
+        ModelCard(card)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--card_template {template}: expected a text file, found {error}; check the path") from error
+    except TemplateError as error:
+        known = ", ".join(fields)
+        raise InputError(f"--card_template {template}: expected a template of the fields {known}; {error}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        found = " ".join(str(error).split())
+        advice = "put {{ card_data }} between two lines of ---"
+        raise InputError(f"--card_template {template}: expected metadata, found {found}; {advice}") from error
+    return card
+
+
+def metadata(pipeline_tag: str, identity: Identity | None = None, **more: Any) -> ModelCardData:
+    """The metadata at a card's head; what is None is left out."""
+    chosen = {name: value for name, value in (identity or Identity())._asdict().items() if value}
+    return ModelCardData(library_name="transformers", pipeline_tag=pipeline_tag, **chosen, **more)
+
+
+def bullets(facts: dict[str, Any]) -> str:
+    """Facts by name as a Markdown list; what is None is left out."""
+    return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value is not None)

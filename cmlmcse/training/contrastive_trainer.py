@@ -1,0 +1,143 @@
+"""Trainer for contrastive sentence encoders: whole batches or parts of them, and the development score."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cmlmcse.common.distributed import average_gradients, from_first_process, sums_over_processes
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.sts import Encode
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.distributed import processes
+
+from .large_batch import backward_in_parts
+from .sharding import ShardedModel
+from .trainer import LossTrainer
+from .training_losses import TrainingLosses, without_prefix
+
+
+class ContrastiveTrainer(LossTrainer):
+    """Trains a sentence encoder with :class:`TrainingLosses`; checkpoints hold the encoder.
+
+    Args:
+        model: the sentence encoder.
+        dev_score: scores an `encode` function, higher is better; None where there is no development set.
+        kwargs: `Trainer`'s.
+
+    Raises:
+        InputError: `mini_batch_size` with sharded weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: CMLMCSEForSentenceEmbedding,
+        dev_score: Callable[[Encode], float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.dev_score = dev_score
+        # Trainer insists on an evaluation dataset; what it is evaluated on stands behind `dev_score`.
+        super().__init__(model=TrainingLosses(model), eval_dataset=[] if dev_score else None, **kwargs)
+        if getattr(self.args, "mini_batch_size", None) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
+        if self.is_fsdp_enabled:
+            self.add_callback(ShardedModel(self))
+
+    @property
+    def losses(self) -> TrainingLosses:
+        """The module that is trained, without what wraps it."""
+        return self.accelerator.unwrap_model(self.model)
+
+    @contextmanager
+    def _model_alone(self) -> Iterator[None]:
+        """Let Trainer see the sentence encoder, without its losses: that is what a checkpoint holds."""
+        trained, self.model = self.model, self.losses.model
+        try:
+            yield
+        finally:
+            self.model = trained
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        weights = None if state_dict is None else without_prefix(state_dict)
+        with self._model_alone():
+            super()._save(output_dir, weights)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if self.is_fsdp_enabled:  # its own files hold the weights under the names of the wrapped module
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        with self._model_alone():
+            super()._load_from_checkpoint(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        if self.is_fsdp_enabled:
+            super()._load_best_model()
+            return
+        with self._model_alone():
+            super()._load_best_model()
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """Trainer's; with `auxiliary_learning_rate`, the auxiliary objectives' weights in groups of that rate."""
+        fresh = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        rate = getattr(self.args, "auxiliary_learning_rate", None)
+        if fresh and rate is not None:
+            objectives = self.losses.model.objectives.values()
+            auxiliary = {weight for objective in objectives for weight in objective.parameters()}
+            for group in list(optimizer.param_groups):
+                own = [weight for weight in group["params"] if weight in auxiliary]
+                group["params"] = [weight for weight in group["params"] if weight not in auxiliary]
+                if own:
+                    optimizer.add_param_group({**group, "params": own, "lr": rate})
+        return optimizer
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        try:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        except ValueError as error:
+            if "parameter group" not in str(error):
+                raise
+            raise InputError(
+                f"{checkpoint}: expected to go on with the learning rates of its run, found auxiliary_learning_rate "
+                f"{getattr(self.args, 'auxiliary_learning_rate', None)}, which that run had not; give it the same"
+            ) from error
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Forward and backward of one batch; of a batch in parts (`mini_batch_size`), part by part."""
+        if "parts" not in inputs:
+            return super().training_step(model, inputs, num_items_in_batch)
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        plain = self.losses  # without DDP: its backward passes synchronise nothing
+        steps = self.current_gradient_accumulation_steps
+        loss, logs = backward_in_parts(
+            plain, inputs["parts"], lambda loss: self.accelerator.backward(loss / steps), self.accelerator.autocast
+        )
+        self._watch(loss)
+        if self.accelerator.sync_gradients and self.accelerator.num_processes > 1:
+            average_gradients(plain.parameters())
+        self._count(logs, inputs)
+        return loss / steps
+
+    def dev_metrics(self) -> dict[str, float]:
+        """The development score, as `dev_score`; all processes score, and agree on what the first one found. With a
+        conditional MLM also `vector_gain`, what it gains from the sentence vectors of the latest batch."""
+        assert self.dev_score is not None
+        losses: Any = self.losses  # under FSDP its `encode` gathers the weights
+
+        def encode(sentences: list[str]) -> NDArray[np.float32]:
+            return losses.encode(sentences, self.processing_class, batch_size=128)
+
+        metrics = {"dev_score": from_first_process(self.dev_score(encode))}
+        if self.latest is not None and "cmlm" in losses.model.objectives:
+            with self.accelerator.autocast():
+                gain = float(losses.vector_gain(self.latest["views"], self.latest["masked"]))
+            metrics["vector_gain"] = round(sums_over_processes({"gain": gain})["gain"] / processes(), 4)
+        return metrics
