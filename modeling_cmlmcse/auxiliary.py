@@ -1,5 +1,6 @@
 """What every auxiliary objective is: a loss beside the contrastive one, conditioned on the sentence vector."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -28,9 +29,17 @@ class AuxiliaryObjective(nn.Module):
 
     Attributes:
         condition: whether it reads the sentence vector `before_head` or `after_head`, the training head.
+        title: what it adds to another method, in the words of a model card.
     """
 
     condition = "before_head"
+    title = ""
+
+    @classmethod
+    def method(cls, fields: Mapping[str, Any]) -> str | None:
+        """The published method that contrast and this objective make together, given a recipe's fields; None if it is
+        an addition only."""
+        return None
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__()

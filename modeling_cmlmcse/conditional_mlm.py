@@ -1,5 +1,6 @@
 """The auxiliary network of CMLM-CSE: predict masked words from the sentence vector and frozen lexical features."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,6 +35,12 @@ class ConditionalMLM(AuxiliaryObjective):
     trained behind one. The sentence vector has gone through the backbone's final norm and enters the stream as it is:
     blocks normalise their input, so its scale is irrelevant, and no word is predicted at its position.
     """
+
+    title = "CMLM-CSE's conditional masked-language modelling"
+
+    @classmethod
+    def method(cls, fields: Mapping[str, Any]) -> str:
+        return "InfoCSE" if fields.get("fusion_init") == "pretrained" else "CMLM-CSE"
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)

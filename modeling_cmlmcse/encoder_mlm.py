@@ -18,6 +18,8 @@ class EncoderMLM(AuxiliaryObjective):
     (Table 1) report that this lowers STS and raises transfer.
     """
 
+    title = "masked-language modelling on the encoder"
+
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
         self.head = MaskedLMHead(config.backbone_config)

@@ -1,6 +1,7 @@
 """Contrastive losses and measures of the embedding space: pure functions, in fp32 under any autocast."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -82,8 +83,18 @@ def weigh(similarities: Tensor, columns: Sequence[Tensor], weight: float) -> Ten
     return similarities
 
 
-# (views (V, N, H), temperature, weight of hard negatives) → scalar
-CONTRASTIVE_LOSSES: dict[str, Callable[[Tensor, float, float], Tensor]] = {"info_nce": info_nce, "nt_xent": nt_xent}
+class ContrastiveLoss(NamedTuple):
+    """A contrastive loss: `compute` maps views (V, N, H), temperature and weight of hard negatives to a scalar, and
+    `method` is the published method that it makes by itself."""
+
+    compute: Callable[[Tensor, float, float], Tensor]
+    method: str
+
+
+CONTRASTIVE_LOSSES: dict[str, ContrastiveLoss] = {
+    "info_nce": ContrastiveLoss(info_nce, "SimCSE"),
+    "nt_xent": ContrastiveLoss(nt_xent, "CLEAR"),
+}
 
 
 @torch.no_grad()

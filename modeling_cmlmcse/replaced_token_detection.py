@@ -1,5 +1,6 @@
 """Replaced-token detection: find the replaced words of an edited sentence, given the original's vector."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,6 +22,12 @@ class ReplacedTokenDetection(AuxiliaryObjective):
     whether it was replaced. The gradient reaches the encoder through the sentence vector alone. The loss is a mean
     over real tokens; the authors' code averages over padding too.
     """
+
+    title = "DiffCSE's replaced-token detection"
+
+    @classmethod
+    def method(cls, fields: Mapping[str, Any]) -> str:
+        return "DiffCSE"
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)

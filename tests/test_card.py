@@ -110,7 +110,7 @@ def test_text_of_a_card(tmp_path):
         ({"fusion_init": "pretrained"}, "by InfoCSE from"),
         ({"cmlm_weight": 0, "rtd_weight": 0.005}, "by DiffCSE from"),
         ({"rtd_weight": 0.005}, "by CMLM-CSE with DiffCSE's replaced-token detection from"),
-        ({"cmlm_weight": 0, "mlm_weight": 0.1}, "by SimCSE and masked-language modelling on the encoder from"),
+        ({"cmlm_weight": 0, "mlm_weight": 0.1}, "by SimCSE with masked-language modelling on the encoder from"),
         ({"positive_column": "entailment"}, "on labelled pairs by CMLM-CSE from"),
     ],
 )

@@ -80,7 +80,7 @@ def test_losses_and_gradients_equal_loops(name, count, weight):
     """Value and gradient of every contrastive loss, without and with hard negatives, against loops in fp64."""
     torch.manual_seed(0)
     views = torch.randn(count, 5, 7, dtype=torch.float64, requires_grad=True)
-    found, expected = CONTRASTIVE_LOSSES[name](views, 0.3, weight), by_loops(name, views, 0.3, weight)
+    found, expected = CONTRASTIVE_LOSSES[name].compute(views, 0.3, weight), by_loops(name, views, 0.3, weight)
     assert found.item() == pytest.approx(expected.item(), rel=1e-10)
     torch.testing.assert_close(*(torch.autograd.grad(loss, views)[0] for loss in (found, expected)))
 
@@ -92,9 +92,9 @@ def test_fp32_under_autocast(loss, count):
     torch.manual_seed(0)
     views = torch.randn(count, 16, 32)
     with torch.autocast("cpu", torch.bfloat16):
-        inside = loss(views, 0.05, 0.5)
+        inside = loss.compute(views, 0.05, 0.5)
     assert inside.dtype == torch.float32
-    assert inside.item() == loss(views, 0.05, 0.5).item()
+    assert inside.item() == loss.compute(views, 0.05, 0.5).item()
 
 
 def shares_of_loss(rank: int, size: int, folder: str) -> None:
@@ -102,7 +102,7 @@ def shares_of_loss(rank: int, size: int, folder: str) -> None:
     found = {}
     for (name, loss), count in itertools.product(CONTRASTIVE_LOSSES.items(), (2, 3)):
         views = sample(count).chunk(size, dim=1)[rank].clone().requires_grad_()
-        value = loss(views, 0.3, 1.5)
+        value = loss.compute(views, 0.3, 1.5)
         value.backward()
         found[name, count] = value.detach(), views.grad
     torch.save(found, f"{folder}/{rank}.pt")
@@ -119,7 +119,7 @@ def test_two_processes(tmp_path):
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for name, count in parts[0]:
         whole = sample(count).requires_grad_()
-        loss = CONTRASTIVE_LOSSES[name](whole, 0.3, 1.5)
+        loss = CONTRASTIVE_LOSSES[name].compute(whole, 0.3, 1.5)
         loss.backward()
         assert sum(part[name, count][0] for part in parts).item() / 2 == pytest.approx(loss.item(), rel=1e-10)
         gradient = torch.cat([part[name, count][1] for part in parts], dim=1) / 2

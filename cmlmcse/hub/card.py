@@ -12,6 +12,8 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.card_metric import CardMetric
 from cmlmcse.evaluation.tables import format_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS, all_card_metrics
+from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
+from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .card_writer import TEMPLATE, Identity, bullets, metadata, write_card
@@ -198,14 +200,13 @@ def unlabelled(fields: Record) -> bool:
 
 
 def method_of(fields: Record) -> str:
-    """The method that a recipe's fields amount to, by its name in the papers."""
-    added = []
-    if fields["cmlm_weight"] > 0:
-        added.append("InfoCSE" if fields.get("fusion_init") == "pretrained" else "CMLM-CSE")
-    if fields.get("rtd_weight", 0) > 0:
-        added.append("DiffCSE" if not added else "DiffCSE's replaced-token detection")
-    method = " with ".join(added) or ("CLEAR" if fields["contrastive_loss"] == "nt_xent" else "SimCSE")
-    return method + (" and masked-language modelling on the encoder" if fields.get("mlm_weight", 0) > 0 else "")
+    """The method that a recipe's fields amount to, by its name in the papers, and what is added to it."""
+    used = [objective for name, objective in AUXILIARY_OBJECTIVES.items() if fields.get(f"{name}_weight", 0) > 0]
+    naming = next((objective for objective in used if objective.method(fields)), None)
+    contrast = CONTRASTIVE_LOSSES[fields["contrastive_loss"]].method
+    method = contrast if naming is None else naming.method(fields)
+    added = [objective.title for objective in used if objective is not naming]
+    return " with ".join([str(method), " and ".join(added)] if added else [str(method)])
 
 
 def results_text(run: Record, results: Record) -> str:

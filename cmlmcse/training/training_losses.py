@@ -73,7 +73,7 @@ class TrainingLosses(nn.Module):
         (2, V, N, H), which condition the auxiliary objectives, and values for the log."""
         config = self.model.config
         projected = self.model.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
-        loss = CONTRASTIVE_LOSSES[config.contrastive_loss](projected, config.temp, config.hard_negative_weight)
+        loss = CONTRASTIVE_LOSSES[config.contrastive_loss].compute(projected, config.temp, config.hard_negative_weight)
         logs = {
             "contrastive_loss": loss.detach(),
             "alignment": alignment(projected[:2].detach()),
