@@ -8,6 +8,8 @@ import lzma
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -292,6 +294,71 @@ def test_python_runs(block: str, place: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_sketch_is_python(block: str) -> None:
     """A block that needs a network or more code around it is at least Python."""
     compile(block, "sketch", "exec")
+
+
+def follow(page: str, root: Path) -> None:
+    """Put a page's examples into a copy of the code: a block's first line names its file, `NAME = {…}` adds to a
+    registry, and what stands before that goes before the registry."""
+    for block in (block for found, block in SKETCHES if found == page and block.startswith("# ")):
+        name, _, code = block.removeprefix("# ").partition("\n")
+        path = root / name
+        if not path.exists():
+            path.write_text(code)
+            continue
+        before, registry, entries = re.fullmatch(r"(.*?)^(\w+) = \{\n(.*)\}\n", code, re.MULTILINE | re.DOTALL).groups()  # type: ignore[union-attr]
+        found = re.search(rf"^{registry}: .*?^\}}\n", path.read_text(), re.MULTILINE | re.DOTALL)
+        assert found is not None, (name, registry)
+        added = before + found[0].removesuffix("}\n") + entries + "}\n"
+        path.write_text(path.read_text().replace(found[0], added))
+
+
+def add_weight(root: Path) -> None:
+    """What the page says in words of the example objective's weight."""
+    config, arguments = "modeling_cmlmcse/configuration_cmlmcse.py", "cmlmcse/training/arguments.py"
+    in_body = 'self.bow_weight = in_range("bow_weight", bow_weight, float, 0.0, 1e6)'
+    for name, before, added in (
+        (config, "    import .auxiliary\n", "    import .bag_of_words\n"),
+        (config, "        mlm_weight: float = 0.0,\n", "        bow_weight: float = 0.0,\n"),
+        (config, "        mlm_weight: weight of", "        bow_weight: weight of the bag of words.\n"),
+        (config, "        self.mlm_weight =", f"        {in_body}\n"),
+        (arguments, "    mlm_weight: float =", '    bow_weight: float = of_config("bow_weight")\n'),
+    ):
+        text = (root / name).read_text()
+        assert text.count(before) == 1, (name, before)
+        (root / name).write_text(text.replace(before, added + before))
+
+
+def test_extending_is_true(place: Path, tmp_path: Path) -> None:
+    """The page's pooling, objective, augmentation and task, put where it says: they train, the export gives the same
+    embeddings in a fresh process with and without the code, and the task scores it."""
+    for name in ("modeling_cmlmcse", "cmlmcse", "configuration"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    follow("docs/how-to/extending.md", tmp_path)
+    add_weight(tmp_path)
+    lines = (place / "my.txt").read_text().split("\n\n")[0].splitlines()
+    (tmp_path / "duplicates.tsv").write_text("".join(f"{line}\t{line}\n" for line in dict.fromkeys(lines)))
+
+    def cmlmcse(*arguments: object) -> str:
+        command = [sys.executable, "-m", "cmlmcse", *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    fields = {
+        "model_name_or_path": place / "backbone", "train_file": place / "my.txt", "data_dir": tmp_path, "max_steps": 2,
+        "eval_steps": 2, "save_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 8,
+        "use_cpu": True, "dev_set": "none", "pooling": "avg_top3", "augmentation": "first_half", "cmlm_weight": 0,
+        "bow_weight": 0.1, "final_evaluation": "duplicates", "output_dir": "run",
+    }  # fmt: skip
+    cmlmcse("train", "simcse-bert-base", *(word for name, value in fields.items() for word in (f"--{name}", value)))
+    log = json.loads((tmp_path / "run" / "run.json").read_text())["log"]
+    assert log[0]["bow_loss"] == pytest.approx(np.log(len(WORDS) + 5), rel=0.2)  # a fresh layer guesses
+    said = cmlmcse("push", "run/checkpoint-2", "--export_only", "--output_dir", "exported")
+    assert "Verified in a fresh process" in said
+    assert (tmp_path / "exported" / "bag_of_words.py").is_file()
+    cmlmcse("evaluate", "exported", "--tasks", "duplicates", "--data_dir", tmp_path, "--output", "scored.json")
+    for results in ("run/results.json", "scored.json"):
+        assert json.loads((tmp_path / results).read_text())["duplicates"] == {"r@1": 100.0}
 
 
 def anchors(page: Path) -> set[str]:
