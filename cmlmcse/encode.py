@@ -1,6 +1,6 @@
 """The command `cmlmcse encode MODEL IN --output OUT.npy|OUT.parquet`: the texts of a file become embeddings.
 
-Rows are read in a stream and encoded in parts of 2,048 rows, each written aside and then renamed. So memory does not
+Rows are read in a stream and encoded in parts of 1,024 rows, each written aside and then renamed. So memory does not
 grow with the file, an interrupted job loses the parts in work alone, and several processes (`accelerate launch -m
 cmlmcse.encode …`) share the parts. At the end the parts become one file, or shards.
 """

@@ -50,7 +50,7 @@ SENTENCES = [  # the last is longer than any model's limit: it is cut, and must 
 ]
 FRESH = """
 import json, sys
-sys.modules["modeling_cmlmcse"] = None  # not importable, even where it is installed
+sys.modules["modeling_cmlmcse"] = sys.modules["cmlmcse"] = None  # not importable, even where they are installed
 import numpy as np, torch
 from transformers import AutoModel, AutoTokenizer
 folder, out, with_code, with_sentence_transformers, sentences = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])

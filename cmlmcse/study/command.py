@@ -40,7 +40,9 @@ def given_fields(rest: list[str]) -> dict[str, str]:
         name, equals, value = word.removeprefix("--").partition("=")
         value = value if equals else next(words, "--")
         if not word.startswith("--") or value.startswith("--"):
-            raise InputError(f"expected --field value after the options, found {word!r}; see cmlmcse study --help")
+            raise InputError(
+                f"cmlmcse study expects --field value after its options, found {word!r}; see cmlmcse study --help"
+            )
         fields[name] = value
     return fields
 

@@ -271,7 +271,7 @@ def test_checkpoint(kind, backbone_folders, sentences, tmp_path):
     expected = TrainingLosses(model)(**make_batch(kind, sentences)).loss.item()
     for options in ({}, {"attn_implementation": "sdpa"}):
         again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path, **options).eval()
-        assert again(**make_batch(kind, sentences)).loss.item() == pytest.approx(expected, abs=1e-5)
+        assert TrainingLosses(again)(**make_batch(kind, sentences)).loss.item() == pytest.approx(expected, abs=1e-5)
     assert json.loads((tmp_path / "config.json").read_text())["backbone_config"]["model_type"] == kind
 
 
