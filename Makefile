@@ -1,4 +1,5 @@
-# make quickstart: environment, install, train, evaluate, export, show.   make test: environment, install, all tests.
+# make quickstart: environment, install, train, evaluate, export, show.
+# make check: lint, types and the quick tests.   make test: lint, types and all tests, as the CI does.
 # make audit: known weaknesses of the installed versions (asks the package registry).
 # make test-compat: exports of this environment in one with the newest transformers 4, and in ONNX and OpenVINO.
 # make test-min: all tests with the lowest versions that setup.cfg allows (on Linux their PyTorch comes with CUDA: 6 GB).
@@ -10,7 +11,7 @@ COMPAT ?= .venv-compat
 MIN ?= .venv-min
 BIN = $(VENV)/bin
 
-.PHONY: quickstart install test test-compat test-min audit lint types format clean
+.PHONY: quickstart install check test test-compat test-min audit lint types format clean
 
 quickstart: $(VENV)/.installed-quickstart
 	$(BIN)/python -m cmlmcse.quickstart $(QUICKSTART)
@@ -22,6 +23,9 @@ $(VENV)/.installed-%: setup.cfg constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@
+
+check: $(VENV)/.installed-dev lint types
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto -m "not slow"
 
 test: $(VENV)/.installed-dev lint types
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto

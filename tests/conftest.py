@@ -17,7 +17,7 @@ from huggingface_hub.utils import close_session
 
 from support.local_hub import READ_TOKEN, TOKEN, LocalHub, local_hub
 from support.tiny import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer
-from support.training import write_data
+from support.training import write_data, write_pairs
 
 
 @pytest.fixture(scope="session")
@@ -60,12 +60,14 @@ def data_dir(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def recipe(tmp_path, text_file, data_dir, backbone_folders) -> Path:
-    """A recipe of a few steps."""
+    """A recipe of a few steps, with a development set of 60 pairs and no scores at the end."""
+    dev_set = write_pairs(tmp_path / "dev.tsv")
     fields = {
         "model_name_or_path": backbone_folders["bert"],
         "train_file": str(text_file),
         "data_dir": str(data_dir),
-        "final_evaluation": "stsb_dev,geometry",
+        "dev_set": str(dev_set),
+        "final_evaluation": "none",
         "cmlm_weight": 0.1,
         "pooling": "avg",
         "learning_rate": "1e-3",

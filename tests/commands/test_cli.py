@@ -115,6 +115,7 @@ def test_version() -> None:
     assert "version = attr: cmlmcse.__version__" in (ROOT / "setup.cfg").read_text()
 
 
+@pytest.mark.slow
 def test_functions_are_lazy_and_documented() -> None:
     """`import cmlmcse` imports nothing heavy; its functions have a docstring and types."""
     code = f"import sys, cmlmcse\nassert not set(sys.modules) & set({HEAVY!r})\nassert 'train' in dir(cmlmcse)"
@@ -127,10 +128,11 @@ def test_functions_are_lazy_and_documented() -> None:
         cmlmcse.adopt  # noqa: B018
 
 
+@pytest.mark.slow
 def test_train_and_evaluate_from_python(recipe: Path, data_dir: Path, tmp_path: Path) -> None:
     """The functions return what the commands write, and take fields of every kind."""
     trained = cmlmcse.train(recipe, max_steps=2, eval_steps=1, save_steps=1, use_cpu=True, output_dir=tmp_path / "new",
-                            lr_scheduler_kwargs={}, temp=None)  # fmt: skip
+                            final_evaluation="stsb_dev", lr_scheduler_kwargs={}, temp=None)  # fmt: skip
     assert trained.folder == tmp_path / "new"
     assert trained.results == json.loads((tmp_path / "new" / "results.json").read_text())
     assert json.loads((tmp_path / "new" / "run.json").read_text())["steps"] == 2

@@ -266,6 +266,7 @@ def test_goes_on_after_an_interruption(
     assert np.load(tmp_path / "out.npy").shape == (ROWS, 2)
 
 
+@pytest.mark.slow
 def test_two_processes(model, lines, tmp_path, arguments) -> None:
     """`accelerate launch` shares the parts out; the file is that of one process."""
     command = [

@@ -22,6 +22,7 @@ def test_table() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Both methods from assets/bert-mini-en without the Hub, scored, exported, and loaded again elsewhere."""
     monkeypatch.chdir(ROOT)

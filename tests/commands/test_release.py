@@ -44,6 +44,7 @@ def stage_1(tmp_path, text_file, backbone_folders, monkeypatch) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_a_release(stage_1, tmp_path, capsys):
     """The weights rounded and nothing else, loaded as float32; the card has the loss, the examples and the scores."""
     data, target = write_data(tmp_path / "data"), tmp_path / "given" / "mini"
@@ -144,6 +145,7 @@ def test_the_asset():
     assert auxiliary.depths == {"lexical_layers": 2, "fusion_layers": 1}
 
 
+@pytest.mark.slow
 def test_the_asset_does_what_its_card_says():
     """The examples anew; the figures of the card are those of the records, and of the curve the studies made."""
     card, results = one_space((ASSET / "README.md").read_text()), json.loads((ASSET / "results.json").read_text())
@@ -163,6 +165,7 @@ def test_the_asset_does_what_its_card_says():
     assert not re.search(r"(^|[\s`\"'])/\w+/", card)  # a path of somebody's machine
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "sts").is_dir(), reason="no evaluation data; set CMLMCSE_DATA to their folder")
 def test_the_assets_scores():
     """STS-B dev anew, with the pooling that is best."""

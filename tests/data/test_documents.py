@@ -144,6 +144,7 @@ def other_process() -> dict[str, str]:
     return dict(zip(FAMILIES, done.stdout.split()[-len(FAMILIES) :], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_trained_tokenizer_is_the_same_in_every_process(kind, other_process, tmp_path):
     """Two processes learn the same tokens with the same numbers; it loads again with AutoTokenizer."""

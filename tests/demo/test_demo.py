@@ -312,11 +312,13 @@ def reference(encoder_folder):
     return lambda texts: np.stack([model.encode(text, normalize_embeddings=True) for text in texts])
 
 
+@pytest.mark.slow
 def test_api_offers(client) -> None:
     """Search and similarity, nothing else."""
     assert set(client.view_api(return_format="dict")["named_endpoints"]) == {"/search", "/similarity"}
 
 
+@pytest.mark.slow
 def test_api_as_documented(client, address) -> None:
     """The page's block of Python runs as it stands."""
     block = re.search(r"^```py\n(.*?)^```", (ROOT / "docs" / "demo.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -326,6 +328,7 @@ def test_api_as_documented(client, address) -> None:
     assert np.shape(names["cosines"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_api_search(client, reference, texts, tmp_path) -> None:
     """The nearest lines with their cosines; of an uploaded file if there is one."""
     from gradio_client import handle_file
@@ -340,6 +343,7 @@ def test_api_search(client, reference, texts, tmp_path) -> None:
         assert all(html.escape(hit["text"]) in table for hit in hits)
 
 
+@pytest.mark.slow
 def test_api_similarity(client, reference) -> None:
     """Every pair; one pair is one number."""
     left, right = ["the cat sat", "a dog ran"], ["the cat sat", "big tree", "w1"]
@@ -349,6 +353,7 @@ def test_api_similarity(client, reference) -> None:
     assert 'class="pair"' in client.predict("a cat", "a dog", api_name="/similarity")[0]
 
 
+@pytest.mark.slow
 def test_api_refuses_in_words(client, tmp_path) -> None:
     """What is not taken is said in words."""
     from gradio_client import handle_file
@@ -370,6 +375,7 @@ def test_api_refuses_in_words(client, tmp_path) -> None:
         client.predict("cat", 3, handle_file(str(large)), api_name="/search")
 
 
+@pytest.mark.slow
 def test_api_reads_uploads_only(address, texts) -> None:
     """A path of the server is refused, whatever lies there."""
     for path in (texts, app.HERE / "texts.txt", app.HERE / "requirements.txt"):
@@ -378,6 +384,7 @@ def test_api_reads_uploads_only(address, texts) -> None:
         assert "cosine" not in str(found)
 
 
+@pytest.mark.slow
 def test_api_50_parallel_requests(address, reference, texts) -> None:
     """All are answered, each with its own answer; a wrong one among them fails alone. Fifty visitors, without Gradio's
     client, which threads cannot share."""
@@ -420,6 +427,7 @@ def browser():
         browser.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_in_a_browser(width, scheme, browser, address, reference, texts, tmp_path) -> None:
     """Search by Enter, an example, a file with markup in it, a file that is not taken; then the other tab."""

@@ -113,6 +113,7 @@ def test_grids() -> None:
     assert TRAIN_GRID == (0.5, 1, 2, 4, 8, 16, 32)
 
 
+@pytest.mark.slow
 def test_separable(data_dir: Path) -> None:
     """Where labels show in the embeddings every accuracy is 100, and each sentence is encoded once, in one call."""
     calls: list[list[str]] = []
@@ -236,6 +237,7 @@ def test_broken_file(data_dir: Path, file: str, content: str, words: list[str]) 
     assert all(word in str(error.value) for word in words), error.value
 
 
+@pytest.mark.slow
 def test_missing(data_dir: Path, tmp_path: Path) -> None:
     """A task that lacks a file is absent and reported, without it there is no average; none at all is said so."""
     (data_dir / "transfer" / "CR" / "custrev.neg").unlink()
@@ -281,6 +283,7 @@ def test_hub(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         load_transfer(None)
 
 
+@pytest.mark.slow
 def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str], capsys) -> None:
     """The command writes the entry of all tasks, and says which are missing."""
     arguments = [backbone_folders["bert"], "--data_dir", str(data_dir), "--pooling", "avg", "--tasks", "transfer"]

@@ -145,6 +145,7 @@ def test_a_recipe_cannot_write_metadata():
     assert "{{ use }}{% for a in b %}" in card
 
 
+@pytest.mark.slow
 def test_published_with_a_card_of_ones_own(backbone_folders, monkeypatch, tmp_path):
     """`--card_template`, `--license` and `--language`; the run's plots lie beside the card."""
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding

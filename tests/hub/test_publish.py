@@ -83,6 +83,7 @@ def on_hub(hub: LocalHub, revision: str = "main") -> dict[str, bytes]:
     return {name: file.content for name, file in files.items() if name != ".gitattributes"}
 
 
+@pytest.mark.slow
 def test_command_publishes_and_loads_back(backbone_folders, sentences, tmp_path):
     """The command, in its own process, and back from the Hub in another: equal embeddings, and the token nowhere."""
     checkpoint, tokenizer = tmp_path / "run" / "checkpoint-5", tiny_tokenizer("bert")

@@ -33,6 +33,7 @@ def checkpoint(backbone_folders, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trust_free", (False, True))
 def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):
     """The folder is written, with code or without, and verified; its card says how to load it."""
@@ -47,6 +48,7 @@ def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):
     assert "AutoModel" in printed
 
 
+@pytest.mark.slow
 def test_verify_without_sentence_transformers(backbone_folders, monkeypatch, tmp_path):
     """Where it is not installed and the folder has no code, the token vectors of AutoModel are compared."""
     monkeypatch.setattr(export_module, "find_spec", lambda name: None)
@@ -75,6 +77,7 @@ def test_export_only_without_sentence_transformers_says_so(checkpoint, monkeypat
     assert "sentence-transformers is not installed here: loading with it was not verified\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ("weights", "import"))
 def test_verify_refuses(damage, backbone_folders, monkeypatch, tmp_path):
     """One weight that is another; a file that needs this checkout."""
@@ -94,6 +97,7 @@ def test_verify_refuses(damage, backbone_folders, monkeypatch, tmp_path):
         verify(model, tiny_tokenizer("bert"), folder)
 
 
+@pytest.mark.slow
 def test_verify_in_float32(backbone_folders, monkeypatch, tmp_path):
     """A bfloat16 checkpoint is compared in float32, and stays bfloat16."""
     monkeypatch.setattr(export_module, "find_spec", lambda name: None)

@@ -46,6 +46,7 @@ def test_save_load_save_is_byte_equal(weight, backbone_folders, tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "pooling"), [("bert", "cls"), ("roberta", "avg_first_last"), ("xlm-roberta", "avg")])
 def test_export_in_a_fresh_process(kind, pooling, backbone_folders, sentences, tmp_path):
     """The exported folder alone, in a new process with an empty module cache, gives the same embeddings."""

@@ -292,6 +292,7 @@ def test_export(kind, pooling, backbone_folders, sentences, tmp_path):
     assert all(torch.equal(tensor, weights[name]) for name, tensor in plain.state_dict().items())
 
 
+@pytest.mark.slow
 def test_exports_in_a_fresh_process(backbone_folders, sentences, tmp_path):
     """The exported folders alone, in a new process with an empty module cache, give the same embeddings."""
     folders, expected = {}, {}

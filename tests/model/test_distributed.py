@@ -30,7 +30,8 @@ def losses_and_gradients(
     masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     share = range(rank * 8 // size, (rank + 1) * 8 // size)
     examples = [Example(tokenizer(SENTENCES[row])["input_ids"], 0, row) for row in share]
-    wrapped = torch.nn.parallel.DistributedDataParallel(model) if size > 1 else model
+    training = TrainingLosses(model)
+    wrapped = torch.nn.parallel.DistributedDataParallel(training) if size > 1 else training
     output = wrapped(**ViewCollator(tokenizer, 1, masking)(examples))
     output.loss.backward()
     losses = torch.stack([output.loss.detach(), output.logs["contrastive_loss"], output.logs["cmlm_loss"]])
@@ -71,6 +72,7 @@ def gathering_process(rank: int, size: int, out: str) -> None:
     Path(out, f"{rank}.done").touch()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "projection"), [(2, "mlp"), (2, "batchnorm"), (4, "mlp")])
 def test_world_size_changes_nothing(size, projection, tmp_path):
     """Losses and all gradients at a relative difference of 1e-5; λ does not depend on the number of processes."""
@@ -88,6 +90,7 @@ def test_world_size_changes_nothing(size, projection, tmp_path):
         assert difference <= 1e-5 * max(np.linalg.norm(gradient), 1e-6), (name, difference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", (2, 3))
 def test_gathering_rows_of_any_shape(size, tmp_path):
     """All rows in the order of the processes; a row's gradient is the sum of what all processes make of it."""
@@ -95,6 +98,7 @@ def test_gathering_rows_of_any_shape(size, tmp_path):
     assert len(list(tmp_path.glob("*.done"))) == size
 
 
+@pytest.mark.slow
 def test_unequal_numbers_of_rows_are_an_error(tmp_path):
     """3 rows here and 2 there: both processes say so, instead of waiting for one another or mixing up rows."""
     run_together(uneven_process, 2, tmp_path)

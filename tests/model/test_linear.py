@@ -188,6 +188,7 @@ print(resident() - start)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads what Linux says of a process")
 def test_memory_does_not_grow_with_the_number_of_shapes() -> None:
     """200 batches of different lengths: 200 megabytes or so, once over 300; with oneDNN's own caches about 2,000."""

@@ -12,7 +12,7 @@ import pytest
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
 from support.text import random_sentences
-from support.tiny import tiny_tokenizer
+from support.tiny import tiny_backbone, tiny_tokenizer
 
 linux = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads what Linux says of a process")
 
@@ -33,32 +33,40 @@ def test_eight_threads(backbone_folders):
 FORKED = """
 import multiprocessing, sys
 import numpy as np
+import torch
 from support.text import random_sentences
 from support.tiny import tiny_tokenizer
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 model = CMLMCSEForSentenceEmbedding.from_backbone(sys.argv[1], cmlm_weight=0.0).eval()
 tokenizer = tiny_tokenizer("bert")
-texts = [random_sentences(200, seed) for seed in range(4)]
+texts = [random_sentences(100, seed) for seed in range(4)]
 
 def encode(part):
     return model.encode(part, tokenizer)
 
-alone = [encode(part) for part in texts] if sys.argv[2] == "used" else None
-with multiprocessing.get_context("fork").Pool(4) as pool:
-    together = pool.map(encode, texts)
-for found, expected in zip(together, alone or map(encode, texts), strict=True):
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+def together():
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        return pool.map(encode, texts)
+
+loaded = together()  # each on two threads
+torch.set_num_threads(1)
+alone = [encode(part) for part in texts]
+used = together()
+for found in (loaded, used):
+    for one, expected in zip(found, alone, strict=True):
+        np.testing.assert_allclose(one, expected, atol=1e-5)
 print("right")
 """
 
 
+@pytest.mark.slow
 @linux
-@pytest.mark.parametrize(("state", "threads"), (("used", 1), ("loaded", 2)))
-def test_forked_workers(state, threads, backbone_folders):
-    """As servers do that load once and fork: four workers, each with the right answers. A model that has been used on
-    several threads before the fork is PyTorch's own limit: OpenMP's threads do not survive it, and the worker waits."""
-    done = run(FORKED, backbone_folders["bert"], state, OMP_NUM_THREADS=str(threads))
+def test_forked_workers(backbone_folders):
+    """As servers do that load once and fork: four workers, each with the right answers, on two threads from a model
+    that is only loaded, and on one from a model that has been used. A model that has been used on several threads
+    before the fork is PyTorch's own limit: OpenMP's threads do not survive it, and the worker waits."""
+    done = run(FORKED, backbone_folders["bert"], OMP_NUM_THREADS="2")
     assert done.stdout == "right\n", done.stderr[-2000:]
 
 
@@ -82,10 +90,12 @@ print(max(found[20:]) - found[19])
 """
 
 
+@pytest.mark.slow
 @linux
-def test_memory_stays_flat(backbone_folders):
+def test_memory_stays_flat(tmp_path):
     """100,000 sentences, 1,000 at a time: after the first fifth it no longer grows."""
-    done = run(LONG, backbone_folders["bert"], OMP_NUM_THREADS="1")
+    tiny_backbone("bert", num_hidden_layers=2).save_pretrained(tmp_path)
+    done = run(LONG, str(tmp_path), OMP_NUM_THREADS="1")
     assert float(done.stdout) < 30, done.stdout
 
 

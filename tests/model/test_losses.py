@@ -113,6 +113,7 @@ def sample(count: int) -> torch.Tensor:
     return torch.randn(count, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path):
     """Every loss over two processes is the loss of the whole batch, and so are the gradients, averaged over them."""
     run_together(shares_of_loss, 2, tmp_path)

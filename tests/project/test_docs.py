@@ -210,6 +210,7 @@ def write_evaluation_data(folder: Path) -> None:
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tc1\t1\nq2\tc3\t1\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "command"), RUN)
 def test_command_runs(
     page: str,
@@ -328,6 +329,7 @@ def add_weight(root: Path) -> None:
         (root / name).write_text(text.replace(before, added + before))
 
 
+@pytest.mark.slow
 def test_extending_is_true(place: Path, tmp_path: Path) -> None:
     """The page's pooling, objective, augmentation and task, put where it says: they train, the export gives the same
     embeddings in a fresh process with and without the code, and the task scores it."""

@@ -72,6 +72,7 @@ def test_no_test_file_imports_another():
         assert not found, f"{file.relative_to(folder)} imports {found}"
 
 
+@pytest.mark.slow
 def test_importing_the_model_changes_nothing():
     """No environment variable, no method of PyTorch or transformers is another one afterwards."""
     code = """

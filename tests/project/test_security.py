@@ -22,7 +22,7 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.commands import MODULES
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
-from support.training import write_data
+from support.training import write_pairs
 
 SECRET = "hf_aVerySecretTokenOfSomebodys"
 CODE = "from pathlib import Path\nPath({marker!r}).touch()\n"
@@ -39,13 +39,14 @@ class Opens:
 
 
 @pytest.fixture
-def place(tmp_path, backbone_folders, monkeypatch):
-    """The current folder: a backbone, an export, text, an STS-B development set. `ran` is what poison would make."""
+def place(tmp_path, backbone_folders, data_dir, monkeypatch):
+    """The current folder: a backbone, an export, text, development sets. `ran` is what poison would make."""
     shutil.copytree(backbone_folders["bert"], tmp_path / "backbone")
     model = CMLMCSEForSentenceEmbedding.from_backbone(str(tmp_path / "backbone")).eval()
     export(model, tiny_tokenizer("bert"), tmp_path / "export")
     (tmp_path / "text.txt").write_text("\n".join(" ".join(WORDS[i : i + 6]) for i in range(50)) + "\n")
-    write_data(tmp_path / "data")
+    shutil.copytree(data_dir, tmp_path / "data")
+    write_pairs(tmp_path / "dev.tsv")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -61,7 +62,7 @@ def call(monkeypatch, command: str, arguments: str) -> int:
 
 
 TRAIN = (
-    "quickstart --model_name_or_path {model} --train_file {text} --data_dir data --output_dir out --use_cpu true "
+    "quickstart --model_name_or_path {model} --train_file {text} --dev_set dev.tsv --output_dir out --use_cpu true "
     "--final_evaluation none --max_steps 2 --eval_strategy steps --eval_steps 2 --save_strategy steps "
     "--save_steps 2 --lexical_layers 2 --fusion_layers 1 "
     "--disable_tqdm true"
@@ -77,6 +78,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "arguments"), COMMANDS, ids=lambda value: value.split()[0])
 @pytest.mark.parametrize("kind", ("bert", "of its own"))
 def test_code_of_a_model_never_runs(kind, command, arguments, place, monkeypatch, capsys):
@@ -101,6 +103,7 @@ def test_code_of_a_model_never_runs(kind, command, arguments, place, monkeypatch
         assert len([line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "arguments"), COMMANDS, ids=lambda value: value.split()[0])
 def test_pickled_weights_never_run(command, arguments, place, monkeypatch, capsys):
     """Weights as a pickle that would run code: one line."""
@@ -112,6 +115,7 @@ def test_pickled_weights_never_run(command, arguments, place, monkeypatch, capsy
     assert not (place / "ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json",
                                   "model.safetensors"))  # fmt: skip
 @pytest.mark.parametrize("how", ("poisoned", "truncated"))
@@ -131,6 +135,7 @@ def test_a_checkpoint_is_read_as_data(how, name, place, monkeypatch, capsys):
     assert not (place / "ran").exists()
 
 
+@pytest.mark.slow
 def test_no_pickle_is_written(place, monkeypatch):
     """Weights are safetensors; what Trainer writes beside them holds tensors and plain values alone."""
     assert call(monkeypatch, "train", TRAIN.format(model="backbone", text="text.txt")) == 0
@@ -169,6 +174,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_are_text(name, place, monkeypatch):
     """Whatever a row looks like, it is trained on, and nothing appears beside the output folder."""
@@ -187,6 +193,7 @@ def test_a_folder_with_a_script_is_no_dataset(place, monkeypatch, capsys):
     assert not (place / "ran").exists()
 
 
+@pytest.mark.slow
 def test_templates_of_a_chat_are_left_out(place, monkeypatch):
     """A tokenizer's chat templates are files by their names; a sentence encoder has none."""
     path = place / "backbone" / "tokenizer_config.json"
@@ -197,6 +204,7 @@ def test_templates_of_a_chat_are_left_out(place, monkeypatch):
     assert not list(place.rglob("*.jinja"))
 
 
+@pytest.mark.slow
 def test_tokens_stay_secret(place, monkeypatch, capfd):
     """In the environment and on the command line: in no file, no log and no card."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"):
@@ -231,6 +239,7 @@ print(sorted(set(seen)))
 """
 
 
+@pytest.mark.slow
 def test_exported_code_asks_for_nothing(place):
     """It imports PyTorch, transformers and the standard library, calls nothing that runs text, and opens no file."""
     files = sorted((place / "export").rglob("*.py"))

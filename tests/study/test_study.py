@@ -400,6 +400,7 @@ def test_arms_of_a_seed_start_alike(projection: str, backbone_folders: dict[str,
     assert not any(torch.equal(other[name], everything[name]) for name in head if everything[name].ndim == 2)
 
 
+@pytest.mark.slow
 def test_real_runs(recipe: Path, tmp_path: Path) -> None:
     """Real training: a run stopped after its first checkpoint is gone on with by `cmlmcse study STUDY --index I` from
     elsewhere, as a SLURM array's task does it, through `accelerate launch`; that run alone, and the report has it."""

@@ -1,6 +1,7 @@
 """Processes of the tests' own: several that compute together, and one without the checkout."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+import train
+
+# The first call starts a process that imports what takes seconds; the processes of all calls are its forks.
+mp.set_forkserver_preload(["cmlmcse.training.command", "cmlmcse.training.build", "cmlmcse.training.trainer"])
+
 
 def run_together(work: Callable[..., None], size: int, folder: Path, *arguments: Any) -> None:
     """`work(rank, size, folder, *arguments)` in each of `size` processes, which share a group over gloo.
@@ -18,7 +24,7 @@ def run_together(work: Callable[..., None], size: int, folder: Path, *arguments:
     Raises:
         ProcessRaisedException: with the traceback of the first of them that failed.
     """
-    mp.start_processes(_one, (size, work, str(folder), *arguments), nprocs=size, start_method="spawn")
+    mp.start_processes(_one, (size, work, str(folder), *arguments), nprocs=size, start_method="forkserver")
 
 
 def _one(rank: int, size: int, work: Callable[..., None], folder: str, *arguments: Any) -> None:
@@ -28,6 +34,29 @@ def _one(rank: int, size: int, work: Callable[..., None], folder: str, *argument
     work(rank, size, folder, *arguments)
     dist.barrier()
     os._exit(0)  # see errors.End; PyTorch 2.6 may also hang where the group is destroyed
+
+
+def train_together(size: int, folder: Path, *arguments: object, **environment: str) -> None:
+    """The training command in each of `size` processes, as `accelerate launch` with multi-cpu.yaml starts them.
+
+    Raises:
+        ProcessRaisedException: with the traceback of the first of them that failed.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared |= {"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "no", **environment}
+    given = {name: str(value) for name, value in shared.items()}
+    mp.start_processes(_train, (given, folder, list(map(str, arguments))), nprocs=size, start_method="forkserver")
+
+
+def _train(rank: int, environment: dict[str, str], folder: Path, arguments: list[str]) -> None:
+    os.environ |= {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    sys.argv = ["train.py", *arguments]
+    train.main()
 
 
 def run_fresh(code: str, *arguments: str, cache: Path) -> None:

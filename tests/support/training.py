@@ -10,16 +10,22 @@ import train as command
 from support.tiny import WORDS
 
 
-def write_data(folder: Path) -> Path:
-    """A data folder with an STS-B dev set of the published size, of tiny sentences."""
+def write_pairs(path: Path, count: int = 60) -> Path:
+    """A development set of one's own: pairs of tiny sentences, scored by the words that they share."""
     rng = np.random.default_rng(0)
     lines = []
-    for _ in range(1500):
+    for _ in range(count):
         words = rng.choice(WORDS, size=6)
         other = np.where(rng.random(6) < rng.random(), words, rng.choice(WORDS, size=6))
         lines.append(f"{5 * (words == other).mean():.2f}\t{' '.join(words)}\t{' '.join(other)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_data(folder: Path) -> Path:
+    """A data folder with an STS-B dev set of the published size."""
     (folder / "sts" / "stsb").mkdir(parents=True)
-    (folder / "sts" / "stsb" / "dev.tsv").write_text("\n".join(lines) + "\n")
+    write_pairs(folder / "sts" / "stsb" / "dev.tsv", 1500)
     return folder
 
 

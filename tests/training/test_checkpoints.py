@@ -18,8 +18,9 @@ from safetensors.numpy import load_file
 from cmlmcse.training import checkpoints
 from support.paths import ROOT
 from support.tiny import WORDS
-from support.training import history, run, write_data
+from support.training import history, run, write_pairs
 
+pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("CMLMCSE_KILLS", "6"))  # CMLMCSE_KILLS=20 for the figure in the README
 STEPS = 8
 
@@ -30,11 +31,11 @@ def recipe(tmp_path, backbone_folders) -> Path:
     rng = random.Random(0)
     lines = [" ".join(rng.choices(WORDS, k=rng.randint(3, 12))) for _ in range(64)]
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
-    write_data(tmp_path / "data")
+    dev_set = write_pairs(tmp_path / "dev.tsv")
     fields = {
         "model_name_or_path": backbone_folders["bert"],
         "train_file": str(tmp_path / "text.txt"),
-        "data_dir": str(tmp_path / "data"),
+        "dev_set": str(dev_set),
         "final_evaluation": "none",
         "cmlm_weight": 0.1,
         "per_device_train_batch_size": 8,

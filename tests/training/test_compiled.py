@@ -17,6 +17,7 @@ from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.tiny import tiny_backbone, tiny_tokenizer
 
+pytestmark = pytest.mark.slow
 LINES = [f"{'the big red dog ' * count}sat on the mat" for count in range(1, 7)]
 
 

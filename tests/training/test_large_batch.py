@@ -138,6 +138,7 @@ def process(rank: int, size: int, out: str, folder: str) -> None:
         torch.save(gradients(model), f"{out}/gradients.pt")
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path):
     """Two processes, each with parts of its half, have the gradient of one process with all."""
     (tmp_path / "0").mkdir()

@@ -25,8 +25,9 @@ from cmlmcse.training.arguments import check_launch
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
+from support.processes import train_together
 from support.tiny import tiny_backbone, tiny_tokenizer
-from support.training import history, run, write_data
+from support.training import history, run, write_pairs
 
 CONFIGURATIONS = ROOT / "configuration" / "accelerate"
 MEASURES = (
@@ -62,11 +63,11 @@ def folder(tmp_path_factory) -> Path:
     rng = np.random.default_rng(0)
     lines = [" ".join(f"w{word}" for word in rng.integers(60, size=rng.integers(3, 12))) for _ in range(200)]
     (folder / "text.txt").write_text("\n".join(lines) + "\n")
-    write_data(folder)
+    dev_set = write_pairs(folder / "dev.tsv")
     fields = {
         "model_name_or_path": str(folder / "backbone"),
         "train_file": str(folder / "text.txt"),
-        "data_dir": str(folder),
+        "dev_set": str(dev_set),
         "final_evaluation": "none",
         "cmlm_weight": 0.1,
         "projection": "batchnorm",
@@ -114,6 +115,7 @@ def assert_same_weights(found: Path, expected: Path, start: Path, tolerance: flo
     assert difference < tolerance**2 * way, (difference / way) ** 0.5
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(folder):
     """DDP with 2 × 8 sentences a batch is one process with 16: losses, measures, gradients, tokens, weights."""
     options = ("--per_device_train_batch_size", 8, "--output_dir", folder / "two")
@@ -122,6 +124,7 @@ def test_two_processes_train_as_one(folder):
     assert_equal_runs(folder / "two", folder / "one")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="this PyTorch shards on GPUs alone")
 def test_fsdp_trains_as_one(folder):
     """So does FSDP 2, through dev scores, checkpoints and export; a checkpoint is whole and has this project's code; a
@@ -150,6 +153,7 @@ def test_fsdp_trains_as_one(folder):
         assert half != pytest.approx(full, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.18"),
     reason="Trainer then resumed several CPU processes to a device cpu:0, which PyTorch does not know",
@@ -163,14 +167,15 @@ def test_resume_on_two_processes(streaming, folder, tmp_path):
     options = ("--per_device_train_batch_size", 8, "--gradient_accumulation_steps", 1, "--streaming", streaming)
     options += ("--model_name_or_path", tmp_path / "backbone", "--train_file", tmp_path / "text.txt")
     for name, more in (("whole", ()), ("part", ("--resume_from_checkpoint", tmp_path / "whole" / "checkpoint-4"))):
-        command = (CONFIGURATIONS / "multi-cpu.yaml", ROOT / "train.py", folder / "tiny.yaml", *options, *more)
-        launch(*command, "--output_dir", tmp_path / name)
+        train_together(2, folder, folder / "tiny.yaml", *options, *more, "--output_dir", tmp_path / name)
+        assert json.loads((tmp_path / name / "run.json").read_text())["hardware"]["processes"] == 2
     for name in (*MEASURES, "eval_dev_score"):
         assert history(tmp_path / "part", name) == history(tmp_path / "whole", name), name
     one, other = (load_file(tmp_path / name / "checkpoint-8" / "model.safetensors") for name in ("part", "whole"))
     assert all(np.array_equal(value, one[name]) for name, value in other.items())
 
 
+@pytest.mark.slow
 def test_uneven_last_batch_on_two_processes(folder, tmp_path):
     """37 sentences in batches of 2 × 8 for 2 epochs, with dropout: 3 steps an epoch, finite, and in TensorBoard."""
     tiny_backbone("bert").save_pretrained(tmp_path / "backbone")
@@ -179,8 +184,8 @@ def test_uneven_last_batch_on_two_processes(folder, tmp_path):
     options += ("--per_device_train_batch_size", 8, "--gradient_accumulation_steps", 1, "--dataloader_drop_last", False)
     options += ("--max_steps", -1, "--num_train_epochs", 2, "--eval_steps", 6, "--save_steps", 6)
     options += ("--report_to", "tensorboard", "--use_cpu", torch.accelerator.is_available())  # else of itself
-    launch(CONFIGURATIONS / "multi-cpu.yaml", ROOT / "train.py", folder / "tiny.yaml", *options,
-           "--output_dir", tmp_path / "run", TENSORBOARD_LOGGING_DIR=str(tmp_path))  # fmt: skip
+    train_together(2, folder, folder / "tiny.yaml", *options, "--output_dir", tmp_path / "run",
+                   TENSORBOARD_LOGGING_DIR=str(tmp_path))  # fmt: skip
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (record["steps"], record["hardware"]["processes"]) == (6, 2)
     assert history(tmp_path / "run", "epoch")[2:6:3] == [1.0, 2.0]
@@ -223,6 +228,7 @@ def test_global_batches_do_not_depend_on_the_number_of_processes(sentences, proc
     assert [[row for rows in step for row in rows] for step in zip(*shares, strict=True)] == whole
 
 
+@pytest.mark.slow
 def test_last_batch_of_one_sentence(folder, tmp_path, monkeypatch):
     """33 sentences in batches of 16 on one process: the last one has no negatives, a contrast of 0, and no NaN."""
     run(monkeypatch, folder / "tiny.yaml", "--max_train_samples", 33, "--dev_set", "none", "--max_steps", 3,
@@ -235,6 +241,7 @@ def test_last_batch_of_one_sentence(folder, tmp_path, monkeypatch):
     assert np.isfinite([history(tmp_path / "run", name) for name in MEASURES]).all()
 
 
+@pytest.mark.slow
 def test_one_sentence_gives_no_contrastive_gradient(folder):
     """Without negatives there is nothing to learn from: every gradient is zero."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(folder / "backbone", cmlm_weight=0.0).train()
@@ -245,6 +252,7 @@ def test_one_sentence_gives_no_contrastive_gradient(folder):
     assert all(torch.count_nonzero(weight.grad) == 0 for weight in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [(["--per_device_train_batch_size", "64", "--dataloader_drop_last", "true"], "at least 64 sentences")],
@@ -292,6 +300,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_early_is_not_aborted(tmp_path):
     """Gloo's threads still hold rows when the second process ends: it ends with status 0, so the first may write."""
     script = tmp_path / "leaves_early.py"

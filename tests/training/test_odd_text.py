@@ -9,6 +9,7 @@ from cmlmcse import encode
 from support.paths import ROOT
 from support.training import run
 
+pytestmark = pytest.mark.slow
 FILLER = [f"the big dog sat on a w{number} mat" for number in range(20)]
 ODD = {
     "empty lines": "\n\n" + "\n\n\n".join(FILLER) + "\n\n",

@@ -165,6 +165,8 @@ def recipe(tmp_path) -> Path:
     return path
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_from_scratch_learns_and_exports(recipe, monkeypatch, tmp_path):
     """Both development losses fall; the export is a masked-language model that fills masks, with the fusion layers, a
     card and records; no path leaks."""
@@ -187,6 +189,7 @@ def test_from_scratch_learns_and_exports(recipe, monkeypatch, tmp_path):
         assert str(tmp_path.parent).encode() not in file.read_bytes(), file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_goes_on_from_a_backbone(kind, recipe, backbone_folders, monkeypatch, tmp_path):
     """From a backbone with its tokenizer, on single sentences, in bf16: the export keeps kind and vocabulary."""
@@ -200,6 +203,7 @@ def test_goes_on_from_a_backbone(kind, recipe, backbone_folders, monkeypatch, tm
     assert AutoTokenizer.from_pretrained(tmp_path / "run" / "export").get_vocab() == tiny_tokenizer(kind).get_vocab()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", (0, 2))
 def test_resume_gives_the_uninterrupted_run(workers, recipe, monkeypatch, tmp_path):
     """A run resumed from its middle ends in bit-identical weights, head, fusion layers and all."""
@@ -300,6 +304,7 @@ def test_every_kind_of_backbone_through_both_stages(kind, backbone_folders, sent
     assert found.item() == pytest.approx(losses["auxiliary"].total.item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_stage_two_trains(stage_one, recipe, monkeypatch, tmp_path):
     """The command goes on from a stage 1 folder."""
     plain = ("--stage", "train", "--model_name_or_path", stage_one, "--fusion_init", "pretrained", "--max_steps", 2)

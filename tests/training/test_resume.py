@@ -10,8 +10,9 @@ import yaml
 from safetensors.numpy import load_file
 
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
-from support.training import history, run, write_data
+from support.training import history, run, write_pairs
 
+pytestmark = pytest.mark.slow
 AUXILIARY = {"cmlm_weight": 0.1, "mlm_probability": 0.4}
 RTD = {"rtd_weight": 0.1, "projection": "batchnorm", "mlm_probability": 0.3}
 LABELLED = {"train_file": "pairs.csv", "text_column": "text", "positive_column": "same", "negative_column": "other"}
@@ -48,7 +49,7 @@ METHODS = {
 @pytest.fixture
 def recipe(tmp_path, text_file, backbone_folders):
     """Writes a recipe of 20 steps in batches of 16, of which the second epoch begins after the 13th."""
-    write_data(tmp_path / "data")
+    dev_set = write_pairs(tmp_path / "dev.tsv")
     lines = text_file.read_text().splitlines()
     rows = [",".join((lines[i], lines[i][::-1], lines[i - 1])) for i in range(len(lines))]
     (tmp_path / "pairs.csv").write_text("\n".join(["text,same,other", *rows]) + "\n")
@@ -57,7 +58,7 @@ def recipe(tmp_path, text_file, backbone_folders):
         common = {
             "model_name_or_path": backbone_folders["bert"],
             "train_file": "text.txt",
-            "data_dir": str(tmp_path / "data"),
+            "dev_set": str(dev_set),
             "final_evaluation": "none",
             "learning_rate": "1e-3",
             "per_device_train_batch_size": 16,

@@ -18,6 +18,8 @@ from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 from support.training import history, run
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("kind", ("bert", "roberta"))
 def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
     """Both losses fall on both kinds of backbone, and the folder holds what INTERFACE promises."""
@@ -36,6 +38,7 @@ def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
     assert model.config.model_type == kind
 
 
+@pytest.mark.slow
 def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
     """At 0 the auxiliary network stays as it was, and everything else learns; a resumed run must have the same."""
     run(monkeypatch, recipe, "--auxiliary_learning_rate", 0, "--dev_set", "none")
@@ -55,9 +58,10 @@ def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
     assert "auxiliary_learning_rate None, which that run had not; give it the same" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_records(recipe, monkeypatch, tmp_path):
     """results.json and run.json have the promised entries; what did not run is absent; no path leaks."""
-    run(monkeypatch, recipe)
+    run(monkeypatch, recipe, "--dev_set", "stsb", "--final_evaluation", "stsb_dev,geometry")
     folder = tmp_path / "run"
     results = json.loads((folder / "results.json").read_text())
     assert results["model"] == "tiny"
@@ -84,6 +88,7 @@ def test_records(recipe, monkeypatch, tmp_path):
         assert str(tmp_path.parent).encode() not in file.read_bytes(), file
 
 
+@pytest.mark.slow
 def test_lambda_zero_has_no_auxiliary_network(recipe, monkeypatch, tmp_path):
     """λ = 0 trains SimCSE: no auxiliary weights in the checkpoint, no auxiliary loss in the log."""
     run(monkeypatch, recipe, "--cmlm_weight", 0)
@@ -94,6 +99,7 @@ def test_lambda_zero_has_no_auxiliary_network(recipe, monkeypatch, tmp_path):
         assert not [name for name in weights.keys() if name.startswith("auxiliary")]  # noqa: SIM118
 
 
+@pytest.mark.slow
 def test_gradient_accumulation_averages_batches(recipe, backbone_folders, monkeypatch, tmp_path):
     """Two accumulated batches of 8 give the mean of the two batches' gradients: the first step's gradient norm is
     the norm of that mean, computed here by hand."""
@@ -125,6 +131,7 @@ def test_gradient_accumulation_averages_batches(recipe, backbone_folders, monkey
     assert logged == pytest.approx(norm.item(), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augmentation", ("repeat_tokens", "drop_one_token"))
 def test_augmentations_train(augmentation, recipe, monkeypatch, tmp_path):
     """The augmentations of Table 3 train: they alone set the views apart where there is no dropout."""
@@ -138,6 +145,7 @@ def test_augmentations_train(augmentation, recipe, monkeypatch, tmp_path):
     assert first < 1e-10 < 1e-4 < second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulation", (1, 2))
 def test_mini_batches_change_nothing(accumulation, recipe, monkeypatch, tmp_path):
     """Parts of 5 of a batch of 16 give the whole batch's losses, step after step, where there is no dropout."""
@@ -152,6 +160,7 @@ def test_mini_batches_change_nothing(accumulation, recipe, monkeypatch, tmp_path
         assert parts == pytest.approx(whole, rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_nothing(recipe, monkeypatch, tmp_path):
     """Recomputed activations give the same losses."""
     plain = ("--dev_set", "none", "--final_evaluation", "none", "--max_steps", 3, "--logging_steps", 1)
@@ -160,6 +169,7 @@ def test_gradient_checkpointing_changes_nothing(recipe, monkeypatch, tmp_path):
     assert history(tmp_path / "kept", "loss") == pytest.approx(history(tmp_path / "again", "loss"), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("projection", ("mlp", "batchnorm"))
 def test_bf16_and_projections(projection, recipe, monkeypatch, tmp_path):
     """bf16 autocast trains with [CLS] pooling and every training head, close to fp32's losses."""
@@ -173,6 +183,7 @@ def test_bf16_and_projections(projection, recipe, monkeypatch, tmp_path):
         assert half != full
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_scratch", (False, True))
 def test_clear(from_scratch, recipe, monkeypatch, tmp_path):
     """CLEAR trains, from a checkpoint and from scratch: both losses fall; checkpoint and export have [DEL], no training
@@ -197,6 +208,7 @@ def test_clear(from_scratch, recipe, monkeypatch, tmp_path):
     assert "CLEAR" in (folder / "export" / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cmlm_weight", (0, 0.1))
 def test_triplets(cmlm_weight, recipe, monkeypatch, tmp_path):
     """Labelled triplets train, without and with the conditional MLM: the losses fall."""
@@ -371,6 +383,7 @@ def test_expected_weights_are_those_of_the_recipes_own_model(given, expected):
     assert model.model_sha256 == expected
 
 
+@pytest.mark.slow
 def test_own_development_set(recipe, monkeypatch, tmp_path, capsys):
     """Pairs in a file of any length choose the checkpoint; a file without any is an error before training."""
     pairs = tmp_path / "mine.tsv"
