@@ -213,6 +213,7 @@ def test_layer_counts_follow_the_depth(name, own, given, expected, tmp_path, mon
         )
 
 
+@pytest.mark.slow
 def test_a_model_in_a_package(backbone_folders, data_dir, tmp_path, monkeypatch) -> None:
     """`package:NAME/path` is a model's name to every verb that takes one."""
     import shutil

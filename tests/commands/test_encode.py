@@ -179,6 +179,7 @@ def test_wrong_tables(name, content, options, words, arguments, tmp_path, capsys
     assert {path.name for path in tmp_path.iterdir()} == {name}
 
 
+@pytest.mark.slow
 def test_shards(model, lines, arguments, tmp_path) -> None:
     """Files of so many rows, the last one shorter."""
     main([*arguments, "--rows_per_shard", "40", "--truncate_dim", "3"])
@@ -187,6 +188,7 @@ def test_shards(model, lines, arguments, tmp_path) -> None:
     np.testing.assert_allclose(np.concatenate(shards), expected(model, lines)[:, :3], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_goes_on_while_shards_get_their_names(model, lines, arguments, tmp_path, monkeypatch, capsys) -> None:
     """Killed between two renames: the next run takes the shards that have their names as done."""
     rename, renamed = Path.replace, []
@@ -223,6 +225,7 @@ def test_bf16(model, lines, arguments, tmp_path) -> None:
     assert 1e-4 < difference < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "status", "said"),
     [

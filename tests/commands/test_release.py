@@ -87,6 +87,7 @@ def test_a_release(stage_1, tmp_path, capsys):
     assert [path.name for path in target.parent.iterdir()] == ["mini"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -109,6 +110,7 @@ def test_wrong_options(options, said, stage_1, tmp_path, monkeypatch, capsys):
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_wrong_runs(stage_1, tmp_path, capsys):
     """No run, a run of stage 2, a weight that fp16 cannot hold."""
     target = ["--output_dir", str(tmp_path / "out")]

@@ -225,6 +225,7 @@ def test_both_views():
 # --- the token [DEL]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ("bert", "roberta"))
 def test_del_has_an_embedding_of_its_own(kind, tmp_path):
     """The tokenizer gets [DEL] once and keeps it; every vocabulary of the model grows by it and is otherwise as before;

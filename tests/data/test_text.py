@@ -69,6 +69,7 @@ def test_compressed_files(tmp_path: Path, load: Load, suffix: str, compress: Cal
             load(put(tmp_path / name, whole[: len(whole) // 2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
 def test_zstandard(tmp_path: Path, load: Load, streaming: bool) -> None:
     """Every frame of a .zst file is read, and a truncated file is an error that names it, wherever it is cut."""

@@ -61,6 +61,7 @@ def test_target_sentences(data_dir: Path) -> None:
         target_sentences({"sts": (sets, None), "transfer": {"MR": ["a", "b"]}})
 
 
+@pytest.mark.slow
 def test_whitened_command(data_dir: Path, tmp_path: Path, backbone_folders, capsys) -> None:
     """The results say that they are whitened, on what and to how many dimensions; the scores change."""
     text = tmp_path / "text.txt"

@@ -29,6 +29,7 @@ def correlated(gold: np.ndarray, noise: float, seed: int) -> Scored:
     return Scored(gold, gold + noise * np.random.default_rng(seed).normal(size=len(gold)))
 
 
+@pytest.mark.slow
 def test_bootstrap_against_scipy() -> None:
     """The difference and its 95 % interval are those of a plain loop over scipy's Spearman."""
     gold = np.random.default_rng(0).integers(6, size=300).astype(float)  # with ties
@@ -146,6 +147,7 @@ def test_fingerprint(tmp_path: Path) -> None:
         fingerprint_model("owner/name", settings)
 
 
+@pytest.mark.slow
 def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str], capsys) -> None:
     """Two models in one call: tables, intervals, results, pictures, and a cache that changes nothing."""
     models = [backbone_folders["bert"], backbone_folders["roberta"]]

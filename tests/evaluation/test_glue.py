@@ -233,6 +233,7 @@ def only_sst2(data_dir: Path) -> dict[str, GlueData]:
     return {"SST-2": load_glue(str(data_dir))["SST-2"]}
 
 
+@pytest.mark.slow
 def test_learns(
     only_sst2: dict[str, GlueData], backbone_folders: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +250,7 @@ def test_learns(
     assert os.listdir() == []
 
 
+@pytest.mark.slow
 def test_learns_scores(data_dir: Path, backbone_folders: dict[str, str]) -> None:
     """STS-B is a regression."""
     data = {"STS-B": load_glue(str(data_dir))["STS-B"]}

@@ -147,6 +147,7 @@ def test_ties(size: int, tmp_path: Path) -> None:
     assert result["mrr@10"] == pytest.approx(100 * (1 + 1 / 2) / 3, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     """Ten times the passages: the peak of encoding and searching grows by far less than their vectors take."""
     peaks = {}

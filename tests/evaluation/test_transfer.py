@@ -128,6 +128,7 @@ def test_separable(data_dir: Path) -> None:
     assert len(calls[0]) == len(set(calls[0]))
 
 
+@pytest.mark.slow
 def test_nested_equals_plain_loops() -> None:
     """The nested cross-validation gives what loops over scikit-learn's classifier give."""
     part = noisy(2, 120, seed=3)
@@ -254,6 +255,7 @@ def test_missing(data_dir: Path, tmp_path: Path) -> None:
         load_transfer(str(tmp_path / "nothing"))
 
 
+@pytest.mark.slow
 def test_not_finite(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Embeddings that are not finite have no accuracy: null with a warning, and no average."""
     data = load_transfer(str(data_dir))

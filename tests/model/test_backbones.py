@@ -88,6 +88,7 @@ def test_electra_discriminator(tmp_path, caplog):
     assert torch.equal(decoder, model.backbone.embeddings.word_embeddings.weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NEW_KINDS)
 def test_training_lowers_the_loss(kind, backbone_folders, sentences):
     """A few steps on one batch lower the loss with all objectives, in training mode, and every trainable weight of the

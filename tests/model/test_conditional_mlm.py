@@ -208,6 +208,7 @@ def test_depth_keeps_the_proportions(backbone_folders):
         assert (config.lexical_layers, config.fusion_layers) == layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"cmlm_condition": "after_head", "projection": "batchnorm"}])
 def test_vector_gain(fields, backbone_folders):
     """Trained to predict all words of a few sentences from their vectors, it is what the vectors of the sentences in

@@ -130,6 +130,7 @@ def test_augmentations(name, tokens, seed):
         assert sorted(found.tolist()) == sorted(tokens.tolist())
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join), min_size=1, max_size=8), st.data())
 @settings(max_examples=40)
 @pytest.mark.parametrize("pooling", POOLINGS)

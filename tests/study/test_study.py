@@ -106,6 +106,7 @@ def test_plan(tmp_path: Path) -> None:
     assert check_fields(study.runs) == [str(number) for number in range(torch.cuda.device_count())]
 
 
+@pytest.mark.slow
 def test_command(tmp_path: Path, stand_in: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One command does all runs, and reports; the second time it does none; --list and --report do none either."""
     path = write(tmp_path)
@@ -165,6 +166,7 @@ def test_sweeps(tmp_path: Path) -> None:
     assert sweeps(load_study(write(tmp_path))) == {}
 
 
+@pytest.mark.slow
 def test_sweeps_are_drawn(tmp_path: Path, stand_in: Path) -> None:
     """A point for each value that was measured, on a scale whose ticks they are; nothing where two are."""
     path = write(tmp_path, arms={f"temp-{temp}": {"temp": temp} for temp in (0.01, 0.05, 0.5)}, baseline="temp-0.01",
@@ -191,6 +193,7 @@ def test_only_and_index(tmp_path: Path, stand_in: Path, capsys: pytest.CaptureFi
     assert "3 of 6 runs are done" in before
 
 
+@pytest.mark.slow
 def test_failing_arm(tmp_path: Path, stand_in: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run that fails is named at the end, with exit status 1; the others are done; it is tried again next time."""
     path = write(tmp_path, arms={**PLAN["arms"], "bad": {"temp": 1, "run_name": "fail"}}, seeds=[4, 5])
@@ -250,6 +253,7 @@ def test_no_run_twice(tmp_path: Path, stand_in: Path) -> None:
     assert {log.count("fresh") for log in logs(study).values()} == {1}
 
 
+@pytest.mark.slow
 def test_killed_worker(tmp_path: Path, stand_in: Path) -> None:
     """The lock outlives a killed worker as long as its run goes on, and no longer: nobody begins it a second time."""
     study = load_study(write(tmp_path, arms={"plain": {"temp": 1, "warmup_steps": 2}}, seeds=[1], published=None))
@@ -373,6 +377,7 @@ def test_shipped_studies(path: Path, tmp_path: Path) -> None:
     assert len(study.runs) == len(study.arms) * len(study.seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("projection", ["mlp", "batchnorm"])
 def test_arms_of_a_seed_start_alike(projection: str, backbone_folders: dict[str, str]) -> None:
     """At one seed the training head starts the same whatever objectives stand beside it, and so does each objective;
