@@ -28,6 +28,7 @@ from transformers import PreTrainedTokenizerBase
 
 import modeling_cmlmcse
 from cmlmcse.common.errors import InputError
+from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -60,14 +61,16 @@ tokens = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt"
 with torch.no_grad():
     output = model(**tokens)
 if with_code:
-    encoded = model.encode(sentences, tokenizer=tokenizer)
+    encoded = model.encode(sentences)
     found = {"AutoModel": output.pooler_output.numpy(), "AutoModel.encode": encoded}
 else:
     found = {"AutoModel, tokens": (output.last_hidden_state * tokens["attention_mask"][..., None]).numpy()}
 if with_sentence_transformers:
     from sentence_transformers import SentenceTransformer
-    loaded = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.float32})
-    found["SentenceTransformer"] = loaded.encode(sentences)
+    for trust in (False, True) if with_code else (False,):
+        name = "SentenceTransformer" + ", with code" * trust
+        options = {"model_kwargs": {"dtype": torch.float32}, "trust_remote_code": trust}
+        found[name] = SentenceTransformer(folder, device="cpu", **options).encode(sentences)
 np.savez(out, **found)
 """
 
@@ -100,6 +103,7 @@ def export(
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.backbone.state_dict().items()}
     if POOLINGS[model.config.pooling].keeps_head:
         weights |= {f"projection.{name}": tensor.cpu() for name, tensor in model.projection.state_dict().items()}
+    weights |= plain_pooler(model)
     save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
     tokenizer.save_pretrained(aside)
@@ -111,6 +115,25 @@ def export(
     (aside / "README.md").write_text(card, encoding="utf-8")
     aside.rename(folder)
     return folder
+
+
+def plain_pooler(model: CMLMCSEForSentenceEmbedding) -> dict[str, torch.Tensor]:
+    """Weights for the pooler that a plain BertModel or RobertaModel has and this model has not.
+
+    Without them plain transformers would fill the pooler with random numbers and print an alarm. If the pooling keeps
+    its head, which is Linear and Tanh, the head is the pooler. Otherwise all is zero, so that nobody takes the plain
+    model's `pooler_output` for an embedding.
+    """
+    if "add_pooling_layer" not in family_of(model.backbone.config).options:
+        return {}
+    if POOLINGS[model.config.pooling].keeps_head:
+        head = model.projection.dense.state_dict()
+        return {f"pooler.dense.{name}": tensor.detach().cpu().clone() for name, tensor in head.items()}
+    size = model.config.hidden_size
+    return {
+        "pooler.dense.weight": torch.zeros(size, size, dtype=model.dtype),
+        "pooler.dense.bias": torch.zeros(size, dtype=model.dtype),
+    }
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -240,10 +240,13 @@ def load_tokenizer(source: str) -> Any:
     """The model's tokenizer; its files are looked for first, as transformers would make up an empty one."""
     from transformers import AutoTokenizer
 
+    from modeling_cmlmcse.backbone import quiet_loading
+
     if not any(_file(source, name) for name in TOKENIZER_FILES):
         raise InputError(f"{source}: expected a tokenizer, found none of {', '.join(TOKENIZER_FILES)}")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks; none needs code
+        with quiet_loading():  # a checkpoint's own model type is unknown to transformers
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks; none needs code
         tokenizer.chat_template = None  # its templates would be saved under names of their own
         # datasets takes its name for a part of what it does: from each folder the text would be tokenised again
         tokenizer.name_or_path = tokenizer.init_kwargs["name_or_path"] = ""

@@ -138,7 +138,7 @@ class AuxiliaryPretraining(PreTrainedModel):
         tokens, positions = masked["input_ids"], masked["mlm_positions"]  # (S,), (M,)
         packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
-        embedded = embed_tokens(self.backbone, tokens, packing, None)  # (S, H)
+        embedded = embed_tokens(self.backbone, tokens, packing)  # (S, H)
         if self.fusion is None:
             return run_blocks(self.backbone, embedded, packing, Selection(positions, chosen))[-1], None
         pooling = POOLINGS[self.pooling]
