@@ -25,4 +25,4 @@ def _one(rank: int, size: int, work: Callable[..., None], folder: str, *argument
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     work(rank, size, folder, *arguments)
     dist.barrier()
-    os._exit(0)  # see errors.End; PyTorch 2.6 may also hang where the group is destroyed
+    os._exit(0)  # see errors.ImmediateExit; PyTorch 2.6 may also hang where the group is destroyed

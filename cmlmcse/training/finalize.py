@@ -113,7 +113,7 @@ def final_results(
 
 
 def text_fingerprint(train_file: str) -> dict[str, Any]:
-    """The fingerprint_text of the text, under the recipe's own name if it lies in a package."""
+    """The fingerprint of the text, under the recipe's own name if it lies in a package."""
     found = fingerprint_text(resolve(train_file))
     return {**found, "file": train_file} if train_file.startswith(PACKAGE) else found
 
