@@ -194,7 +194,7 @@ class CMLMCSEConfig(PretrainedConfig):
         for name in ("lexical_layers", "fusion_layers"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, found {value!r}; mend the recipe")
+                raise ValueError(f"{name} must be a whole number of at least 1, found {value!r}; fix the recipe")
         if self.cmlm_weight == 0:
             return
         if self.lexical_layers > depth:
@@ -266,9 +266,9 @@ def in_range(name: str, value: Any, kind: type, low: float, high: float) -> Any:
     """
     right_type = isinstance(value, bool) if kind is bool else isinstance(value, (int, float)) and value is not True
     if kind is bool and not right_type:
-        raise ValueError(f"{name} must be true or false, found {value!r}; mend the recipe")
+        raise ValueError(f"{name} must be true or false, found {value!r}; fix the recipe")
     if not right_type or not low <= value <= high:
-        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, found {value!r}; mend the recipe")
+        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, found {value!r}; fix the recipe")
     return value
 
 
