@@ -3,10 +3,10 @@
     make .venv-compat/.installed
     PYTHONPATH=. .venv-compat/bin/python benchmarks/backends.py --output benchmarks/backends.json
 
-It runs in the environment of `make test-compat`, for the ONNX backend wants transformers 4 (docs/onnx.md). ONNX int8 is
-quantised dynamically, OpenVINO int8 statically, on 128 sentences of the text. OpenVINO fp32 is asked for fp32; by its
-default it computes in bf16 where the processor can. All encode the same STS sentences on all cores, at
-sentence-transformers' default batch size, and so does this project's own `encode` in PyTorch, beside them.
+It runs in the environment of `make test-compat`, because the ONNX backend needs transformers 4 (docs/how-to/onnx.md).
+ONNX int8 is quantised dynamically, OpenVINO int8 statically, on 128 sentences of the text. OpenVINO fp32 is forced to
+fp32, because by default it computes in bf16 if the processor can. All backends, and this project's own `encode` in
+PyTorch, encode the same STS sentences on all cores, at sentence-transformers' default batch size.
 """
 
 import shutil

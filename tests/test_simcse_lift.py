@@ -84,7 +84,7 @@ def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_committed_curve() -> None:
     """The study's own rows: SimCSE passes the gate with short sentences of several kinds, not with Wikipedia's, as
-    docs/studies.md says, and each of its scores is one that a study measured."""
+    docs/results/text.md says, and each of its scores is one that a study measured."""
     studies = Path(__file__).parents[1] / "studies"
     _, rows = read_rows(studies / "gate-bert-mini-4x256/curve.json")
     texts = ("Wikipedia", "STS-B train", "captions, news, films, questions")

@@ -11,7 +11,7 @@ class Batch(dict[str, Any]):
     """A batch whose tensors, all (N,) int64, cross to another process as one.
 
     PyTorch hands over each tensor in shared memory of its own: with the seven of a masked batch that takes longer than
-    to make it (docs/scale.md).
+    to make it (docs/results/large-corpora.md).
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
