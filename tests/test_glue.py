@@ -129,7 +129,7 @@ def test_nothing_is_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert (examples.labels.tolist(), examples.sides) == ([1, 0], (['"a', 'b" \u2028c'],))
     path.write_text("\t".join(columns("QQP")) + "\n1\t2\t3\ta\n4\t5\t6\ta\tb\t1\n")
     assert read_examples(path, GLUE_SETS["QQP"]).sides == (["a"], ["b"])
-    assert "x.tsv: 1 rows left out that are cut short" in caplog.text
+    assert "x.tsv: 1 rows skipped, they have too few columns" in caplog.text
 
 
 def test_from_transfer(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
