@@ -206,6 +206,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             )
         init = donor if donor in OWN_FUSION_INITS else "checkpoint"
         model = cls(CMLMCSEConfig(backbone_config=backbone, fusion_init=init, **config_fields))
+        model.name_or_path = name_or_path  # where `encode` finds the tokenizer
         model.backbone.load_state_dict(pretrained.base_model.state_dict())
         if model.auxiliary and not has_head and not from_scratch:
             logger.warning(
@@ -396,7 +397,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
                 if not source:
                     raise OSError("the model was not loaded from a folder or repository")
                 with quiet_loading():  # a checkpoint's own model type is unknown to transformers
-                    self._tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+                    revision = getattr(self.config, "_commit_hash", None) or "main"  # the model's own
+                    self._tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
             except OSError as error:
                 raise ValueError(f"encode expects a tokenizer, found none: {error}; pass tokenizer=") from error
         return self._tokenizer
