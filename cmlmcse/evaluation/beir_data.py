@@ -198,9 +198,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
                 if line.strip():
                     yield f"{path}, line {number}", line.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}, line {number}: expected UTF-8, found an invalid byte at position {error.start + 1}"
-        ) from error
+        found = f"byte {error.object[error.start]:#04x} at offset {error.start}"
+        raise InputError(f"{path}, line {number}: expected UTF-8, found {found}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -65,10 +65,8 @@ GLUE_SETS: dict[str, GlueSet] = {
     "QNLI": GlueSet("qnli", ("question", "sentence"), "label", ENTAILMENT, {"dev": 5463}),
     "RTE": GlueSet("rte", PAIR, "label", ENTAILMENT, {"dev": 277}),
 }  # fmt: skip
-FROM_TRANSFER = {
-    "SST-2": ("SST2", "dev"),
-    "MRPC": ("MRPC", "test"),
-}  # the same sentences; SentEval's MRPC has GLUE's dev rows in its train split
+# SentEval's sets with the same sentences. Its MRPC has no dev split: GLUE's dev rows are in its train split.
+FROM_TRANSFER = {"SST-2": ("SST2", "dev"), "MRPC": ("MRPC", "test")}
 
 
 class GlueData(NamedTuple):
@@ -148,9 +146,8 @@ def read_examples(path: Path, task: GlueSet) -> Examples:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: expected UTF-8, found an invalid byte at position {error.start + 1}; restore the file"
-        ) from error
+        found = f"byte {error.object[error.start]:#04x} at offset {error.start}"
+        raise InputError(f"{path}: expected UTF-8, found {found}; restore the file") from error
     header = task.header or tuple(lines[0].rstrip("\r").split("\t"))
     if missing := [name for name in (*task.sides, task.label) if name not in header]:
         raise InputError(f"{path}, line 1: expected a header line with {', '.join(missing)}, found {lines[0][:60]!r}")

@@ -200,7 +200,8 @@ def _parse_line(line: bytes, where: str) -> tuple[float, str, str]:
     try:
         columns = line.decode().removesuffix("\r").split("\t")
     except UnicodeDecodeError as error:
-        raise InputError(f"{where}: expected UTF-8, found an invalid byte at position {error.start + 1}") from error
+        found = f"byte {error.object[error.start]:#04x} at offset {error.start}"
+        raise InputError(f"{where}: expected UTF-8, found {found}") from error
     if len(columns) != 3:
         raise InputError(f"{where}: expected 3 columns (score TAB sentence TAB sentence), found {len(columns)}")
     return _parse_score(columns[0], where), columns[1], columns[2]

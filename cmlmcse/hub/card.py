@@ -73,7 +73,8 @@ embeddings = SentenceTransformer({source}).encode(["A sentence.", "Another one."
 BACKENDS = """
 
 The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or
-`backend="openvino"`. Install them with `pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
+`backend="openvino"`, in an environment installed with
+`pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
 
 NO_BACKENDS = """
 

@@ -29,9 +29,8 @@ from .card import pinned_commit
 MAIN = "main"
 CARD = "README.md"
 KEPT = ".gitattributes"  # the Hub's own file, never removed
-TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[
-    0
-]  # the base class of network errors in httpx or httpx2, whichever huggingface_hub uses
+# The base class of network errors in httpx or httpx2, whichever huggingface_hub uses.
+TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 
 
 @dataclass(frozen=True)
