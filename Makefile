@@ -1,4 +1,5 @@
 # make quickstart    create the environment, install, train, evaluate, export, and show the result
+# make check         create the environment, install, run the linter, the type checker and the quick tests
 # make test          create the environment, install, run the linter, the type checker and all tests
 # make test-compat   load models exported here with the newest transformers 4, and in ONNX and OpenVINO
 # make test-min      all tests with the lowest versions that setup.cfg allows (on Linux PyTorch with CUDA: 6 GB)
@@ -11,7 +12,7 @@ COMPAT ?= .venv-compat
 MIN ?= .venv-min
 BIN = $(VENV)/bin
 
-.PHONY: quickstart install test test-compat test-min audit lint types format clean
+.PHONY: quickstart install check test test-compat test-min audit lint types format clean
 
 quickstart: $(VENV)/.installed-quickstart
 	$(BIN)/python -m cmlmcse.quickstart $(QUICKSTART)
@@ -23,6 +24,9 @@ $(VENV)/.installed-%: setup.cfg constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@
+
+check: $(VENV)/.installed-dev lint types
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto -m "not slow"
 
 test: $(VENV)/.installed-dev lint types
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto

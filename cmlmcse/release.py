@@ -147,7 +147,7 @@ def measured_parts(results: dict[str, Any]) -> Iterator[str]:
         ]
         yield markdown_table(["sentence", "most likely tokens (per cent)"], guesses, texts=2)
     yield "### As a sentence encoder, before any contrastive training"
-    yield f"Spearman × 100, setting "all".\n\n{format_table(results['poolings'])}"
+    yield f'Spearman × 100, setting "all".\n\n{format_table(results["poolings"])}'
     yield format_all_measures(results["poolings"])
     if "simcse" in results:
         simcse = results["simcse"]

@@ -1,7 +1,7 @@
 """Configuration of a CMLM-CSE sentence encoder: the backbone, the pooling, and what training adds to them.
 
 All files of this folder ship with a model. Transformers 4 copies only the files that this one lists. It finds them by
-the form of these lines (tests/test_compat.py compares them with the folder):
+the form of these lines (tests/model/test_compat.py compares them with the folder):
 
     import .attention
     import .auxiliary

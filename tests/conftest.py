@@ -1,92 +1,23 @@
-"""Tiny models and tokenizers, built in memory; nothing here touches the network."""
+"""Fixtures of all tests; what is a function lies in tests/support."""
 
 import os
-import re
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose by threads, and a worker runs on each core
 
+import huggingface_hub.utils._http as client
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+import yaml
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
 
-ROOT = Path(__file__).resolve().parents[1]
-ENGLISH = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "big", "small", "red", "blue", "and")
-WORDS = [*(f"w{i}" for i in range(60)), *ENGLISH]
-KINDS = ("bert", "roberta", "xlm-roberta")
-OTHER_KINDS = ("camembert", "electra", "distilbert", "mpnet", "modernbert")  # in tests of what depends on the kind
-BERT_TOKENS = ("bert", "electra", "distilbert", "modernbert")  # kinds with BERT's special tokens; the others: RoBERTa's
-SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 66,
-}
-
-
-def one_space(text: str) -> str:
-    """A text with its Markdown tables without the spaces that line up their columns."""
-    return re.sub(" +", " ", text)
-
-
-def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """A word tokenizer with the special tokens, and their order, of its kind."""
-    bert = kind in BERT_TOKENS
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if bert else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    pad, unk, cls, sep, mask = special if bert else (special[1], special[3], special[0], special[2], special[4])
-    vocabulary = {word: i for i, word in enumerate(special + WORDS)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unk))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}", special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        unk_token=unk,
-        cls_token=cls,
-        sep_token=sep,
-        mask_token=mask,
-        model_max_length=64,
-    )
-
-
-def tiny_config(kind: str, dropout: float = 0.1, **sizes: int) -> PretrainedConfig:
-    """A configuration of this kind, with every dropout of its encoder at `dropout`."""
-    fields = {**SIZES, "vocab_size": len(WORDS) + 5, **sizes}
-    fields |= {"pad_token_id": 0} if kind in BERT_TOKENS else {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    if kind == "distilbert":
-        fields["hidden_dim"] = fields.pop("intermediate_size")
-        return AutoConfig.for_model(kind, dropout=dropout, attention_dropout=dropout, **fields)
-    if kind == "modernbert":  # sentences are longer than its window of 4, and blocks 0 and 3 have none
-        fields |= {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3, "local_attention": 4}
-        fields |= {"embedding_dropout": dropout, "mlp_dropout": dropout, "attention_dropout": dropout}
-        return AutoConfig.for_model(kind, **fields)
-    fields |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    if kind == "electra":
-        fields["embedding_size"] = 24
-    if kind not in BERT_TOKENS and kind != "mpnet":
-        fields["type_vocab_size"] = 1
-    return AutoConfig.for_model(kind, **fields)
-
-
-def tiny_backbone(kind: str, dropout: float = 0.1, **sizes: int) -> PreTrainedModel:
-    """A masked-language model of a few thousand weights, seeded."""
-    torch.manual_seed(0)
-    model = AutoModelForMaskedLM.from_config(tiny_config(kind, dropout, **sizes))
-    for parameter in model.parameters():  # biases and norms away from their zeros and ones, so that copies show
-        parameter.data.add_(0.05 * torch.randn_like(parameter))
-    return model.eval()
+from support.local_hub import READ_TOKEN, TOKEN, LocalHub, local_hub
+from support.tiny import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer
+from support.training import write_data, write_pairs
 
 
 @pytest.fixture(scope="session")
@@ -119,3 +50,53 @@ def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory) -> Path:
+    """The data folder."""
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def recipe(tmp_path, text_file, data_dir, backbone_folders) -> Path:
+    """A recipe of a few steps, with a development set of 60 pairs and no scores at the end."""
+    dev_set = write_pairs(tmp_path / "dev.tsv")
+    fields = {
+        "model_name_or_path": backbone_folders["bert"],
+        "train_file": str(text_file),
+        "data_dir": str(data_dir),
+        "dev_set": str(dev_set),
+        "final_evaluation": "none",
+        "cmlm_weight": 0.1,
+        "pooling": "avg",
+        "learning_rate": "1e-3",
+        "per_device_train_batch_size": 16,
+        "max_steps": 12,
+        "eval_steps": 6,
+        "save_steps": 6,
+        "logging_steps": 3,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "output_dir": str(tmp_path / "run"),
+    }
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    return path
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalHub]:
+    """A Hub of this test's own, which this process's client speaks to; retries do not wait."""
+    with local_hub(**{TOKEN: "write", READ_TOKEN: "read"}) as hub:
+        settings = {"ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
+        settings["HUGGINGFACE_CO_URL_TEMPLATE"] = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        for name, value in {**settings, "HF_TOKEN_PATH": str(tmp_path / "no-login")}.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setattr(client.time, "sleep", lambda seconds: None)
+        close_session()
+        yield hub
+        close_session()

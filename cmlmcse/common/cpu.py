@@ -10,8 +10,8 @@ def limit_kernel_caches() -> None:
 
     oneDNN caches one kernel per tensor shape, up to 1,024 in each of two caches. Packed batches nearly always differ in
     length, so the caches fill up. The cached kernels lie between the large tensors and fragment the heap, which grows
-    by gigabytes (tests/test_linear.py). With 32 kernels a step is no slower (benchmarks/RESULTS.md). oneDNN reads the
-    setting at its first use, so call this before.
+    by gigabytes (tests/model/test_linear.py). With 32 kernels a step is no slower (benchmarks/RESULTS.md). oneDNN reads
+    the setting at its first use, so call this before.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, CACHED_KERNELS)

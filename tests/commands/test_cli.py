@@ -1,0 +1,234 @@
+"""The command `cmlmcse`: its verbs, help without heavy imports, Ctrl-C, and the functions that Python calls."""
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+import yaml
+
+import cmlmcse
+from cmlmcse import cli
+from cmlmcse.common.errors import command, interruptible
+from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
+from cmlmcse.training import build
+from cmlmcse.training.arguments import parse_recipe
+from cmlmcse.training.command import train
+from cmlmcse.training.field_table import field_table
+from cmlmcse.training.help import FIELDS, OTHER_FIELDS, help_text
+from support.paths import ROOT
+from support.tiny import tiny_backbone, tiny_tokenizer
+
+HEAVY = ("torch", "transformers", "accelerate", "datasets", "pandas", "sklearn", "scipy", "matplotlib")
+
+
+def run_light(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m cmlmcse …` in a fresh process, which fails if it imports what takes seconds."""
+    code = (
+        f"import sys, runpy\nsys.argv = ['cmlmcse', *{list(arguments)!r}]\n"
+        "try:\n    runpy.run_module('cmlmcse', run_name='__main__')\n"
+        f"finally:\n    assert not (found := set(sys.modules) & set({HEAVY!r})), found"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize("verb", ["", *cli.VERBS])
+def test_help_is_light(verb: str) -> None:
+    """No help waits for PyTorch."""
+    done = run_light(*([verb] if verb else []), "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: cmlmcse {verb}".strip())
+    assert not done.stderr
+    if not verb:
+        for name, entry in cli.VERBS.items():
+            assert f"  {name} " in done.stdout
+            assert entry.help in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "expected VERB, one of recipes, train"),
+        (["trian"], "VERB must be one of recipes, train, evaluate, encode, search, push, study, found 'trian'; "
+                    "did you mean train?"),
+        (["xyzzy"], "found 'xyzzy'; see cmlmcse --help"),
+        (["train"], "expected RECIPE, one of clear-bert-base, cmlmcse-bert-base"),
+        (["train", "cmlmcse-bert-bse"], "did you mean cmlmcse-bert-base?"),
+        (["train", "--temp", "0.1"], "expected RECIPE first, found '--temp'"),
+        (["recipes", "all"], "unrecognized arguments: all; see cmlmcse recipes --help"),
+        (["evaluate"], "the following arguments are required: MODEL; see cmlmcse evaluate --help"),
+        (["push"], "the following arguments are required: CHECKPOINT; see cmlmcse push --help"),
+        (["study"], "the following arguments are required: STUDY.yaml; see cmlmcse study --help"),
+    ],
+)  # fmt: skip
+def test_usage_errors(arguments: list[str], words: str) -> None:
+    """One line, status 2, and at once."""
+    done = run_light(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+
+
+def test_recipes() -> None:
+    """Every recipe that comes with the tool has a line of its own, which says what it is for."""
+    done = run_light("recipes")
+    lines = done.stdout.split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in lines] == recipe_names() == sorted(recipe_names())
+    said = [line.split(maxsplit=1)[1] for line in lines]
+    assert len(set(said)) == len(said) == len(list((ROOT / "configuration").glob("*.yaml")))
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_summary_of_a_recipe(name: str) -> None:
+    """Its first line is a whole sentence of at most 100 characters."""
+    line = summary(recipe_folder() / f"{name}.yaml")
+    assert 20 < len(line) <= 100
+    assert line.endswith(".")
+    assert line[0].isupper()
+
+
+def test_help_of_train_is_the_fields_help() -> None:
+    """The table that the help prints is that of the dataclasses; of TrainingArguments in the version it was made with.
+    After a change: python -m cmlmcse.training.field_table"""
+    kept, found = json.loads(FIELDS.read_text(encoding="utf-8")), field_table()
+    if kept["transformers"] != transformers.__version__:
+        assert f"transformers {transformers.__version__} is installed" in help_text()
+        for table in (kept, found):
+            del table["groups"][OTHER_FIELDS]
+    assert kept["groups"] == found["groups"]
+    text = help_text()
+    for group in found["groups"].values():
+        for row in group:
+            assert f"  --{row['name']} {row['kind'].upper()}  (default: {row['default']})\n" in text
+            assert row["help"], row["name"]
+
+
+def test_version() -> None:
+    """It stands in one place."""
+    assert run_light("--version").stdout == f"{cmlmcse.__version__}\n"
+    assert "version = attr: cmlmcse.__version__" in (ROOT / "setup.cfg").read_text()
+
+
+@pytest.mark.slow
+def test_functions_are_lazy_and_documented() -> None:
+    """`import cmlmcse` imports nothing heavy; its functions have a docstring and types."""
+    code = f"import sys, cmlmcse\nassert not set(sys.modules) & set({HEAVY!r})\nassert 'train' in dir(cmlmcse)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    for name in ("train", "evaluate"):
+        function = getattr(cmlmcse, name)
+        assert {"Args:", "Returns:", "Raises:"} <= {line.strip() for line in inspect.getdoc(function).splitlines()}
+        assert all(one.annotation is not one.empty for one in inspect.signature(function).parameters.values())
+    with pytest.raises(AttributeError, match="no attribute 'adopt'"):
+        cmlmcse.adopt  # noqa: B018
+
+
+@pytest.mark.slow
+def test_train_and_evaluate_from_python(recipe: Path, data_dir: Path, tmp_path: Path) -> None:
+    """The functions return what the commands write, and take fields of every kind."""
+    trained = cmlmcse.train(recipe, max_steps=2, eval_steps=1, save_steps=1, use_cpu=True, output_dir=tmp_path / "new",
+                            final_evaluation="stsb_dev", lr_scheduler_kwargs={}, temp=None)  # fmt: skip
+    assert trained.folder == tmp_path / "new"
+    assert trained.results == json.loads((tmp_path / "new" / "results.json").read_text())
+    assert json.loads((tmp_path / "new" / "run.json").read_text())["steps"] == 2
+    results = cmlmcse.evaluate(tmp_path / "new", tasks=["stsb_dev", "geometry"], data_dir=data_dir)
+    cli.main(["evaluate", str(tmp_path / "new"), "--tasks", "stsb_dev,geometry", "--data_dir", str(data_dir),
+              "--output", str(tmp_path / "results.json")])  # fmt: skip
+    assert results == json.loads((tmp_path / "results.json").read_text())
+    assert results["stsb_dev"]["spearman"] == pytest.approx(trained.results["stsb_dev"]["spearman"], abs=0.01)
+    with pytest.raises(ValueError, match="did you mean temp"):
+        train(recipe, tempp=1)
+
+
+def test_ctrl_c(recipe: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+    """Status 130 and one line, which names the newest checkpoint if there is one."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "build_sentences", interrupted)
+    for folder, words in (
+        ("run", "no checkpoint was written yet; the same command starts again"),
+        ("more", f"{tmp_path}/more/checkpoint-12 is kept; go on with --resume_from_checkpoint auto"),
+    ):
+        if folder == "more":
+            for step in (6, 12):
+                monkeypatch.setattr("cmlmcse.training.records.claim_output_dir", lambda *_, **__: tmp_path / "more")
+                (tmp_path / "more" / f"checkpoint-{step}").mkdir(parents=True)
+        with pytest.raises(SystemExit, match="130"):
+            cli.main(["train", str(recipe), "--output_dir", str(tmp_path / folder)])
+        said = [line for line in capsys.readouterr().err.splitlines() if "stopped" in line]
+        assert said == [f"stopped: by Ctrl-C; {words}"]
+
+
+def test_ctrl_c_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that says nothing of its own has a line too; an inner block's words come before an outer one's."""
+
+    @command
+    def plain() -> None:
+        raise KeyboardInterrupt
+
+    @command
+    def nested() -> None:
+        with interruptible(lambda: "outer"), interruptible(lambda: "inner"):
+            raise KeyboardInterrupt
+
+    for main, words in ((plain, "what was finished before is kept"), (nested, "inner")):
+        with pytest.raises(SystemExit, match="130"):
+            main()
+        assert capsys.readouterr().err == f"stopped: by Ctrl-C; {words}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "given", "expected"),
+    [
+        ("cmlmcse-bert-base", {}, [], (3, 1)),  # 8 and 3 of 12, of 4 layers
+        ("cmlmcse-bert-base", {}, ["--lexical_layers", "2"], (2, 1)),
+        ("infocse-without-pretraining-bert-base", {}, [], (2, 1)),  # 6 and 2 of 12
+        ("mine", {"lexical_layers": 3, "fusion_layers": 2}, [], (None, None)),  # of an unknown depth: the paper's share
+        ("mine", {"lexical_layers": 3}, ["--lexical-layers=4"], (4, None)),
+        ("mine", {"model_name_or_path": "small", "lexical_layers": 1, "fusion_layers": 2}, [], (1, 2)),  # its own model
+        ("infocse-bert-base", {}, [], (None, None)),  # the pre-trained network's own
+    ],
+)
+def test_layer_counts_follow_the_depth(name, own, given, expected, tmp_path, monkeypatch) -> None:
+    """Counts of a recipe for its own backbone become the same share of another's; those that are given stay."""
+    monkeypatch.chdir(tmp_path)
+    tiny_backbone("bert", num_hidden_layers=4).save_pretrained("small")
+    tiny_tokenizer("bert").save_pretrained("small")
+    if own:
+        Path(f"{name}.yaml").write_text(yaml.safe_dump({"model_name_or_path": "large", **own}))
+        name = f"{name}.yaml"
+    _, model, _, _ = parse_recipe([name, "--model_name_or_path", "small", "--use_cpu", "true", *given])
+    assert (model.lexical_layers, model.fusion_layers) == expected
+    if model.fusion_init != "pretrained":
+        built = build.build_model(model, build.build_tokenizer(model)).config
+        assert (built.lexical_layers, built.fusion_layers) == tuple(
+            count or share for count, share in zip(expected, (3, 1), strict=True)
+        )
+
+
+def test_a_model_in_a_package(backbone_folders, data_dir, tmp_path, monkeypatch) -> None:
+    """`package:NAME/path` is a model's name to every verb that takes one."""
+    import shutil
+
+    (tmp_path / "a_package").mkdir()
+    (tmp_path / "a_package" / "__init__.py").write_text("")
+    shutil.copytree(backbone_folders["bert"], tmp_path / "a_package" / "model")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "in.txt").write_text("the cat\na dog\n")
+    name = "package:a_package/model"
+    results = cmlmcse.evaluate(name, "stsb_dev", data_dir, pooling="avg", cache=tmp_path / "cache")
+    assert (
+        results["stsb_dev"]
+        == cmlmcse.evaluate(backbone_folders["bert"], "stsb_dev", data_dir, pooling="avg")["stsb_dev"]
+    )
+    cli.main(["encode", name, str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.parquet"), "--pooling", "avg"])
+    cli.main(["search", name, str(tmp_path / "out.parquet"), "a cat", "--pooling", "avg"])
+    with pytest.raises(ValueError, match="expects nothing in the package a_package, found none"):
+        cmlmcse.evaluate("package:a_package/nothing", "stsb_dev", data_dir, pooling="avg")

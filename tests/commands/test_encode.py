@@ -1,0 +1,360 @@
+"""`encode`, the method and the command: the same vectors however they are batched, cut in parts or interrupted."""
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from pyarrow import parquet
+
+from cmlmcse import encode
+from cmlmcse.data import parts, tables
+from cmlmcse.encode import main
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.modeling_cmlmcse import split_batches
+from support.paths import ROOT
+from support.tiny import WORDS, tiny_tokenizer
+
+ROWS = 83
+
+
+@pytest.fixture(scope="module")
+def model(backbone_folders) -> CMLMCSEForSentenceEmbedding:
+    return CMLMCSEForSentenceEmbedding.from_backbone(
+        backbone_folders["bert"], cmlm_weight=0.0, projection="none", pooling="avg"
+    ).eval()
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> list[str]:
+    """Sentences of 0 to 20 words, in `in.txt` with mixed line ends and a byte-order mark, and in `in.parquet`."""
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(WORDS, rng.integers(20))) for _ in range(ROWS)]
+    lines[5], lines[6], lines[7] = "", "  ", "the\u2028cat\x0bsat 🐈"  # one line each, whatever str.splitlines thinks
+    ends = ["\r\n" if index % 3 == 0 else "\n" for index in range(ROWS - 1)] + [""]
+    text = "\ufeff" + "".join(line + end for line, end in zip(lines, ends, strict=True))
+    (tmp_path / "in.txt").write_bytes(text.encode())
+    parquet.write_table(pyarrow.table({"text": lines, "n": range(ROWS)}), tmp_path / "in.parquet")
+    return lines
+
+
+@pytest.fixture
+def arguments(backbone_folders, tmp_path: Path) -> list[str]:
+    return [
+        backbone_folders["bert"],
+        str(tmp_path / "in.txt"),
+        "--pooling",
+        "avg",
+        "--output",
+        str(tmp_path / "out.npy"),
+    ]
+
+
+def expected(model: CMLMCSEForSentenceEmbedding, lines: list[str], **options) -> np.ndarray:
+    """What the method gives, a sentence at a time."""
+    return np.stack([model.encode(line, tokenizer=tiny_tokenizer("bert"), **options) for line in lines])
+
+
+def test_method(model, lines) -> None:
+    """Batches by sentences or by tokens, tensors, truncation before normalisation."""
+    tokenizer = tiny_tokenizer("bert")
+    whole = expected(model, lines)
+    for options in ({"batch_size": 1}, {"batch_size": 7}, {"batch_tokens": 40}, {"batch_tokens": 1}):
+        np.testing.assert_allclose(model.encode(lines, tokenizer, **options), whole, atol=1e-5)
+    tensor = model.encode(lines, tokenizer, convert_to_tensor=True)
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_allclose(tensor.numpy(), whole, atol=1e-5)
+    cut = whole[:, :5] / np.linalg.norm(whole[:, :5], axis=1, keepdims=True)
+    np.testing.assert_allclose(model.encode(lines, tokenizer, normalize=True, truncate_dim=5), cut, atol=1e-5)
+    assert model.encode([], tokenizer, truncate_dim=5).shape == (0, 5)
+    for wrong in ({"truncate_dim": 33}, {"truncate_dim": 0}, {"batch_size": 0}, {"batch_tokens": 0}):
+        with pytest.raises(ValueError, match="found"):
+            model.encode(lines, tokenizer, **wrong)
+
+
+def test_split_batches() -> None:
+    """No batch holds more than it may, but for a sentence that alone does."""
+    assert list(split_batches([9, 5, 4, 3, 1], 2, None)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert list(split_batches([9, 5, 4, 3, 1], 2, 8)) == [slice(0, 1), slice(1, 2), slice(2, 5)]
+    assert list(split_batches([], 2, 8)) == []
+
+
+@pytest.mark.parametrize("source", ["in.txt", "in.parquet", "in.txt.gz"])
+@pytest.mark.parametrize("target", ["out.npy", "out.parquet"])
+@pytest.mark.parametrize("part_rows", [10, 2048])
+def test_command(source, target, part_rows, model, lines, arguments, tmp_path, monkeypatch, capsys) -> None:
+    """A row a line in order, empty ones too, as the method has them; of parts and blocks nothing is seen."""
+    monkeypatch.setattr(parts, "PART_ROWS", part_rows)
+    monkeypatch.setattr(tables, "TABLE_ROWS", 7)
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress((tmp_path / "in.txt").read_bytes()))
+    output = tmp_path / target
+    main([arguments[0], str(tmp_path / source), "--pooling", "avg", "--output", str(output), "--normalize"])
+    assert f"{ROWS} rows × 32" in capsys.readouterr().out
+    if target == "out.npy":
+        found = np.load(output)
+    else:
+        table = parquet.read_table(output)
+        assert table["embedding"].type == pyarrow.list_(pyarrow.float32(), 32)
+        assert table["text"].to_pylist() == lines
+        assert table.column_names == ["text", "embedding", *(["n"] if source == "in.parquet" else [])]
+        assert source != "in.parquet" or table["n"].to_pylist() == list(range(ROWS))
+        found = np.array(table["embedding"].to_pylist(), np.float32)
+    np.testing.assert_allclose(found, expected(model, lines, normalize=True), atol=1e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "in.parquet", "in.txt.gz", target}
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv.gz", "in.jsonl", "in.parquet"])
+def test_tables(name, model, arguments, tmp_path, monkeypatch) -> None:
+    """The text column by its name or as the only one of strings; the other columns come along, with one type in all
+    parts, values that some rows lack included; no row is dropped."""
+    monkeypatch.setattr(parts, "PART_ROWS", 2)
+    monkeypatch.setattr(tables, "TABLE_ROWS", 2)
+    texts = ["the cat, sat", "", 'a "big" dog', "w1\tw2" if name != "in.tsv.gz" else "w1 w2", "ran"]
+    numbers = [1, 2, 3, 4, 5.5]
+    rows = [{"sentence": text, "n": number} for text, number in zip(texts, numbers, strict=True)]
+    if name == "in.jsonl":
+        rows[1]["late"] = {"a": 1}
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    elif name == "in.parquet":
+        parquet.write_table(pyarrow.table({"sentence": texts, "n": numbers}), tmp_path / name)
+    elif name == "in.csv":
+        with (tmp_path / name).open("w", newline="", encoding="utf-8-sig") as file:
+            csv.writer(file).writerows([["sentence", "n"], *(row.values() for row in rows)])
+    else:
+        text = "".join(f"{one['sentence']}\t{one['n']}\n" for one in [{"sentence": "sentence", "n": "n"}, *rows])
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+    output = tmp_path / "out.parquet"
+    command = [arguments[0], str(tmp_path / name), "--pooling", "avg", "--output", str(output)]
+    main([*command, "--text_column", "sentence"])
+    table = parquet.read_table(output)
+    assert table.column_names == ["text", "embedding", "n", *(["late"] if name == "in.jsonl" else [])]
+    assert table["text"].to_pylist() == texts
+    typed = name in ("in.jsonl", "in.parquet")
+    assert table["n"].to_pylist() == (numbers if typed else list(map(str, numbers)))
+    if name == "in.jsonl":
+        assert table["late"].to_pylist() == [None, {"a": 1}, None, None, None]
+    np.testing.assert_allclose(np.array(table["embedding"].to_pylist()), expected(model, texts), atol=1e-5)
+    origin = json.loads(parquet.read_schema(output).metadata[b"cmlmcse"])
+    assert (origin["model"], origin["pooling"]) == (Path(arguments[0]).name, "avg")
+    if typed:  # the only column of strings
+        main([*command, "--overwrite", "--no_text"])
+        assert parquet.read_table(output).column_names == table.column_names[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "words"),
+    [
+        ("in.csv", "text,n\nthe cat\n", [], "expected 2 fields in line 2, as in the header, found 1"),
+        ("in.csv", 'text\n"the cat\n', [], "expected CSV, found line 2"),
+        ("in.jsonl", '{"text": "a"}\n{"text": \n', [], "expected one JSON object per line, found line 2"),
+        ("in.jsonl", '["a"]\n', [], "expected one JSON object per line, found list in line 1"),
+        ("in.jsonl", '{"text": "a"}\n{"text": 1}\n', [], "expected one type of value in a column"),
+        (
+            "in.jsonl",
+            '{"a": "x", "b": "y"}\n',
+            [],
+            "expected a column text, found the columns a, b; give",
+        ),
+        ("in.jsonl", '{"a": "x", "b": "y"}\n', ["--text_column", "c"], "expected a column c, found the columns a, b"),
+        ("in.jsonl", '{"text": 3}\n', [], "expected text in the column text, found int64"),
+        ("in.jsonl", '{"a": "x", "text": "y"}\n', ["--text_column", "a"], "found another one of that name"),
+        ("in.csv", b"text\ncaf\xe9\n", [], "expected UTF-8 text, found byte 0xe9"),
+    ],
+)
+def test_wrong_tables(name, content, options, words, arguments, tmp_path, capsys) -> None:
+    """One line and status 2 before the work."""
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    output = tmp_path / "out.parquet"
+    with pytest.raises(SystemExit, match="2"):
+        main([arguments[0], str(tmp_path / name), "--output", str(output), "--pooling", "avg", *options])
+    assert words in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+
+
+def test_shards(model, lines, arguments, tmp_path) -> None:
+    """Files of so many rows, the last one shorter."""
+    main([*arguments, "--rows_per_shard", "40", "--truncate_dim", "3"])
+    shards = [np.load(tmp_path / f"out-0000{index}-of-00003.npy") for index in range(3)]
+    assert [len(shard) for shard in shards] == [40, 40, 3]
+    np.testing.assert_allclose(np.concatenate(shards), expected(model, lines)[:, :3], atol=1e-5)
+
+
+def test_goes_on_while_shards_get_their_names(model, lines, arguments, tmp_path, monkeypatch, capsys) -> None:
+    """Killed between two renames: the next run takes the shards that have their names as done."""
+    rename, renamed = Path.replace, []
+
+    def dying(self: Path, target: Path) -> Path:
+        if Path(target).name.startswith("out-"):
+            renamed.append(target)
+            if len(renamed) == 2:
+                raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", dying)
+    with pytest.raises(SystemExit, match="130"):
+        main([*arguments, "--rows_per_shard", "40"])
+    assert "stopped: by Ctrl-C; 83 of 83 rows are kept" in capsys.readouterr().err
+    monkeypatch.setattr(Path, "replace", rename)
+    assert [path.name for path in tmp_path.glob("out-*")] == ["out-00000-of-00003.npy"]
+    main([*arguments, "--rows_per_shard", "40"])
+    found = np.concatenate([np.load(path) for path in sorted(tmp_path.glob("out-*.npy"))])
+    np.testing.assert_allclose(found, expected(model, lines), atol=1e-5)
+    assert not (tmp_path / "out.npy.parts").exists()
+    with pytest.raises(SystemExit):
+        main([*arguments, "--rows_per_shard", "40"])  # now they are somebody's results
+    main([*arguments, "--rows_per_shard", "40", "--overwrite", "--truncate_dim", "2"])
+    assert np.load(tmp_path / "out-00002-of-00003.npy").shape == (3, 2)
+
+
+def test_bf16(model, lines, arguments, tmp_path) -> None:
+    """Another precision of the model gives nearly the same, as float32."""
+    main([*arguments, "--dtype", "bf16"])
+    found, exact = np.load(tmp_path / "out.npy"), expected(model, lines)
+    assert found.dtype == np.float32
+    difference = np.abs(found - exact).max()
+    assert 1e-4 < difference < 0.1
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "said"),
+    [
+        (OSError(28, "No space left on device"), 2, "No space left on device; the parts before it are kept"),
+        (KeyboardInterrupt(), 130, "stopped: by Ctrl-C; 30 of 83 rows are kept; run the same command to resume\n"),
+    ],
+    ids=["disk", "Ctrl-C"],
+)
+def test_goes_on_after_an_interruption(
+    reason, status, said, model, lines, arguments, tmp_path, monkeypatch, capsys
+) -> None:
+    """Parts that are there are not encoded again; other settings and another text are refused, or begin anew."""
+    monkeypatch.setattr(parts, "PART_ROWS", 10)
+    written: list[str] = []
+    write = parts.write_npy
+
+    def failing(path: Path, *rest) -> None:
+        if len(written) == 3:
+            raise reason
+        written.append(path.name)
+        write(path, *rest)
+
+    monkeypatch.setattr(parts, "write_npy", failing)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == status
+    assert said in capsys.readouterr().err
+    assert written == ["0000000000.npy", "0000000010.npy", "0000000020.npy"]
+    assert not (tmp_path / "out.npy").exists()
+    kept = (tmp_path / "out.npy.parts" / "0000000010.npy").stat().st_mtime_ns
+
+    monkeypatch.setattr(parts, "write_npy", lambda path, *rest: (written.append(path.name), write(path, *rest)))
+    with pytest.raises(SystemExit):
+        main([*arguments, "--normalize"])
+    assert (tmp_path / "out.npy.parts" / "0000000010.npy").stat().st_mtime_ns == kept
+    main(arguments)
+    assert "30 of 83 rows were done already; they are kept and reused\n" in capsys.readouterr().out
+    assert written[3:] == [f"00000000{start}.npy" for start in range(30, 90, 10)] + ["out.npy"]
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected(model, lines), atol=1e-5)
+    main([*arguments, "--overwrite", "--truncate_dim", "2"])
+    assert np.load(tmp_path / "out.npy").shape == (ROWS, 2)
+
+
+@pytest.mark.slow
+def test_two_processes(model, lines, tmp_path, arguments) -> None:
+    """`accelerate launch` shares the parts out; the file is that of one process."""
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    command += ["-m", "cmlmcse.encode", *arguments, "--rows_per_shard", "10"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("rows ×") == 1
+    found = np.concatenate([np.load(path) for path in sorted(tmp_path.glob("out-*.npy"))])
+    np.testing.assert_allclose(found, expected(model, lines), atol=1e-5)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch) -> None:
+    """Ten times the rows, the same peak."""
+    monkeypatch.setattr(parts, "PART_ROWS", 1000)
+    monkeypatch.setattr(tables, "TABLE_ROWS", 500)
+    peaks = []
+    for rows in (2000, 20_000):
+        text = tmp_path / f"{rows}.txt"
+        text.write_text("the cat sat on the mat\n" * rows)
+        job = parts.Job(tmp_path / f"{rows}.npy", rows, 64)
+        job.claim_parts({}, overwrite=False)
+        tracemalloc.start()
+        encode.encode_parts(job, tables.scan(text), lambda block: np.ones((len(block), 64), np.float32), 0, 1)
+        job.finalize()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert np.load(job.output, mmap_mode="r").shape == (rows, 64)
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_empty_file(arguments, tmp_path) -> None:
+    """No rows, a file of none."""
+    (tmp_path / "in.txt").write_text("")
+    main(arguments)
+    assert np.load(tmp_path / "out.npy").shape == (0, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--output", "{tmp}/out.csv"], "must end with .npy or .parquet"),
+        (["--output", "{tmp}/no/out.npy"], "no to exist, found none; create it"),
+        (["--output", "{tmp}/there.npy"], "there.npy: exists; choose another name, or --overwrite"),
+        (["--text_column", "text"], "--text_column expects a table (.csv, .tsv, .jsonl, .parquet), found"),
+        (["--truncate_dim", "33"], "must be at most 32, the model's, found 33"),
+        (["--dtype", "fp8"], "invalid choice: 'fp8'"),
+        (["--device", "abacus"], "--device abacus: cannot be used here"),
+        (["--pooling", "mean"], "found 'mean'"),
+    ],
+)
+def test_errors(change, words, lines, arguments, tmp_path, capsys) -> None:
+    """One line and status 2, and nothing is written."""
+    (tmp_path / "there.npy").write_text("")
+    before = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, *(item.format(tmp=tmp_path) for item in change)])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert words in error
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("no.txt", None, "expected a file of texts, found none"),
+        ("latin.txt", "café".encode("latin-1"), "expected UTF-8 text, found byte 0xe9 at offset 3"),
+        ("cut.txt.gz", gzip.compress(b"the cat " * 999, mtime=0)[:40], "truncated or corrupt"),
+        ("no.parquet", b"not one", "expected a Parquet file"),
+    ],
+)
+def test_wrong_files(name, content, words, arguments, tmp_path, capsys) -> None:
+    """A fault in the text shows before the work."""
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(SystemExit) as stop:
+        main([arguments[0], str(tmp_path / name), *arguments[2:]])
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out.npy").exists()

@@ -1,0 +1,50 @@
+"""The quickstart from the project's own backbone, two steps of it: what it prints, writes and leaves."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cmlmcse.quickstart import main, scores, table
+from support.paths import ROOT
+from support.text import one_space
+
+
+def test_table() -> None:
+    """A column for each score that any row has, – where one has none."""
+    rows = {"a": scores({"lee50": {"spearman": 47.444}}), "b": scores({"lee50": {"spearman": 1}, "sts": {"avg": 2.0}})}
+    heading, sides, *cells = table(rows).splitlines()
+    assert one_space(heading) == "| Model | Lee documents | STS average |"
+    assert re.fullmatch(r"\|:-+\|-+:\|-+:\|", sides)  # the name left, the figures right
+    assert [one_space(line) for line in cells] == [
+        "| a | 47.44 | – |",
+        "| b | 1.00 | 2.00 |",
+    ]
+
+
+@pytest.mark.slow
+def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Both methods from assets/bert-mini-en without the Hub, scored, exported, and loaded again elsewhere."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    short = ["--max_steps", "2", "--eval_steps", "1", "--max_train_samples", "200", "--use_cpu", "true"]
+    main(["--recipe", "quickstart-own-backbone", "--output_dir", str(tmp_path / "out"), *short])
+    said = capfd.readouterr().out
+    lines = (tmp_path / "out" / "table.md").read_text().splitlines()
+    assert "\n".join(lines) in said
+    assert "which has seen no labelled pairs" in said
+    assert said.count("A metal that melts at a low temperature.") == 1
+    vector = "first and last layer"
+    named = ["untrained, [CLS]", "untrained, mean of tokens", f"untrained, {vector}"]
+    named += [f"SimCSE (λ = 0), {vector}", f"CMLM-CSE, {vector}"]
+    assert [one_space(line).split(" | ")[0] for line in lines[2:]] == [f"| {name}" for name in named]
+    assert (tmp_path / "out" / "cmlmcse" / "export" / "modules.json").is_file()
+
+
+def test_unknown_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line that names the known ones."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["--recipe", "quick"])
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "quickstart-own-backbone" in error

@@ -1,0 +1,244 @@
+"""Several models side by side: bootstrap intervals, tables, pictures, and embeddings kept on disk."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation import plots
+from cmlmcse.evaluation.cache import CachedEncoder, fingerprint_model
+from cmlmcse.evaluation.command import check_models, main
+from cmlmcse.evaluation.compare import Scored, bootstrap_differences, format_differences
+from cmlmcse.evaluation.published import PUBLISHED
+from cmlmcse.evaluation.sts_data import STS_SETS, Pairs
+from cmlmcse.evaluation.tables import csv_table, format_all_measures, latex_table
+from cmlmcse.hub.export import export
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.evaluation import fake_encode
+from support.text import one_space
+from support.tiny import tiny_tokenizer
+
+
+def correlated(gold: np.ndarray, noise: float, seed: int) -> Scored:
+    """Similarities that follow the human scores as closely as the noise lets them."""
+    return Scored(gold, gold + noise * np.random.default_rng(seed).normal(size=len(gold)))
+
+
+def test_bootstrap_against_scipy() -> None:
+    """The difference and its 95 % interval are those of a plain loop over scipy's Spearman."""
+    gold = np.random.default_rng(0).integers(6, size=300).astype(float)  # with ties
+    one, other = correlated(gold, 2.0, 1), correlated(gold, 1.5, 2)
+    found = bootstrap_differences({"a": one}, {"a": other}, resamples=2000)["a"]
+    spearman = stats.spearmanr
+    point = 100 * (spearman(other.cosines, gold).statistic - spearman(one.cosines, gold).statistic)
+    assert found["difference"] == pytest.approx(point, abs=1e-4)
+    rng, samples = np.random.default_rng(5), []
+    for _ in range(2000):
+        rows = rng.integers(300, size=300)
+        pair = (spearman(each.cosines[rows], gold[rows]).statistic for each in (one, other))
+        samples.append(100 * -np.subtract(*pair))
+    assert [found["low"], found["high"]] == pytest.approx(np.percentile(samples, [2.5, 97.5]), abs=0.6)
+
+
+def test_bootstrap_of_equal_and_of_unequal_models() -> None:
+    """A model against itself differs by exactly 0 everywhere; a much better one has an interval above zero, also on
+    average, which needs all seven sets; a constant one has no interval."""
+    gold = np.arange(200.0)
+    one = {name: correlated(gold, 100, seed) for seed, name in enumerate(STS_SETS)}
+    better = {name: correlated(gold, 5, seed) for seed, name in enumerate(STS_SETS)}
+    same = bootstrap_differences(one, one, resamples=50)
+    assert all(value == {"difference": 0, "low": 0, "high": 0} for value in same.values())
+    found = bootstrap_differences(one, better, resamples=200)
+    assert list(found) == [*STS_SETS, "avg"]
+    assert found["avg"]["difference"] == pytest.approx(np.mean([found[n]["difference"] for n in STS_SETS]), abs=1e-3)
+    widths = [found[name]["high"] - found[name]["low"] for name in found]
+    assert widths[-1] < min(widths[:-1])
+    assert found["avg"]["low"] > 0
+    assert "avg" not in bootstrap_differences({"STS12": one["STS12"]}, {"STS12": better["STS12"]}, resamples=20)
+    flat = {"STS12": Scored(gold, np.zeros(200))}
+    found = bootstrap_differences({"STS12": one["STS12"]}, flat, resamples=20)
+    assert found["STS12"] == {"difference": None, "low": None, "high": None}
+    assert one_space(format_differences({"flat": found}, "one")).splitlines()[2] == "| flat | – |"
+
+
+def test_differences_table() -> None:
+    """Bold where zero lies outside the interval."""
+    found = {
+        "STS12": {"difference": 1.0, "low": 0.5, "high": 1.5},
+        "avg": {"difference": -0.25, "low": -1.0, "high": 0.5},
+    }
+    lines = one_space(format_differences({"b": found}, "a|c")).splitlines()
+    assert lines[0] == r"| Difference to a\|c | STS12 | Avg. |"
+    assert lines[2] == "| b | **+1.00 [+0.50, +1.50]** | -0.25 [-1.00, +0.50] |"
+
+
+def test_published_rows() -> None:
+    """Every published average is that of its seven figures, and a row says where it is from."""
+    for row in PUBLISHED:
+        assert np.mean(row.scores) == pytest.approx(row.average, abs=0.006), row
+    text = one_space(latex_table({"a_b": {"sts": {"STS12": {"all": 70.0}}}}, PUBLISHED))
+    assert r"a\_b & 70.00 & -- &" in text
+    assert r"CMLM-CSE-BERT-base (published, CMLM-CSE Table 1) & 70.52 &" in text
+    assert text.count(r"\\") == 2 + len(PUBLISHED)
+
+
+def test_csv_has_every_number() -> None:
+    """One row a number; published ones name their source."""
+    results = {
+        "m, 1": {"sts": {"STS12": {"all": 70.5}}, "retrieval": {"scifact": {"ndcg@10": 64.5}}, "lee50": {"p": 3}}
+    }
+    rows = list(csv.reader(io.StringIO(csv_table(results, PUBLISHED[:1]))))
+    assert rows[:4] == [
+        ["model", "measure", "value", "published_in"],
+        ["m, 1", "sts STS12", "70.5", ""],
+        ["m, 1", "retrieval scifact ndcg@10", "64.5", ""],
+        ["m, 1", "lee50 p", "3", ""],
+    ]
+    assert rows[4] == ["GloVe (avg.)", "sts STS12", "55.14", "CMLM-CSE Table 1"]
+
+
+def test_measures_side_by_side() -> None:
+    """A row for each measure that any model has; a dash where one has not."""
+    table = format_all_measures({"a": {"geometry": {"alignment": 0.25, "spectrum": [1]}}, "b": {"lee50": {"pairs": 7}}})
+    assert one_space(table).splitlines()[2:] == ["| geometry alignment | 0.25 | – |", "| lee50 pairs | – | 7 |"]
+
+
+def test_cache(tmp_path: Path) -> None:
+    """A text is encoded once for all runs of a model; odd texts, repeated ones and many are kept apart."""
+    encoded: list[str] = []
+
+    def counting(sentences: list[str]) -> np.ndarray:
+        encoded.extend(sentences)
+        return fake_encode(sentences)
+
+    texts = [f"text {i}" for i in range(1200)] + ["", " ", "é", "e\u0301", "a\0b", "text 1"]
+    first = CachedEncoder(counting, tmp_path / "new", "model")(texts)
+    np.testing.assert_array_equal(first, fake_encode(texts).astype(np.float32))
+    assert len(encoded) == len(set(texts))
+    again = CachedEncoder(counting, tmp_path / "new", "model")
+    np.testing.assert_array_equal(again([*texts[::-1], "more"])[:-1], first[::-1])
+    assert encoded[len(set(texts)) :] == ["more"]
+    CachedEncoder(counting, tmp_path / "new", "another")(["more"])
+    assert encoded[-2:] == ["more", "more"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"--cache .*expected a folder"):
+        CachedEncoder(counting, tmp_path / "file", "model")
+    (tmp_path / "broken.sqlite").write_text("something else " * 100)
+    with pytest.raises(InputError, match="not a database"):
+        CachedEncoder(counting, tmp_path, "broken")
+
+
+def test_fingerprint(tmp_path: Path) -> None:
+    """Other weights, another file, another pooling: another name; another batch size: the same."""
+    (tmp_path / "model.safetensors").write_bytes(b"one")
+    settings = {"pooling": "avg", "batch_size": 64, "device": "cpu"}
+    name = fingerprint_model(str(tmp_path), settings)
+    assert fingerprint_model(str(tmp_path), {**settings, "batch_size": 8, "device": "cuda"}) == name
+    assert fingerprint_model(str(tmp_path), {**settings, "pooling": "avg_top2"}) != name
+    (tmp_path / "model.safetensors").write_bytes(b"two")
+    assert fingerprint_model(str(tmp_path), settings) != name
+    with pytest.raises(InputError, match="download it first"):
+        fingerprint_model("owner/name", settings)
+
+
+def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str], capsys) -> None:
+    """Two models in one call: tables, intervals, results, pictures, and a cache that changes nothing."""
+    models = [backbone_folders["bert"], backbone_folders["roberta"]]
+    arguments = [*models, "--pooling", "avg", "--data_dir", str(data_dir), "--tasks", "sts,geometry"]
+    arguments += ["--output", str(tmp_path / "out.json"), "--published", "--plots", str(tmp_path / "pictures")]
+    arguments += ["--cache", str(tmp_path / "cache")]
+    main([*arguments, "--table", str(tmp_path / "table.csv")])
+    printed = one_space(capsys.readouterr().out)
+    names = [Path(model).name for model in models]
+    assert all(f"| {name} |" in printed for name in names)
+    assert f"| Difference to {names[0]} | STS12 |" in printed
+    assert "SimCSE-BERT-base (published, CMLM-CSE Table 1)" in printed
+    held = json.loads((tmp_path / "out.json").read_text())
+    assert held["model"] == names
+    assert held["differences"][names[1]]["avg"]["difference"] == pytest.approx(
+        held["results"][1]["sts"]["avg"] - held["results"][0]["sts"]["avg"], abs=1e-3
+    )
+    assert len((tmp_path / "table.csv").read_text().splitlines()) > 2 * 10 + 8 * len(PUBLISHED)
+    drawn = {path.name for path in (tmp_path / "pictures").iterdir()}
+    stems = [
+        "alignment_uniformity",
+        "subsets",
+        *(f"{kind}_{name}" for kind in ("map", "cosine_by_gold") for name in names),
+    ]
+    assert {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")} <= drawn
+    assert len(list((tmp_path / "cache").glob("*.sqlite"))) == 2
+    main([*arguments, "--table", str(tmp_path / "table.tex")])
+    assert one_space(capsys.readouterr().out) == printed
+    assert (tmp_path / "table.tex").read_text().startswith(r"\begin{tabular}")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--table", "table.html"], "--table must end with one of .md, .tex, .csv, found table.html"),
+        (["--table", "nowhere/table.md"], "expected the folder nowhere to exist"),
+        (["--plots", "{file}"], "expected a folder for plots"),
+        (["{model}"], "expected each MODEL once"),
+    ],
+)
+def test_command_errors(change, words, data_dir: Path, tmp_path: Path, backbone_folders, capsys) -> None:
+    """One line and status 2, before any work."""
+    (tmp_path / "file").write_text("")
+    model = backbone_folders["bert"]
+    change = [item.format(file=tmp_path / "file", model=model) for item in change]
+    with pytest.raises(SystemExit) as stop:
+        main([model, *change, "--pooling", "avg", "--data_dir", str(data_dir)])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert len(error.splitlines()) == 1
+
+
+def test_names_of_models(tmp_path: Path) -> None:
+    """The last part of a path, unless two models share it; Hub names as they are."""
+    for parent in "ab":
+        (tmp_path / parent / "export").mkdir(parents=True)
+    alike = [str(tmp_path / parent / "export") for parent in "ab"]
+    assert check_models(alike) == alike
+    assert check_models([alike[0], "owner/name"]) == ["export", "owner/name"]
+
+
+def test_map_draws_similar_pairs_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder that knows the meaning: pairs of one meaning lie close together, others far apart."""
+    drawn: list[plots.plt.Figure] = []
+    monkeypatch.setattr(plots, "save", lambda figure, folder, name: drawn.append(figure))
+    count = 40
+    pairs = Pairs(
+        np.repeat([0.0, 5.0], count),
+        [f"{i} a" for i in range(2 * count)],
+        [f"{i + 1 if i < count else i} b" for i in range(2 * count)],
+    )
+
+    def by_number(texts: list[str]) -> np.ndarray:
+        angle = np.array([int(text.split()[0]) for text in texts]) * 2.4
+        return np.stack([np.cos(angle), np.sin(angle), angle % 1], axis=1)
+
+    plots.plot_map(by_number, pairs, tmp_path, "m")
+    lines = [line for line in drawn[0].axes[0].lines if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
+    lengths = [float(np.hypot(np.diff(line.get_xdata()), np.diff(line.get_ydata()))[0]) for line in lines]
+    assert len(lengths) == plots.MAP_PAIRS
+    assert np.median(lengths[plots.MAP_PAIRS // 2 :]) < 0.2 * np.median(lengths[: plots.MAP_PAIRS // 2])
+
+
+def test_trained_model_beside_its_backbone(data_dir, tmp_path, backbone_folders, capsys) -> None:
+    """--pooling is for the models that record none: a trained one beside them keeps its own."""
+    trained = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling="cls_before_pooler").eval()
+    export(trained, tiny_tokenizer("bert"), tmp_path / "trained")
+    models = [backbone_folders["bert"], str(tmp_path / "trained")]
+    main([*models, "--pooling", "avg", "--data_dir", str(data_dir)])
+    printed = capsys.readouterr().out
+    assert f"Settings of {Path(models[0]).name}: pooling avg" in printed
+    assert "Settings of trained: pooling cls_before_pooler" in printed
+    with pytest.raises(SystemExit):
+        main([models[1], "--pooling", "avg", "--data_dir", str(data_dir)])
+    assert "was trained with the pooling 'cls_before_pooler'" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""The model card: from the records alone, valid for the Hub, by a template of the user's own if there is one."""
+
+import json
+import re
+import sys
+
+import pytest
+from huggingface_hub import ModelCard
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.tasks import TASKS
+from cmlmcse.hub import push
+from cmlmcse.hub.card import Identity, bare_card, model_card, plots_of
+from support.records import FIELDS, RECORD, RESULTS
+from support.text import one_space
+from support.tiny import tiny_tokenizer
+
+
+def test_model_index_holds_every_measured_task():
+    """Each task's numbers, and nothing else: read back by the Hub's own client, which refuses metadata that are wrong;
+    what is None is left out."""
+    assert set(TASKS) <= set(RESULTS)
+    found = ModelCard(model_card(RECORD, RESULTS)).data
+    assert found.model_name == "cmlmcse-bert-base"
+    assert found.base_model == "bert-base-uncased"
+    entries = {(one.dataset_name, one.metric_type): one for one in found.eval_results}
+    assert {key: one.metric_value for key, one in entries.items()} == {
+        ("STS12", "cosine_spearman"): 61.5,
+        ("STS-B dev", "cosine_spearman"): 62.5,
+        ("Lee et al. 2005", "cosine_spearman"): 63.5,
+        ("STS-B dev", "alignment"): 0.25,
+        ("STS-B dev", "uniformity"): -2.5,
+        ("STS-B dev", "anisotropy"): 0.125,
+        ("STS-B dev", "effective_rank"): 7.5,
+        ("scifact", "ndcg_at_10"): 64.5,
+        ("scifact", "recall_at_100"): 90.5,
+        ("paraphrases within STS-B test", "recall_at_1"): 70.5,
+        ("paraphrases within STS-B test", "recall_at_5"): 90.25,
+        ("MR", "accuracy"): 76.5,
+        ("MRPC", "accuracy"): 71.5,
+        ("GLUE CoLA", "glue_score"): 12.5,
+    }
+    assert entries["STS-B dev", "cosine_spearman"].dataset_split == "validation"
+    assert entries["GLUE CoLA", "glue_score"].dataset_config == "cola"
+    assert all(one.dataset_type and one.task_type for one in found.eval_results)
+
+
+def test_text_of_a_card(tmp_path):
+    """Scores, training, limits, plots, licence; of a path the last part alone."""
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "dev_score.png").touch()
+    card = model_card(RECORD, RESULTS, plots=plots_of(tmp_path), identity=Identity("apache-2.0", "en"))
+    data = ModelCard(card).data
+    assert (data.license, data.language) == ("apache-2.0", "en")
+    for part in (
+        "trained without labels by CMLM-CSE from `bert-base-uncased` on `wiki.txt`",
+        "| cmlmcse-bert-base | 61.50 | – |",
+        "| transfer MR | 76.50 |",
+        "![dev score](plots/dev_score.png)\n\n## Training",
+        "which chose the checkpoint: STS-B dev, 1500 pairs, Spearman × 100 = 81.11",
+        "- seed: 11",
+        "sha256 `abc`",
+        "cut to 32 tokens",
+        "zhang2023cmlmcse",
+    ):
+        assert part in one_space(card), part
+    assert "someone" not in card
+    assert "wu2022infocse" not in card
+    assert "Not measured" not in card
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"cmlm_weight": 0}, "by SimCSE from"),
+        ({"cmlm_weight": 0, "contrastive_loss": "nt_xent"}, "by CLEAR from"),
+        ({"fusion_init": "pretrained"}, "by InfoCSE from"),
+        ({"cmlm_weight": 0, "rtd_weight": 0.005}, "by DiffCSE from"),
+        ({"rtd_weight": 0.005}, "by CMLM-CSE with DiffCSE's replaced-token detection from"),
+        ({"cmlm_weight": 0, "mlm_weight": 0.1}, "by SimCSE with masked-language modelling on the encoder from"),
+        ({"positive_column": "entailment"}, "on labelled pairs by CMLM-CSE from"),
+    ],
+)
+def test_method(fields, expected):
+    assert expected in model_card({**RECORD, "fields": {**FIELDS, **fields}}, RESULTS)
+
+
+def test_backends_that_lose_a_pooling():
+    """ONNX and OpenVINO have the last layer alone (tests/compat/test_backends.py), and the card says so."""
+    assert 'backend="onnx"' in model_card(RECORD, RESULTS)
+    averages = model_card({**RECORD, "fields": {**FIELDS, "pooling": "avg_first_last"}}, RESULTS)
+    assert 'backend="onnx"' not in averages
+    assert "Do not use the ONNX" in averages
+
+
+def test_sections_that_are_empty():
+    """A card has the sections that somebody can fill, and no empty heading."""
+    assert re.findall("^#+ .*", bare_card(), re.MULTILINE) == ["## Use"]
+    assert bare_card().endswith("```\n")
+    sections = re.findall("^#+ .*", model_card(RECORD, RESULTS), re.MULTILINE)
+    assert sections == ["# cmlmcse-bert-base", "## Use", "## Results", "## Training", "## Limits", "## Citation"]
+
+
+def test_card_without_results():
+    """It says so, and its metadata have no model-index."""
+    card = model_card(RECORD, {"model": "x"})
+    assert "This run was not evaluated." in card
+    assert ModelCard(card).data.eval_results is None
+    assert f"Not measured: {', '.join(TASKS)}." in card
+
+
+@pytest.mark.parametrize("absent", ["recipe", "fields", "steps", "seed", "hardware", "versions", "train_seconds"])
+def test_a_record_that_lacks_an_entry(absent):
+    record = {name: value for name, value in RECORD.items() if name != absent}
+    with pytest.raises(InputError, match=f"run.json: expected the entry '{absent}'"):
+        model_card(record, RESULTS)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ card_data }} {{ autor }}", "'autor' is undefined"),
+        ("{% if %}", "expected a template"),
+        ("{{ use.__class__.__mro__ }}", "is unsafe"),
+        ("---\n- {{ name }}\n---\n", "expected metadata, found .*a dict"),
+        ("---\nlicense: [\n---\n", "expected metadata, found "),
+        (None, "expected a text file"),
+    ],
+)
+def test_wrong_template(template, expected, tmp_path):
+    """A field that is not known, a syntax error, a way out of the template, a head that is no metadata, a file that is
+    not there."""
+    file = tmp_path / "card.md"
+    if template is not None:
+        file.write_text(template)
+    with pytest.raises(InputError, match=expected):
+        model_card(RECORD, RESULTS, template=file)
+
+
+def test_a_recipe_cannot_write_metadata():
+    """Names out of a record are text, in the head as below it."""
+    record = {**RECORD, "recipe": "x\nlicense: mit\n---\n{{ use }}{% for a in b %}"}
+    card = model_card(record, RESULTS)
+    assert ModelCard(card).data.license is None
+    assert "{{ use }}{% for a in b %}" in card
+
+
+@pytest.mark.slow
+def test_published_with_a_card_of_ones_own(backbone_folders, monkeypatch, tmp_path):
+    """`--card_template`, `--license` and `--language`; the run's plots lie beside the card."""
+    from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+
+    run = tmp_path / "run"
+    checkpoint = run / "checkpoint-1"
+    CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"]).save_pretrained(checkpoint)
+    tiny_tokenizer("bert").save_pretrained(checkpoint)
+    (run / "plots").mkdir()
+    (run / "plots" / "loss.png").write_bytes(b"png")
+    (run / "run.json").write_text(json.dumps(RECORD))
+    (run / "results.json").write_text(json.dumps(RESULTS))
+    template = tmp_path / "own.md"
+    template.write_text(
+        "---\n{{ card_data }}\n---\n# Ours: {{ name }}\n{% for plot in plots %}{{ plot.file }}{% endfor %}\n"
+    )
+    out = tmp_path / "out"
+    options = [
+        "--export_only",
+        "--output_dir",
+        out,
+        "--card_template",
+        template,
+        "--license",
+        "mit",
+        "--language",
+        "en",
+    ]
+    monkeypatch.setattr(sys, "argv", ["push_to_hub.py", str(checkpoint), *map(str, options)])
+    push.main()
+    card = (out / "README.md").read_text()
+    assert card.endswith("# Ours: cmlmcse-bert-base\nplots/loss.png")
+    assert ModelCard(card).data.license == "mit"
+    assert (out / "plots" / "loss.png").read_bytes() == b"png"

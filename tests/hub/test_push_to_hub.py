@@ -1,0 +1,201 @@
+"""The publishing command's export, its verification, and how it answers wrong input; nothing is uploaded here."""
+
+import json
+import os
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import cmlmcse.hub.export as export_module
+from cmlmcse.common.errors import InputError
+from cmlmcse.hub import push as command
+from cmlmcse.hub.card import bare_card, usage
+from cmlmcse.hub.export import export, verify
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.paths import ROOT
+from support.tiny import tiny_config, tiny_tokenizer
+
+
+def run(monkeypatch, *arguments: object) -> None:
+    """The command in this process."""
+    monkeypatch.setattr(sys, "argv", ["push_to_hub.py", *map(str, arguments)])
+    command.main()
+
+
+@pytest.fixture
+def checkpoint(backbone_folders, tmp_path):
+    """A training checkpoint."""
+    folder = tmp_path / "run" / "checkpoint-5"
+    CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"]).save_pretrained(folder)
+    tiny_tokenizer("bert").save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trust_free", (False, True))
+def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):
+    """The folder is written, with code or without, and verified; its card says how to load it."""
+    options = ["--trust_free"] if trust_free else []
+    run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out", *options)
+    assert (tmp_path / "out" / "modules.json").is_file()
+    assert bool(list((tmp_path / "out").glob("*.py"))) != trust_free
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "bert"
+    assert ("trust_remote_code" in (tmp_path / "out" / "README.md").read_text()) != trust_free
+    printed = capsys.readouterr().out
+    assert "Verified in a fresh process: largest difference" in printed
+    assert "AutoModel" in printed
+
+
+@pytest.mark.slow
+def test_verify_without_sentence_transformers(backbone_folders, monkeypatch, tmp_path):
+    """Where it is not installed and the folder has no code, the token vectors of AutoModel are compared."""
+    monkeypatch.setattr(export_module, "find_spec", lambda name: None)
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling="avg").eval()
+    folder = export(model, tiny_tokenizer("bert"), tmp_path / "export", trust_free=True)
+    differences = verify(model, tiny_tokenizer("bert"), folder)
+    assert set(differences) == {"AutoModel, tokens"}
+    assert max(differences.values()) <= 1e-5
+
+
+def test_the_fresh_process_is_a_stranger(monkeypatch, tmp_path):
+    """It gets no token, no network and not this checkout, but the rest of the environment."""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.setenv(name, "hf_secret")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(tmp_path)]))
+    found = export_module.clean_environment(str(tmp_path))
+    assert "hf_secret" not in found.values()
+    assert (found["PYTHONPATH"], found["HF_HUB_OFFLINE"]) == (str(tmp_path), "1")
+    assert found["PATH"] == os.environ["PATH"]
+
+
+def test_export_only_without_sentence_transformers_says_so(checkpoint, monkeypatch, tmp_path, capsys):
+    """One line, and on."""
+    monkeypatch.setattr(export_module, "verify", lambda *arguments: {"AutoModel": 0.0})
+    run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out")
+    assert "sentence-transformers is not installed here: loading with it was not verified\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ("weights", "import"))
+def test_verify_refuses(damage, backbone_folders, monkeypatch, tmp_path):
+    """One weight that is another; a file that needs this checkout."""
+    monkeypatch.setattr(export_module, "find_spec", lambda name: None)
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"]).eval()
+    folder = export(model, tiny_tokenizer("bert"), tmp_path / "export")
+    if damage == "weights":
+        weights = load_file(folder / "model.safetensors")
+        weights["encoder.layer.3.output.dense.bias"][0] += 1e-3
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        expected = "AutoModel.* gives other embeddings than the exported model: expected .* found"
+    else:
+        with (folder / "pooling.py").open("a") as file:
+            file.write("\nfrom cmlmcse.common.errors import InputError\n")
+        expected = "does not load in a fresh process, nothing was published: .*cmlmcse"
+    with pytest.raises(InputError, match=expected):
+        verify(model, tiny_tokenizer("bert"), folder)
+
+
+@pytest.mark.slow
+def test_verify_in_float32(backbone_folders, monkeypatch, tmp_path):
+    """A bfloat16 checkpoint is compared in float32, and stays bfloat16."""
+    monkeypatch.setattr(export_module, "find_spec", lambda name: None)
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"]).eval().to(torch.bfloat16)
+    folder = export(model, tiny_tokenizer("bert"), tmp_path / "export")
+    differences = verify(model, tiny_tokenizer("bert"), folder)
+    assert set(differences) == {"AutoModel", "AutoModel.encode"}
+    assert max(differences.values()) <= 1e-5
+    assert model.dtype == torch.bfloat16
+
+
+def test_export_that_fails_verification_does_not_stay(checkpoint, monkeypatch, tmp_path, capsys):
+    """Refused, with status 2, and no folder is left."""
+
+    def refuse(*arguments: object) -> None:
+        raise InputError("another embedding")
+
+    monkeypatch.setattr(export_module, "verify", refuse)
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out")
+    assert stop.value.code == 2
+    assert "error: another embedding" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_card_of_a_run(checkpoint, monkeypatch, tmp_path):
+    """Where the run's records lie beside the checkpoint, the card is theirs, with the repository in its usage lines."""
+    fields = {"contrastive_loss": "info_nce", "cmlm_weight": 0.005, "positive_column": None, "temp": 0.05}
+    fields |= {"model_name_or_path": "bert-base-uncased", "train_file": "wiki.txt", "pooling": "cls_before_pooler"}
+    fields |= {"mlm_probability": 0.3, "load_best_model_at_end": True}
+    record = {"recipe": "cmlmcse-bert-base", "fields": fields, "hardware": {"device": "CPU", "processes": 1}}
+    record |= {"steps": 5, "seed": 0, "train_seconds": 1.0, "versions": {"torch": "2", "transformers": "5"}}
+    (checkpoint.parent / "run.json").write_text(json.dumps(record))
+    (checkpoint.parent / "results.json").write_text("{}")
+    monkeypatch.setattr(export_module, "verify", lambda *arguments: {"AutoModel": 0.0})
+    options = ["--repo_id", "o/n", "--revision", "trial"]
+    run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out", *options)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "# cmlmcse-bert-base" in card
+    assert 'AutoModel.from_pretrained("o/n", revision="trial", trust_remote_code=True)' in card
+
+
+def test_usage():
+    """The lines that load an export: pinned where a revision is known, without code where there is none."""
+    assert 'AutoTokenizer.from_pretrained("o/n", revision="v1")' in usage("o/n", "v1")
+    assert 'SentenceTransformer("o/n").encode' in usage("o/n", trust_free=True)
+    assert "transformers import AutoModel" not in usage("o/n", trust_free=True)
+    assert "FOLDER_OR_REPO, trust_remote_code=True" in bare_card()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["{checkpoint}"], "expected --repo_id OWNER/NAME or --export_only, found neither"),
+        (["{checkpoint}", "--export_only"], "--export_only expects --output_dir FOLDER, found none"),
+        (["{checkpoint}", "--export_only", "--output_dir", "{checkpoint}"], "must not exist yet"),
+        (["{checkpoint}", "--repo_id", "o/n", "--output_dir", "out"], "--output_dir expects --export_only"),
+        (["{checkpoint}", "--repo_id", "o/n", "--private", "--public"], "not allowed with argument --p"),
+        (["nothing", "--repo_id", "o/n/m"], "--repo_id expects OWNER/NAME"),
+        (["{checkpoint}", "--repo_id", "o/n", "--create_pr", "--tag", "v1"], "found --tag too"),
+        (["{checkpoint}/nothing", "--export_only", "--output_dir", "{checkpoint}-out"], "expected a model's folder"),
+    ],
+)
+def test_wrong_input(arguments, expected, checkpoint, monkeypatch, capsys):
+    """One line, exit status 2."""
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, *(argument.format(checkpoint=checkpoint) for argument in arguments))
+    assert stop.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        ("tokenizer", "expected a tokenizer, found none of"),
+        ("model type", "expected a checkpoint of cmlmcse train, model type 'cmlmcse', found 'bert'"),
+        ("json", "expected JSON"),
+        ("weights", "the model cannot be loaded"),
+        ("record", "expected JSON in run.json and results.json"),
+    ],
+)
+def test_wrong_checkpoint(damage, expected, checkpoint, monkeypatch, tmp_path, capsys):
+    """One line, exit status 2, and no folder."""
+    if damage == "tokenizer":
+        (checkpoint / "tokenizer.json").unlink()
+    elif damage == "model type":
+        tiny_config("bert").save_pretrained(checkpoint)
+    elif damage == "json":
+        (checkpoint / "config.json").write_text("{")
+    elif damage == "weights":
+        (checkpoint / "model.safetensors").write_bytes(b"cut")
+    else:
+        for name in ("run.json", "results.json"):
+            (checkpoint.parent / name).write_text("{")
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out")
+    assert stop.value.code == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert expected in errors[0]
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,99 @@
+"""Checkpoints and exports: byte for byte, in a fresh process, in sentence-transformers."""
+
+import json
+
+import numpy as np
+import pytest
+from transformers import AutoModel
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.hub.export import export
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.processes import run_fresh
+from support.tiny import tiny_tokenizer
+
+POOLINGS = ("cls_before_pooler", "cls", "avg", "avg_top2", "avg_first_last")
+FRESH = """
+import sys, json
+import numpy as np
+from transformers import AutoModel, AutoTokenizer
+folder, out = sys.argv[1:3]
+sentences = json.loads(sys.argv[3])
+model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+assert type(model).__module__.startswith("transformers_modules."), type(model).__module__
+output = model(**tokenizer(sentences, padding=True, truncation=True, return_tensors="pt"))
+encoded = model.encode(sentences, tokenizer=tokenizer)
+np.savez(out, pooler=output.pooler_output.detach().numpy(), encoded=encoded, tokens=output.last_hidden_state.shape)
+model.save_pretrained(folder + "-again")
+"""
+
+
+def load(folder: str, **fields) -> CMLMCSEForSentenceEmbedding:
+    """The model from a tiny backbone."""
+    return CMLMCSEForSentenceEmbedding.from_backbone(folder, **fields).eval()
+
+
+@pytest.mark.parametrize("weight", (0.0, 0.005))
+def test_save_load_save_is_byte_equal(weight, backbone_folders, tmp_path):
+    """A saved, loaded and saved model gives the same bytes in every file."""
+    load(backbone_folders["bert"], cmlm_weight=weight).save_pretrained(tmp_path / "a")
+    CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b")
+    files = sorted(p.name for p in (tmp_path / "a").iterdir())
+    assert files == sorted(p.name for p in (tmp_path / "b").iterdir())
+    assert {"config.json", "model.safetensors", "modeling_cmlmcse.py", "conditional_mlm.py", "packing.py"} <= set(files)
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "pooling"), [("bert", "cls"), ("roberta", "avg_first_last"), ("xlm-roberta", "avg")])
+def test_export_in_a_fresh_process(kind, pooling, backbone_folders, sentences, tmp_path):
+    """The exported folder alone, in a new process with an empty module cache, gives the same embeddings."""
+    tokenizer = tiny_tokenizer(kind)
+    model = load(backbone_folders[kind], pooling=pooling)
+    folder = export(model, tokenizer, tmp_path / "export")
+    run_fresh(FRESH, str(folder), str(tmp_path / "out.npz"), json.dumps(sentences), cache=tmp_path / "modules")
+    out = np.load(tmp_path / "out.npz")
+    expected = model.encode(sentences, tokenizer)
+    np.testing.assert_allclose(out["encoded"], expected, atol=1e-5)
+    np.testing.assert_allclose(out["pooler"], expected, atol=1e-5)
+    assert (tmp_path / "export-again" / "modeling_cmlmcse.py").is_file()
+
+
+@pytest.mark.parametrize("kind", ("bert", "roberta"))
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_export_in_sentence_transformers(kind, pooling, backbone_folders, sentences, tmp_path):
+    """SentenceTransformer(folder) gives the same embeddings without trusting any code, with every pooling."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    tokenizer = tiny_tokenizer(kind)
+    model = load(backbone_folders[kind], pooling=pooling)
+    folder = export(model, tokenizer, tmp_path / "export")
+    loaded = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(loaded.encode(sentences), model.encode(sentences, tokenizer), atol=1e-5)
+
+
+def test_export_holds_the_encoder_alone(backbone_folders, tmp_path):
+    """No auxiliary weights; plain names that a plain model loads; trust-free has neither code nor auto_map."""
+    model, tokenizer = load(backbone_folders["bert"]), tiny_tokenizer("bert")
+    folder = export(model, tokenizer, tmp_path / "export")
+    plain = AutoModel.from_pretrained(folder, add_pooling_layer=False)
+    assert plain.state_dict().keys() == model.backbone.state_dict().keys()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["cmlmcse"]["pooling"] == "cls_before_pooler"
+    assert config["cmlmcse"]["cmlm_weight"] == 0.0
+    free = export(model, tokenizer, tmp_path / "free", trust_free=True)
+    assert not list(free.glob("*.py"))
+    config = json.loads((free / "config.json").read_text())
+    assert "auto_map" not in config
+    assert "cmlmcse" not in config
+    assert str(tmp_path) not in "".join(p.read_text(errors="ignore") for p in folder.rglob("*.json"))
+
+
+def test_export_never_overwrites(backbone_folders, tmp_path):
+    """An existing folder is refused and stays as it was."""
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "mine").write_text("kept")
+    with pytest.raises(InputError, match="must not exist yet"):
+        export(load(backbone_folders["bert"]), tiny_tokenizer("bert"), tmp_path / "export")
+    assert (tmp_path / "export" / "mine").read_text() == "kept"

@@ -1,0 +1,196 @@
+"""The other auxiliary objectives: each loss against an independent computation, and where its gradient goes."""
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+
+from cmlmcse.training.training_losses import TrainingLosses
+from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.packing import Packing
+from support.batches import from_states, make_batch, unpack
+from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
+
+ALL_KINDS = (*KINDS, *OTHER_KINDS)
+
+
+@pytest.fixture(scope="module")
+def generator_folders(tmp_path_factory) -> dict[str, str]:
+    """A smaller masked-language model with the same tokens, for each kind."""
+    folders = {}
+    for kind in ALL_KINDS:
+        folder = tmp_path_factory.mktemp(f"generator-{kind}")
+        tiny_backbone(kind, hidden_size=16, num_hidden_layers=2).save_pretrained(folder)
+        tiny_tokenizer(kind).save_pretrained(folder)
+        folders[kind] = str(folder)
+    return folders
+
+
+def load(folder: str, **fields) -> CMLMCSEForSentenceEmbedding:
+    """A model with no conditional MLM unless asked for."""
+    return CMLMCSEForSentenceEmbedding.from_backbone(folder, **{"cmlm_weight": 0.0, **fields})
+
+
+def padded(kind: str, part: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """A packed part → padded ids with the kind's padding token, and the mask."""
+    ids, mask = unpack(part)
+    return ids.masked_fill(mask == 0, tiny_tokenizer(kind).pad_token_id), mask
+
+
+def reference(folder: str) -> PreTrainedModel:
+    """transformers' own masked-language model."""
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    model.set_attn_implementation("eager")
+    return model
+
+
+def restored(part: dict) -> torch.Tensor:
+    """(S,) the sentences before masking."""
+    return part["input_ids"].index_copy(0, part["mlm_positions"], part["mlm_labels"])
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("own", (True, False))
+def test_rtd_equals_an_independent_computation(kind, own, backbone_folders, generator_folders, sentences):
+    """Generator by argmax, position 0 after the embedding layer replaced, mean over real tokens: on padded
+    transformers layers, with the sentence vector after the training head."""
+    fields = {} if own else {"rtd_generator": generator_folders[kind]}
+    model = load(backbone_folders[kind], rtd_weight=0.5, **fields).eval()
+    batch = make_batch(kind, sentences)
+    part = batch["masked"]
+    output = TrainingLosses(model)(**batch)
+
+    generator = reference(backbone_folders[kind] if own else generator_folders[kind])
+    ids, mask = padded(kind, part)
+    with torch.no_grad():
+        guesses = generator(input_ids=ids, attention_mask=mask).logits.argmax(-1)[mask.bool()]
+    edited = part["input_ids"].clone()
+    edited[part["mlm_positions"]] = guesses[part["mlm_positions"]]
+    replaced = edited != restored(part)
+    assert 0 < replaced.sum() < len(replaced)
+    assert output.logs["rtd_replaced"].item() == pytest.approx(replaced.float().mean().item(), abs=1e-6)
+
+    theirs = reference(backbone_folders[kind])
+    ids, mask = padded(kind, {**part, "input_ids": edited})
+    embedded = theirs.base_model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[0]
+    vectors = model.projection(TrainingLosses(model).sentence_vectors(batch["views"]).flatten(0, 1))
+    states = torch.cat([vectors[:, None], embedded[:, 1:]], dim=1)
+    states = from_states(theirs, states).base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+    logits = model.objectives["rtd"].classifier(states)[mask.bool()]
+    expected = torch.nn.functional.cross_entropy(logits, replaced.long())
+    assert output.logs["rtd_loss"].item() == pytest.approx(expected.item(), abs=1e-5)
+    total = output.logs["contrastive_loss"] + 0.5 * expected
+    assert output.loss.item() == pytest.approx(total.item(), abs=1e-5)
+
+
+def test_rtd_gradient(backbone_folders, sentences):
+    """The encoder learns through the sentence vector alone; discriminator and classifier train; the generator does
+    not, stays in eval mode, and is no part of the encoder."""
+    model = load(backbone_folders["bert"], rtd_weight=1.0).train()
+    objective, batch = model.objectives["rtd"], make_batch("bert", sentences)
+    assert not any(module.training for module in objective.generator.modules())
+    h = TrainingLosses(model).sentence_vectors(batch["views"]).flatten(0, 1)
+    objective(model.backbone, h, batch["masked"]).total.backward()
+    names = dict(objective.named_parameters())
+    for name, parameter in names.items():
+        if name.startswith("generator"):
+            assert parameter.grad is None, name
+    assert objective.classifier.weight.grad.abs().sum() > 0
+    assert objective.discriminator.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
+    assert model.backbone.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
+    model.zero_grad()
+    objective(model.backbone, h.detach(), batch["masked"]).total.backward()
+    assert all(p.grad is None for p in model.backbone.parameters())
+
+
+def test_rtd_fill(backbone_folders, sentences):
+    """Only masked tokens are edited; argmax repeats itself, sampling follows the generator's distribution."""
+    batch = make_batch("bert", sentences)["masked"]
+    packing = Packing.from_lengths(batch["lengths"], len(batch["input_ids"]), batch["width"])
+    elsewhere = torch.ones(len(batch["input_ids"]), dtype=torch.bool)
+    elsewhere[batch["mlm_positions"]] = False
+    models = {fill: load(backbone_folders["bert"], rtd_weight=1.0, rtd_fill=fill) for fill in ("argmax", "sample")}
+    drawn = {fill: [m.objectives["rtd"].edit(batch, packing) for _ in range(40)] for fill, m in models.items()}
+    for edited in (*drawn["argmax"], *drawn["sample"]):
+        assert torch.equal(edited[elsewhere], batch["input_ids"][elsewhere])
+    assert all(torch.equal(edited, drawn["argmax"][0]) for edited in drawn["argmax"])
+    assert len({tuple(edited.tolist()) for edited in drawn["sample"]}) > 1
+
+
+def test_rtd_without_masked_tokens(backbone_folders, sentences):
+    """Nothing masked: every token is original, and the loss says so."""
+    model = load(backbone_folders["bert"], rtd_weight=1.0).train()
+    output = TrainingLosses(model)(**make_batch("bert", sentences, probability=1e-12))
+    assert output.logs["rtd_replaced"].item() == 0.0
+    assert torch.isfinite(output.loss)
+
+
+def test_generator_with_another_vocabulary(tmp_path, backbone_folders):
+    tiny_backbone("bert", vocab_size=99).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="rtd_generator must have the backbone's vocabulary of 80, found 99"):
+        load(backbone_folders["bert"], rtd_weight=1.0, rtd_generator=str(tmp_path))
+
+
+def test_generator_without_head(tmp_path, backbone_folders):
+    tiny_backbone("bert").base_model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="rtd_generator expects a model with a trained masked-language-model head"):
+        load(backbone_folders["bert"], rtd_weight=1.0, rtd_generator=str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_encoder_mlm_equals_transformers(kind, backbone_folders, sentences):
+    """The loss is that of transformers' own masked-language model on the same masked sentences, and so is every
+    gradient of the encoder."""
+    model = load(backbone_folders[kind], mlm_weight=0.1).eval()
+    batch = make_batch(kind, sentences)
+    part = batch["masked"]
+    output = TrainingLosses(model)(**batch)
+    theirs = reference(backbone_folders[kind])
+    ids, mask = padded(kind, part)
+    logits = theirs(input_ids=ids, attention_mask=mask).logits[mask.bool()][part["mlm_positions"]]
+    expected = torch.nn.functional.cross_entropy(logits, part["mlm_labels"])
+    assert output.logs["mlm_loss"].item() == pytest.approx(expected.item(), abs=1e-5)
+    assert output.loss.item() == pytest.approx((output.logs["contrastive_loss"] + 0.1 * expected).item(), abs=1e-5)
+    sentence_vectors = torch.zeros(len(part["lengths"]), 32)
+    found = model.objectives["mlm"](model.backbone, sentence_vectors, part)
+    (found.total / len(part["mlm_labels"])).backward()
+    expected.backward()
+    ours, others = (dict(encoder.named_parameters()) for encoder in (model.backbone, theirs.base_model))
+    for name in others:
+        if "embeddings" not in name:  # those of words are their decoder too
+            torch.testing.assert_close(ours[name].grad, others[name].grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_objectives_add_up(backbone_folders, sentences, tmp_path):
+    """All three at once: the loss is the weighted sum of the parts; the model is saved and loaded whole."""
+    weights = {"cmlm_weight": 0.3, "rtd_weight": 0.2, "mlm_weight": 0.1, "contrastive_weight": 0.5}
+    model = load(backbone_folders["bert"], **weights).eval()
+    batch = make_batch("bert", sentences)
+    output = TrainingLosses(model)(**batch)
+    expected = 0.5 * output.logs["contrastive_loss"]
+    expected += sum(weights[f"{name}_weight"] * output.logs[f"{name}_loss"] for name in ("cmlm", "rtd", "mlm"))
+    assert output.loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    model.save_pretrained(tmp_path)
+    again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path).eval()
+    assert TrainingLosses(again)(**batch).loss.item() == pytest.approx(output.loss.item(), abs=1e-6)
+
+
+def test_without_contrast(backbone_folders, sentences):
+    """contrastive_weight 0 leaves the auxiliary loss alone (InfoCSE Table 5)."""
+    model = load(backbone_folders["bert"], cmlm_weight=0.3, contrastive_weight=0.0).eval()
+    output = TrainingLosses(model)(**make_batch("bert", sentences))
+    assert output.loss.item() == pytest.approx(0.3 * output.logs["cmlm_loss"].item(), abs=1e-6)
+
+
+def test_extractor_that_trains(backbone_folders, sentences):
+    """lexical_frozen false is InfoCSE's "w/o gradient detach": the extractor learns, in training mode."""
+    model = load(backbone_folders["bert"], cmlm_weight=0.3, lexical_frozen=False).train()
+    extractor = model.objectives["cmlm"].extractor
+    assert all(module.training for module in extractor.modules())
+    TrainingLosses(model)(**make_batch("bert", sentences)).loss.backward()
+    assert extractor.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ("contrastive_weight", "rtd_weight", "mlm_weight"))
+def test_negative_weight(name):
+    with pytest.raises(ValueError, match=f"{name} must be a number from 0"):
+        CMLMCSEConfig(**{name: -0.1})

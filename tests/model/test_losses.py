@@ -1,0 +1,145 @@
+"""Contrastive losses, alignment and uniformity against closed forms, by other computations, and over processes."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, alignment, anisotropy, info_nce, nt_xent, uniformity
+from support.processes import run_together
+
+
+def test_equal_views_give_log_batch():
+    """All embeddings equal: every sentence is as likely as every other, the loss is log N."""
+    assert info_nce(torch.ones(2, 8, 5), 0.05).item() == pytest.approx(math.log(8), abs=1e-5)
+
+
+def test_orthogonal_sentences():
+    """Orthonormal sentences with equal views: −log(e^{1/τ} / (e^{1/τ} + N − 1))."""
+    eye = torch.eye(4)
+    expected = -math.log(math.exp(2) / (math.exp(2) + 3))
+    assert info_nce(torch.stack([eye, 3 * eye]), 0.5).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_direction():
+    """Anchors are the first view, candidates the second: an independent double loop."""
+    torch.manual_seed(0)
+    views = torch.randn(2, 5, 7)
+    cosine = torch.nn.CosineSimilarity(dim=0)
+    losses = []
+    for i in range(5):
+        scores = torch.stack([cosine(views[0, i], views[1, j]) / 0.05 for j in range(5)])
+        losses.append(-torch.log_softmax(scores, dim=0)[i])
+    assert info_nce(views, 0.05).item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
+
+
+def test_nt_xent_closed_forms():
+    """All embeddings equal: log(2N − 1). Orthonormal sentences with equal views: the candidates are the positive with
+    cosine 1 and 2N − 2 others with cosine 0. One sentence has its positive alone: 0."""
+    assert nt_xent(torch.ones(2, 8, 5), 0.05).item() == pytest.approx(math.log(15), abs=1e-5)
+    eye = torch.eye(4)
+    expected = -math.log(math.exp(2) / (math.exp(2) + 6))
+    assert nt_xent(torch.stack([eye, 3 * eye]), 0.5).item() == pytest.approx(expected, abs=1e-6)
+    assert nt_xent(torch.randn(2, 1, 5), 0.05).item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_hard_negatives_closed_forms():
+    """All embeddings equal, so that the weights alone count: N − 1 negatives of weight 1 more than without, and the own
+    hard negative of weight e^α."""
+    ones = torch.ones(3, 8, 5)
+    for weight in (-math.inf, -1.0, 0.0, 2.0):
+        hard = 7 + math.exp(weight)
+        assert info_nce(ones, 0.05, weight).item() == pytest.approx(math.log(8 + hard), abs=1e-5)
+        assert nt_xent(ones, 0.05, weight).item() == pytest.approx(math.log(15 + hard), abs=1e-5)
+
+
+def by_loops(name: str, views: torch.Tensor, temp: float, weight: float) -> torch.Tensor:
+    """A contrastive loss, one anchor and one candidate after the other."""
+    count, size = views.shape[:2]
+    cosine = torch.nn.CosineSimilarity(dim=0)
+    losses = []
+    for anchor in (0, 1) if name == "nt_xent" else (0,):
+        for i in range(size):
+            scores, positive = [], None
+            for view in range(count):
+                for j in range(size):
+                    if (view, j) == (anchor, i) or (name == "info_nce" and view == 0):
+                        continue
+                    score = cosine(views[anchor, i], views[view, j]) / temp
+                    scores.append(score + weight if view == 2 and i == j else score)
+                    positive = scores[-1] if view == 1 - anchor and i == j else positive
+            losses.append(torch.stack(scores).logsumexp(0) - positive)
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("name", sorted(CONTRASTIVE_LOSSES))
+@pytest.mark.parametrize("count", (2, 3))
+@pytest.mark.parametrize("weight", (0.0, 1.5))
+def test_losses_and_gradients_equal_loops(name, count, weight):
+    """Value and gradient of every contrastive loss, without and with hard negatives, against loops in fp64."""
+    torch.manual_seed(0)
+    views = torch.randn(count, 5, 7, dtype=torch.float64, requires_grad=True)
+    found, expected = CONTRASTIVE_LOSSES[name].compute(views, 0.3, weight), by_loops(name, views, 0.3, weight)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, views)[0] for loss in (found, expected)))
+
+
+@pytest.mark.parametrize("loss", CONTRASTIVE_LOSSES.values(), ids=CONTRASTIVE_LOSSES)
+@pytest.mark.parametrize("count", (2, 3))
+def test_fp32_under_autocast(loss, count):
+    """Under bf16 autocast the loss is computed in fp32, to the last digit."""
+    torch.manual_seed(0)
+    views = torch.randn(count, 16, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = loss.compute(views, 0.05, 0.5)
+    assert inside.dtype == torch.float32
+    assert inside.item() == loss.compute(views, 0.05, 0.5).item()
+
+
+def shares_of_loss(rank: int, size: int, folder: str) -> None:
+    """One of `size` processes: its loss of its share of the sentences, and the gradient of its own views."""
+    found = {}
+    for (name, loss), count in itertools.product(CONTRASTIVE_LOSSES.items(), (2, 3)):
+        views = sample(count).chunk(size, dim=1)[rank].clone().requires_grad_()
+        value = loss.compute(views, 0.3, 1.5)
+        value.backward()
+        found[name, count] = value.detach(), views.grad
+    torch.save(found, f"{folder}/{rank}.pt")
+
+
+def sample(count: int) -> torch.Tensor:
+    """(count, 6, 5) views of 6 sentences."""
+    return torch.randn(count, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    """Every loss over two processes is the loss of the whole batch, and so are the gradients, averaged over them."""
+    run_together(shares_of_loss, 2, tmp_path)
+    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for name, count in parts[0]:
+        whole = sample(count).requires_grad_()
+        loss = CONTRASTIVE_LOSSES[name].compute(whole, 0.3, 1.5)
+        loss.backward()
+        assert sum(part[name, count][0] for part in parts).item() / 2 == pytest.approx(loss.item(), rel=1e-10)
+        gradient = torch.cat([part[name, count][1] for part in parts], dim=1) / 2
+        torch.testing.assert_close(gradient, whole.grad)
+
+
+def test_alignment_and_uniformity():
+    """Opposite pairs are 4 apart; two opposite points have uniformity log e^{−8} = −8, equal points 0."""
+    point = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert alignment(torch.stack([point, -point])).item() == pytest.approx(4.0)
+    assert uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])).item() == pytest.approx(-8.0)
+    assert uniformity(point).item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_anisotropy():
+    """Equal directions have 1, orthogonal ones 0, two opposite ones −1, and a cluster of four and one of two 7 / 15."""
+    axes = torch.eye(4)
+    assert anisotropy(3 * axes[:1].expand(5, -1)).item() == pytest.approx(1.0)
+    assert anisotropy(axes).item() == pytest.approx(0.0, abs=1e-6)
+    assert anisotropy(torch.stack([axes[0], -axes[0]])).item() == pytest.approx(-1.0)
+    assert anisotropy(axes[[0, 0, 0, 0, 1, 1]].bfloat16()).item() == pytest.approx(7 / 15)
+    assert anisotropy(axes[:1]).item() == 0.0  # one sentence has no pair

@@ -1,0 +1,139 @@
+"""Loading any kind of model as one callable: the right vectors, and a clear refusal of what is wrong."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.hub.export import export
+from cmlmcse.models.encoders import load_encoder
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.tiny import tiny_tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path: Path, backbone_folders: dict[str, str]) -> Path:
+    """A copy of the tiny BERT's folder, to be changed."""
+    return Path(shutil.copytree(backbone_folders["bert"], tmp_path / "bert"))
+
+
+def write(path: Path, content: object) -> None:
+    """Write JSON, and the folders above."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_checkpoint_export_and_run_folder(kind, tmp_path, backbone_folders, sentences) -> None:
+    """A checkpoint, its export and the run folder give the model's own embeddings, with its pooling."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(
+        backbone_folders[kind], lexical_layers=2, fusion_layers=1, pooling="avg_first_last"
+    )
+    tokenizer = tiny_tokenizer(kind)
+    expected = model.encode(sentences, tokenizer=tokenizer)
+    model.save_pretrained(tmp_path / "run" / "checkpoint-5")
+    tokenizer.save_pretrained(tmp_path / "run" / "checkpoint-5")
+    export(model, tokenizer, tmp_path / "run" / "export")
+    for name in ("run/checkpoint-5", "run/export", "run"):
+        encoder = load_encoder(str(tmp_path / name), show_progress_bar=False)
+        assert np.abs(encoder(sentences) - expected).max() < 1e-5
+        assert encoder.settings["pooling"] == "avg_first_last"
+        assert encoder.settings["max_seq_length"] == 64
+        with pytest.raises(InputError, match="was trained with the pooling 'avg_first_last', found --pooling 'avg'"):
+            load_encoder(str(tmp_path / name), pooling="avg")
+
+
+@pytest.mark.parametrize(
+    ("pooling", "ours"),
+    [
+        ({"pooling_mode": "mean", "embedding_dimension": 32}, "avg"),
+        ({"pooling_mode": ["cls"], "embedding_dimension": 32}, "cls_before_pooler"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "avg"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls_before_pooler"),
+    ],
+)
+def test_sentence_transformers_folder(pooling, ours, folder, sentences) -> None:
+    """Old and new configurations of sentence-transformers give the pooling, the length and the normalisation."""
+    plain = load_encoder(str(folder), pooling=ours, max_seq_length=9, show_progress_bar=False)(sentences)
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    write(
+        folder / "modules.json",
+        [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in kinds.items()],
+    )
+    write(folder / "1_Pooling" / "config.json", pooling)
+    write(folder / "sentence_bert_config.json", {"max_seq_length": 9})
+    encoder = load_encoder(str(folder), show_progress_bar=False)
+    assert encoder.settings["pooling"] == ours
+    assert encoder.settings["max_seq_length"] == 9
+    assert np.abs(encoder(sentences) - plain / np.linalg.norm(plain, axis=1, keepdims=True)).max() < 1e-6
+
+
+def test_agrees_with_sentence_transformers(folder: Path, tmp_path: Path, sentences: list[str]) -> None:
+    """What the installed sentence-transformers writes is read as it reads it itself."""
+    package = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
+    theirs = package.SentenceTransformer(str(folder), device="cpu")  # mean pooling by default
+    theirs.save(str(tmp_path / "saved"))
+    ours = load_encoder(str(tmp_path / "saved"), show_progress_bar=False)
+    assert ours.settings["pooling"] == "avg"
+    assert np.abs(ours(sentences) - theirs.encode(sentences)).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", None, "no config.json"),
+        ("config.json", "{", "config.json: expected JSON"),
+        ("config.json", "[]", "expected a JSON dict, found a list"),
+        ("config.json", '{"model_type": "gpt2"}', "cannot be loaded.*one of bert"),
+        ("config.json", '{"cmlmcse": 3}', "expected cmlmcse to be a dict, found 3"),
+        ("tokenizer.json", None, "expected a tokenizer, found none"),
+        ("tokenizer.json", "{", "tokenizer cannot be loaded"),
+        ("model.safetensors", None, "model cannot be loaded"),
+        ("model.safetensors", "short", "model cannot be loaded"),
+        ("modules.json", '[{"type": "a.Transformer"}, {"type": "a.Dense"}]', "found Dense too"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode": "max"}',
+            "expected the sentence-transformers pooling mean or cls",
+        ),
+    ],
+)
+def test_wrong_folder(name: str, content: str | None, message: str, folder: Path) -> None:
+    """A file that lacks, cannot be read or says something impossible is an input error that says so."""
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        load_encoder(str(folder), pooling="avg")
+
+
+@pytest.mark.parametrize("name", ["", "./nowhere", "/no/such/folder", "a/b/c", "tests/nowhere", "org/no-such-model"])
+def test_no_such_model(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A path that is not there, and a Hub name that cannot be reached, are input errors."""
+    (folder.parent / "tests").mkdir()
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(InputError, match="expected a model's folder"):
+        load_encoder(name, pooling="avg")
+
+
+def test_pooling_is_needed(folder: Path) -> None:
+    """A plain backbone needs a pooling; `cls` would need a trained head."""
+    with pytest.raises(InputError, match="cls_before_pooler, avg, avg_top2, avg_first_last, found none"):
+        load_encoder(str(folder))
+    with pytest.raises(InputError, match="found 'cls'"):
+        load_encoder(str(folder), pooling="cls")
+
+
+def test_tokenizer_of_another_model(folder: Path) -> None:
+    """A tokenizer with more tokens than the model has embeddings is refused."""
+    tokenizer = tiny_tokenizer("bert")
+    tokenizer.add_tokens(["more", "words"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(InputError, match="expected a tokenizer of at most"):
+        load_encoder(str(folder), pooling="avg")

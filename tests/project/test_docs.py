@@ -1,0 +1,419 @@
+"""The documentation is true: its commands are taken and run on tiny models and data, its Python runs, its links lead
+somewhere, and the page of fields is what the code says."""
+
+import gzip
+import importlib.util
+import json
+import lzma
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from cmlmcse.evaluation.sts_data import STS_SETS, STSB_DEV
+from cmlmcse.evaluation.tasks import choose_tasks
+from cmlmcse.study.plan import check_fields, load_study
+from cmlmcse.training.arguments import parse_recipe
+from support.local_hub import LocalHub
+from support.paths import ROOT
+from support.records import RECORD, RESULTS
+from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+VERBS = ("recipes", "train", "evaluate", "encode", "search", "push", "study")
+SCRIPTS = {"train.py": "train", "push_to_hub.py": "push", "cmlmcse.encode": "encode"}  # other ways to a verb
+
+
+def name_of(page: Path) -> str:
+    """A page as a test's name."""
+    return str(page.relative_to(ROOT))
+
+
+def commands(page: Path) -> Iterator[str]:
+    """The commands in a page's fenced blocks and inline code: continued lines joined, comments and prompts dropped."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    for line in lines:
+        if re.match(r"\s*(srun )?(cmlmcse|python|accelerate launch|make) ", line):
+            yield " ".join(re.split(r"\s+#\s", line)[0].split())
+
+
+def optional_given(command: str) -> str:
+    """`[--option value]` in a synopsis as if given, `[MODEL …]` as another one, A|B as the first."""
+    command = command.replace("[MODEL …]", "").replace("[--field value ...]", "").replace("…", "")
+    return re.sub(r"[\[\]]", "", command).split(" | ")[0]
+
+
+def as_verb(command: str) -> tuple[str, list[str]] | None:
+    """The verb of `cmlmcse` that a command is another name for, and its arguments; None for another program."""
+    words = shlex.split(optional_given(command).replace("$SLURM_ARRAY_TASK_ID", "0"))
+    for place, word in enumerate(words):
+        if word in SCRIPTS:
+            return SCRIPTS[word], words[place + 1 :]
+        if word == "cmlmcse" and words[place + 1 :] and words[place + 1] not in ("VERB", "--help", "…"):
+            return words[place + 1], words[place + 2 :]
+    return None
+
+
+def alike(verb: str, arguments: list[str]) -> tuple[str, ...]:
+    """What tells two commands apart well enough to run both: the verb, a recipe, and the names of the options."""
+    recipe = arguments[:1] if verb == "train" else []
+    same = ("--workers", "--index") if verb == "study" else ()  # the tests do one run of a study, by its index
+    return (verb, *recipe, *sorted(word for word in arguments if word.startswith("--") and word not in same))
+
+
+def each_once() -> list[tuple[str, str]]:
+    """Every distinct command with the first page that has it; synopses without real arguments are left out."""
+    found = {command: name_of(page) for page in reversed(PAGES) for command in commands(page)}
+    synopses = {"RECIPE", "VERB", "CHECKPOINT", "STUDY.yaml"}
+    return [(page, command) for command, page in found.items() if not synopses & set(command.split())]
+
+
+def worth_running(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of the commands that are alike the first one; a verb that a text only mentions is none."""
+    chosen: dict[tuple[str, ...], tuple[str, str]] = {}
+    for page, command in found:
+        verb, arguments = as_verb(command) or ("", [])
+        if arguments or verb == "recipes":
+            chosen.setdefault(alike(verb, arguments), (page, command))
+    return list(chosen.values())
+
+
+TAKEN = each_once()
+RUN = worth_running(TAKEN)
+
+
+def test_there_are_commands() -> None:
+    """The pages are read at all, every verb has a command in them, and so has every script."""
+    assert len(TAKEN) > 50
+    assert {verb[0] for _, command in TAKEN if (verb := as_verb(command))} == set(VERBS)
+    for script in SCRIPTS:
+        assert any(script in command.split() for _, command in TAKEN), script
+
+
+@pytest.mark.parametrize(("page", "command"), TAKEN)
+def test_command_is_taken(page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its recipe, study, file, module, make target and options exist; nothing is run."""
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(optional_given(command).replace("$SLURM_ARRAY_TASK_ID", "0"))
+    for word in words:
+        if word.startswith(("configuration/", "studies/", "benchmarks/", "docs/")) and not word.endswith(".json"):
+            assert (ROOT / word).exists(), word
+    verb = as_verb(command)
+    if verb is not None:
+        parse(verb[0], [word.replace("DIR", str(tmp_path)) if word == "DIR" else word for word in verb[1]])
+    elif words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words[1]
+    elif "-m" in words:
+        assert importlib.util.find_spec(words[words.index("-m") + 1]) is not None
+    elif script := next((word for word in words if word.endswith(".py")), None):
+        assert (ROOT / script).is_file(), script
+
+
+def parse(verb: str, arguments: list[str]) -> None:
+    """Check the arguments of a verb, and do nothing."""
+    assert verb in VERBS, verb
+    if arguments in ([], ["--help"]):
+        return
+    module = import_module(import_module("cmlmcse.cli").VERBS[verb].module)
+    if verb == "train":
+        parse_recipe(arguments)
+    elif verb == "study":
+        options, fields = module.parse(arguments)
+        check_fields(load_study(options.study).with_fields(fields).runs[:1])
+    elif verb == "evaluate":
+        choose_tasks(module.parse(arguments).tasks)
+    else:
+        module.parse(arguments)
+
+
+# What a page's command has in common with what can be run here: everything but the model, the text and the length.
+SHORT = {
+    "train": {
+        "model_name_or_path": "backbone", "train_file": "my.txt", "data_dir": "DIR", "max_steps": 1, "eval_steps": 1,
+        "save_steps": 1, "per_device_train_batch_size": 8, "final_evaluation": "stsb_dev", "use_cpu": True,
+        "gradient_accumulation_steps": 1, "max_train_samples": 40, "disable_tqdm": True,
+    },
+    "study": {"model_name_or_path": "backbone", "train_file": "my.txt", "max_steps": 1, "use_cpu": True},
+}  # fmt: skip
+STEPS = ("--max_steps",)  # given on a page too, and yet shortened
+ENCODED = ["encode", "MODEL", "sentences.txt", "--output", "out.parquet"]  # before a command that reads out.parquet
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with everything that the pages' commands name."""
+    from cmlmcse.hub.export import export
+    from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+
+    place = tmp_path_factory.mktemp("docs")
+    backbone = tiny_backbone("bert", num_hidden_layers=12, max_position_embeddings=130)
+    tokenizer = tiny_tokenizer("bert")
+    backbone.save_pretrained(place / "backbone")
+    tokenizer.save_pretrained(place / "backbone")
+    write_text(place)
+    write_evaluation_data(place / "DIR")
+    shutil.copy(place / "DIR" / "sts" / STSB_DEV.folder / f"{next(iter(STSB_DEV.counts))}.tsv", place / "mine.tsv")
+    (place / "studies").mkdir()
+    shutil.copy(ROOT / "studies" / "cmlmcse-table5.yaml", place / "studies")
+    model = CMLMCSEForSentenceEmbedding.from_backbone(str(place / "backbone")).eval()
+    checkpoint = place / "runs" / "NAME" / "checkpoint-N"
+    model.save_pretrained(checkpoint)
+    tokenizer.save_pretrained(checkpoint)
+    (checkpoint.parent / "run.json").write_text(json.dumps(RECORD))
+    (checkpoint.parent / "results.json").write_text(json.dumps(RESULTS))
+    for name in ("MODEL", "A", "B", "runs/a/export", "runs/b/export", "runs/simcse/export"):
+        export(model, tokenizer, place / name)
+    shutil.copy(ROOT / "cmlmcse" / "hub" / "card_template.md", place / "FILE")
+    (place / "assets").symlink_to(ROOT / "assets")
+    return place
+
+
+def write_text(folder: Path) -> None:
+    """Sentences in documents, plain and compressed."""
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(WORDS, size=rng.integers(3, 12))) for _ in range(200)]
+    text = "".join("\n".join(lines[start : start + 20]) + "\n\n" for start in range(0, 200, 20))
+    for name in ("my.txt", "sentences.txt"):
+        (folder / name).write_text(text)
+    (folder / "sentences.txt.gz").write_bytes(gzip.compress(text.encode()))
+    for name in ("a.txt.xz", "b.txt.xz"):
+        (folder / name).write_bytes(lzma.compress(text.encode()))
+
+
+def write_evaluation_data(folder: Path) -> None:
+    """Every STS set with its published number of pairs, and a set to retrieve from, of a few tiny sentences."""
+    rng = np.random.default_rng(0)
+    pool = [" ".join(rng.choice(WORDS, size=6)) for _ in range(100)]
+    for one in (*STS_SETS.values(), STSB_DEV):
+        (folder / "sts" / one.folder).mkdir(parents=True, exist_ok=True)
+        for name, count in one.counts.items():
+            rows = "".join(f"{rng.uniform(0, 5):.2f}\t{a}\t{b}\n" for a, b in rng.choice(pool, size=(count - 1, 2)))
+            rows += f"5.00\t{pool[0]}\t{pool[1]}\n"  # a paraphrase to look for
+            (folder / "sts" / one.folder / f"{name}.tsv").write_text(rows)
+    beir = folder / "beir" / "tiny"
+    (beir / "qrels").mkdir(parents=True)
+    for name in ("corpus", "queries"):
+        lines = [json.dumps({"_id": f"{name[0]}{i}", "title": "", "text": text}) for i, text in enumerate(pool[:20])]
+        (beir / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tc1\t1\nq2\tc3\t1\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "command"), RUN)
+def test_command_runs(
+    page: str,
+    command: str,
+    place: Path,
+    hub: LocalHub,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """To its end, in this process, whatever launches it: with a tiny model, text and data of the same names. What a
+    command names and is not there, or does in another way, fails."""
+    folder = tmp_path / "place"
+    shutil.copytree(place, folder, symlinks=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("cmlmcse.hub.export.verify", lambda *_: {"AutoModel": 0.0})  # tests/hub/test_push_to_hub.py
+    found = as_verb(command)
+    assert found is not None
+    verb, arguments = found
+    outputs = [arguments[index + 1] for index, word in enumerate(arguments) if word in ("--output", "--output_dir")]
+    if verb == "train":
+        for output in outputs:  # which other commands of the pages read
+            shutil.rmtree(output, ignore_errors=True)
+    if (verb, arguments) == ("train", ["infocse-bert-base"]):  # stage 2, after stage 1
+        run("train", ["infocse-bert-base", "--stage", "pretrain"])
+        arguments += ["--model_name_or_path", "runs/infocse-pretrain-bert-base/export"]
+    if "--pooling" in arguments and "MODEL" in arguments:  # for models that record none
+        arguments[arguments.index("MODEL")] = "backbone"
+    if verb == "study" and not {"--list", "--report", "--index"} & set(arguments):
+        arguments += ["--index", "0"]  # one run of 42
+    if "--create_pr" in arguments:  # published before, as the page has it
+        hub.create("OWNER/NAME")
+    if verb == "search" and "out.parquet" in arguments:
+        assert run(*ENCODED[:1], ENCODED[1:]) == 0
+    status, said = run(verb, arguments), capsys.readouterr().err
+    absent = [line for line in said.splitlines() if line.startswith("missing: ")]
+    assert status == (1 if absent else 0), said[-2000:]
+    assert all("transfer" in line or "glue" in line for line in absent)  # which take minutes: tests of their own
+    for output in outputs:
+        assert list(Path().glob(f"{output.removesuffix('.parquet')}*")), output
+
+
+def run(verb: str, arguments: list[str]) -> object:
+    """A verb in this process, made short → its exit status."""
+    short = {f"--{name}": str(value) for name, value in SHORT.get(verb, {}).items()}
+    if arguments[:1] in ([], ["--help"]) or {"--list", "--report"} & set(arguments):
+        short = {}
+    kept = {name: value for name, value in short.items() if name not in arguments or name in STEPS}
+    given = [*arguments, *(word for pair in kept.items() for word in pair)]
+    try:
+        import_module("cmlmcse.cli").main([verb, *given])
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+def blocks_of(language: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a language, with their pages."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [(name_of(page), block) for page in PAGES for block in pattern.findall(page.read_text(encoding="utf-8"))]
+
+
+# MTEB's reads the Hub's data sets, see tests/evaluation/test_mteb.py.
+BLOCKS = list(dict.fromkeys((page, block) for page, block in blocks_of("python") if "mteb" not in block))
+SKETCHES = blocks_of("py")
+
+
+@pytest.mark.parametrize("block", [block for _, block in BLOCKS], ids=[page for page, _ in BLOCKS])
+def test_python_runs(block: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands, with a folder for the repository."""
+    from cmlmcse.models.encoders import load_encoder
+
+    monkeypatch.chdir(place)
+    names = {"FOLDER_OR_REPO": "MODEL", "my_model": SimpleNamespace(encode=load_encoder("MODEL"))}
+    exec(block.replace('"OWNER/NAME", revision="COMMIT"', "FOLDER_OR_REPO"), names)
+    found = names.get("embeddings")
+    assert found is None or found.shape == (2, 256 if "assets/bert-mini-en" in block else 32)
+    assert found is not None or names["results"]["avg"] is not None
+
+
+@pytest.mark.parametrize("block", [block for _, block in SKETCHES], ids=[page for page, _ in SKETCHES])
+def test_sketch_is_python(block: str) -> None:
+    """A block that needs a network or more code around it is at least Python."""
+    compile(block, "sketch", "exec")
+
+
+def follow(page: str, root: Path) -> None:
+    """Put a page's examples into a copy of the code: a block's first line names its file, `NAME = {…}` adds to a
+    registry, and what stands before that goes before the registry."""
+    for block in (block for found, block in SKETCHES if found == page and block.startswith("# ")):
+        name, _, code = block.removeprefix("# ").partition("\n")
+        path = root / name
+        if not path.exists():
+            path.write_text(code)
+            continue
+        before, registry, entries = re.fullmatch(r"(.*?)^(\w+) = \{\n(.*)\}\n", code, re.MULTILINE | re.DOTALL).groups()  # type: ignore[union-attr]
+        found = re.search(rf"^{registry}: .*?^\}}\n", path.read_text(), re.MULTILINE | re.DOTALL)
+        assert found is not None, (name, registry)
+        added = before + found[0].removesuffix("}\n") + entries + "}\n"
+        path.write_text(path.read_text().replace(found[0], added))
+
+
+def add_weight(root: Path) -> None:
+    """What the page says in words of the example objective's weight."""
+    config, arguments = "modeling_cmlmcse/configuration_cmlmcse.py", "cmlmcse/training/arguments.py"
+    in_body = 'self.bow_weight = in_range("bow_weight", bow_weight, float, 0.0, 1e6)'
+    for name, before, added in (
+        (config, "    import .auxiliary\n", "    import .bag_of_words\n"),
+        (config, "        mlm_weight: float = 0.0,\n", "        bow_weight: float = 0.0,\n"),
+        (config, "        mlm_weight: weight of", "        bow_weight: weight of the bag of words.\n"),
+        (config, "        self.mlm_weight =", f"        {in_body}\n"),
+        (arguments, "    mlm_weight: float =", '    bow_weight: float = of_config("bow_weight")\n'),
+    ):
+        text = (root / name).read_text()
+        assert text.count(before) == 1, (name, before)
+        (root / name).write_text(text.replace(before, added + before))
+
+
+@pytest.mark.slow
+def test_extending_is_true(place: Path, tmp_path: Path) -> None:
+    """The page's pooling, objective, augmentation and task, put where it says: they train, the export gives the same
+    embeddings in a fresh process with and without the code, and the task scores it."""
+    for name in ("modeling_cmlmcse", "cmlmcse", "configuration"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    follow("docs/how-to/extending.md", tmp_path)
+    add_weight(tmp_path)
+    lines = (place / "my.txt").read_text().split("\n\n")[0].splitlines()
+    (tmp_path / "duplicates.tsv").write_text("".join(f"{line}\t{line}\n" for line in dict.fromkeys(lines)))
+
+    def cmlmcse(*arguments: object) -> str:
+        command = [sys.executable, "-m", "cmlmcse", *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    fields = {
+        "model_name_or_path": place / "backbone", "train_file": place / "my.txt", "data_dir": tmp_path, "max_steps": 2,
+        "eval_steps": 2, "save_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 8,
+        "use_cpu": True, "dev_set": "none", "pooling": "avg_top3", "augmentation": "first_half", "cmlm_weight": 0,
+        "bow_weight": 0.1, "final_evaluation": "duplicates", "output_dir": "run",
+    }  # fmt: skip
+    cmlmcse("train", "simcse-bert-base", *(word for name, value in fields.items() for word in (f"--{name}", value)))
+    log = json.loads((tmp_path / "run" / "run.json").read_text())["log"]
+    assert log[0]["bow_loss"] == pytest.approx(np.log(len(WORDS) + 5), rel=0.2)  # a fresh layer guesses
+    said = cmlmcse("push", "run/checkpoint-2", "--export_only", "--output_dir", "exported")
+    assert "Verified in a fresh process" in said
+    assert (tmp_path / "exported" / "bag_of_words.py").is_file()
+    cmlmcse("evaluate", "exported", "--tasks", "duplicates", "--data_dir", tmp_path, "--output", "scored.json")
+    for results in ("run/results.json", "scored.json"):
+        assert json.loads((tmp_path / results).read_text())["duplicates"] == {"r@1": 100.0}
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
+def test_links(page: Path) -> None:
+    """Every relative link leads to a file, and its anchor to a heading."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_named_pages_exist() -> None:
+    """Every docs/….md that code, recipes or build files name is a page."""
+    folders = ("assets", "benchmarks", "cmlmcse", "configuration", "demo", "modeling_cmlmcse", "studies", "tests")
+    files = [path for name in folders for path in (ROOT / name).rglob("*")] + list(ROOT.iterdir())
+    texts = [
+        path for path in files if path.suffix in {".py", ".md", ".yaml", ".txt", ".cfg"} or path.name == "Makefile"
+    ]
+    named = {page for path in texts for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}
+    assert len(named) >= 20
+    assert not [page for page in sorted(named) if not (ROOT / page).is_file()]
+
+
+def test_every_page_is_in_the_index() -> None:
+    """docs/index.md links to every page of docs/."""
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)\)", index.read_text())}
+    assert set((ROOT / "docs").rglob("*.md")) - {index} <= linked
+
+
+def test_readme_is_short() -> None:
+    """150 lines at most: the rest is in docs/."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_fields_page() -> None:
+    """docs/reference/fields.md is what its script writes."""
+    script = ROOT / "docs" / "reference" / "make_fields.py"
+    spec = importlib.util.spec_from_file_location("make_fields", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (script.parent / "fields.md").read_text()
+    assert module.page() == page, "run PYTHONPATH=. python docs/reference/make_fields.py"
+    assert "| `cmlm_weight` | number | `0.005` |" in page

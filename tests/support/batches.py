@@ -1,0 +1,49 @@
+"""Training batches, and what transformers' own padded models make of them."""
+
+import copy
+
+import torch
+from transformers import PreTrainedModel
+
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
+from support.tiny import tiny_tokenizer
+
+
+def make_batch(kind: str, sentences: list[str], probability: float = 0.4, **options):
+    """A training batch of these sentences."""
+    tokenizer = tiny_tokenizer(kind)
+    masking = Masking(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    collator = ViewCollator(tokenizer, seed=5, masking=masking, **options)
+    return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
+
+
+def unpack(packed: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Packed rows → padded ids (B, T) and mask (B, T), by a plain loop."""
+    rows = packed["input_ids"].split(packed["lengths"].tolist())
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(r) for r in rows], batch_first=True)
+    return ids, mask
+
+
+class Given(torch.nn.Module):
+    """Embeddings of which the result is known."""
+
+    def __init__(self, states: torch.Tensor) -> None:
+        super().__init__()
+        self.states = states
+
+    def forward(self, *args, **kwargs) -> torch.Tensor:
+        return self.states
+
+
+def from_states(pretrained: PreTrainedModel, states: torch.Tensor, first: int = 0) -> PreTrainedModel:
+    """transformers' own model on padded `states` (B, T, H), with its blocks from `first` on."""
+    model = copy.deepcopy(pretrained)
+    path = {"distilbert": "transformer.layer", "modernbert": "layers"}.get(model.config.model_type, "encoder.layer")
+    base = model.base_model
+    base.set_submodule(path, base.get_submodule(path)[first:])
+    base.embeddings = Given(states)
+    if hasattr(base, "embeddings_project"):
+        del base.embeddings_project
+    return model

@@ -1,0 +1,9 @@
+"""The modules of the commands, by the names that tests give them."""
+
+MODULES = {
+    "train": "train",
+    "evaluation": "cmlmcse.evaluation.command",
+    "encode": "cmlmcse.encode",
+    "push": "cmlmcse.hub.push",
+    "study": "cmlmcse.study.command",
+}

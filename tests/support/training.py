@@ -1,0 +1,41 @@
+"""The training command in this process, its data, and what it logs."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import train as command
+from support.tiny import WORDS
+
+
+def write_pairs(path: Path, count: int = 60) -> Path:
+    """A development set of one's own: pairs of tiny sentences, scored by the words that they share."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(count):
+        words = rng.choice(WORDS, size=6)
+        other = np.where(rng.random(6) < rng.random(), words, rng.choice(WORDS, size=6))
+        lines.append(f"{5 * (words == other).mean():.2f}\t{' '.join(words)}\t{' '.join(other)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_data(folder: Path) -> Path:
+    """A data folder with an STS-B dev set of the published size."""
+    (folder / "sts" / "stsb").mkdir(parents=True)
+    write_pairs(folder / "sts" / "stsb" / "dev.tsv", 1500)
+    return folder
+
+
+def run(monkeypatch, *arguments: object) -> None:
+    """The command in this process."""
+    monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
+    command.main()
+
+
+def history(folder: Path, name: str) -> list[float]:
+    """One logged quantity of a run."""
+    log = json.loads((folder / "run.json").read_text())["log"]
+    return [row[name] for row in log if name in row]

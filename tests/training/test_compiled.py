@@ -1,0 +1,107 @@
+"""`torch.compile`: a step is one graph, for any number of tokens; and train.py's switch for it."""
+
+import json
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import AutoModel
+
+import train as command
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
+from cmlmcse.training.training_losses import TrainingLosses
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.tiny import tiny_backbone, tiny_tokenizer
+
+pytestmark = pytest.mark.slow
+LINES = [f"{'the big red dog ' * count}sat on the mat" for count in range(1, 7)]
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory) -> str:
+    """A folder with a backbone of two blocks, for each is traced by itself."""
+    folder = tmp_path_factory.mktemp("bert")
+    tiny_backbone("bert", num_hidden_layers=2).save_pretrained(folder)
+    tiny_tokenizer("bert").save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_code():
+    """Each test compiles its own."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def build(folder: str, dropout: float, weight: float) -> CMLMCSEForSentenceEmbedding:
+    """A tiny model in training mode."""
+    fields = {"lexical_layers": 1, "fusion_layers": 1} if weight else {}
+    return CMLMCSEForSentenceEmbedding.from_backbone(
+        folder, cmlm_weight=weight, backbone_dropout=dropout, **fields
+    ).train()
+
+
+def batches(weight: float) -> list[dict[str, Any]]:
+    """Packed batches of different numbers of tokens."""
+    tokenizer = tiny_tokenizer("bert")
+    masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    collator = ViewCollator(tokenizer, 0, masking if weight else None, masked_views=2 if weight else 0)
+    tokens = tokenizer(LINES)["input_ids"]
+    parts = (tokens[:3], tokens[1:5], tokens[2:6])
+    return [collator([Example(row, 0, number) for number, row in enumerate(part)]) for part in parts]
+
+
+def gradients(model: torch.nn.Module, loss: Tensor) -> Tensor:
+    """All gradients in a row."""
+    model.zero_grad()
+    loss.backward()
+    return torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_a_step_is_one_graph_of_any_length(weight, backbone):
+    """`fullgraph` refuses a part that would run uncompiled. The second length makes the sizes dynamic, the third is
+    not compiled anew."""
+    model, made = build(backbone, 0.0, weight), batches(weight)
+    expected = [TrainingLosses(model)(**batch).loss.item() for batch in made]
+    wanted = [gradients(model, TrainingLosses(model)(**batch).loss) for batch in made]
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(TrainingLosses(model), backend=counter, fullgraph=True)
+    for batch, number, gradient in zip(made, expected, wanted, strict=True):
+        loss = compiled(**batch).loss
+        assert loss.item() == pytest.approx(number, rel=1e-6)
+        torch.testing.assert_close(gradients(model, loss), gradient, rtol=1e-4, atol=1e-6)
+    assert counter.frame_count == 2
+
+
+def test_dropout_is_compiled_too(backbone):
+    model, batch = build(backbone, 0.1, 0.1), batches(0.1)[0]
+    compiled = torch.compile(TrainingLosses(model), backend="eager", fullgraph=True)
+    losses = {compiled(**batch).loss.item() for _ in range(3)}
+    assert len(losses) == 3
+    model.eval()
+    assert compiled(**batch).loss.item() == pytest.approx(TrainingLosses(model)(**batch).loss.item(), rel=1e-6)
+
+
+def test_train(tmp_path, text_file, backbone, monkeypatch):
+    """With `--torch_compile`: the same losses, and an export that loads."""
+    common = {
+        "model_name_or_path": backbone, "train_file": text_file, "backbone_dropout": 0.0,
+        "cmlm_weight": 0.1, "lexical_layers": 1, "fusion_layers": 1, "per_device_train_batch_size": 16, "max_steps": 3,
+        "logging_steps": 1, "dev_set": "none", "final_evaluation": "none", "use_cpu": True, "disable_tqdm": True,
+    }  # fmt: skip
+    losses = {}
+    for name, extra in (("plain", {}), ("compiled", {"torch_compile": True, "torch_compile_backend": "aot_eager"})):
+        fields = {**common, **extra, "output_dir": tmp_path / name}
+        arguments = [part for field, value in fields.items() for part in (f"--{field}", str(value))]
+        monkeypatch.setattr(sys, "argv", ["train.py", "cmlmcse-bert-base", *arguments])
+        command.main()
+        log = json.loads((tmp_path / name / "run.json").read_text())["log"]
+        losses[name] = [row["loss"] for row in log if "loss" in row]
+    assert losses["compiled"] == pytest.approx(losses["plain"], rel=1e-4)
+    assert AutoModel.from_pretrained(tmp_path / "compiled" / "export", add_pooling_layer=False).config.hidden_size == 32

@@ -1,0 +1,149 @@
+"""A batch in parts gives the gradient of the whole batch, auxiliary objectives included."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from cmlmcse.common.distributed import average_gradients
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
+from cmlmcse.training.large_batch import backward_in_parts
+from cmlmcse.training.training_losses import TrainingLosses
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.processes import run_together
+from support.tiny import tiny_backbone, tiny_tokenizer
+
+SENTENCES = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for i in range(11)]
+
+
+def collate(mini_batch_size: int | None, rows=range(11), **options):
+    """The same sentences, in parts or whole."""
+    tokenizer = tiny_tokenizer("bert")
+    masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    collator = ViewCollator(tokenizer, 3, masking, mini_batch_size=mini_batch_size, **options)
+    return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(SENTENCES) if row in rows])
+
+
+def load(folder, dropout: float, **fields) -> CMLMCSEForSentenceEmbedding:
+    """A model in fp64, so that no rounding hides a difference."""
+    if not (folder / "config.json").exists():
+        tiny_backbone("bert", dropout=dropout).save_pretrained(folder)
+    torch.manual_seed(1)
+    fields = {"cmlm_weight": 0.5, "temp": 1.0, **fields}
+    return CMLMCSEForSentenceEmbedding.from_backbone(folder, **fields).double().train()
+
+
+def gradients(model) -> dict[str, torch.Tensor]:
+    """All gradients by name, and none of them left behind."""
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def step_in_parts(model, parts):
+    """One step of the trainer, without trainer."""
+    return backward_in_parts(TrainingLosses(model), parts, lambda loss: loss.backward(), nullcontext)
+
+
+def assert_equal(found, expected):
+    """At a relative difference of 1e-5, in the norm of each gradient."""
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        difference = (found[name] - gradient).norm()
+        assert difference <= 1e-5 * gradient.norm().clamp(min=1e-6), (name, difference)
+
+
+def test_mlm_alone(tmp_path):
+    """MLM on the encoder, which reads no sentence vector, as the only objective beside the contrast (CLEAR)."""
+    model = load(tmp_path, 0.0, cmlm_weight=0.0, mlm_weight=1.0, contrastive_loss="nt_xent", projection="nonlinear")
+    output = TrainingLosses(model)(**collate(None, masked_views=1))
+    output.loss.backward()
+    expected = gradients(model)
+    loss, logs = step_in_parts(model, collate(4, masked_views=1)["parts"])
+    assert loss.item() == pytest.approx(output.loss.item(), rel=1e-5)
+    assert logs["mlm_loss"].item() == pytest.approx(output.logs["mlm_loss"].item(), rel=1e-5)
+    assert_equal(gradients(model), expected)
+
+
+@pytest.mark.parametrize("condition", ("before_head", "after_head"))
+@pytest.mark.parametrize(("projection", "views"), (("mlp", 2), ("batchnorm", 2), ("mlp", 1)))
+@pytest.mark.parametrize("weights", ({}, {"rtd_weight": 0.3, "mlm_weight": 0.2}))
+def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path):
+    """Without dropout: loss, log and every gradient of one pass over the whole batch, from parts of 1, 3 and 4."""
+    fields = weights | {
+        "projection": projection,
+        "cmlm_condition": condition,
+        "masked_views": {1: "first", 2: "both"}[views],
+    }
+    model = load(tmp_path, 0.0, **fields)
+    output = TrainingLosses(model)(**collate(None, masked_views=views))
+    output.loss.backward()
+    expected = gradients(model)
+    assert {"backbone.encoder.layer.0.attention.self.query.weight", "auxiliary.cmlm.head.decoder.weight"} <= set(
+        expected
+    )
+    for size in (1, 3, 4):
+        parts = collate(size, masked_views=views)["parts"]
+        assert [len(part["views"]["lengths"]) // 2 for part in parts][-1] == (11 % size or size)
+        loss, logs = step_in_parts(model, parts)
+        assert loss.item() == pytest.approx(output.loss.item(), rel=1e-5)
+        assert {name: value.item() for name, value in logs.items()} == pytest.approx(
+            {name: value.item() for name, value in output.logs.items()}, rel=1e-5
+        )
+        assert_equal(gradients(model), expected)
+
+
+def test_dropout_is_replayed(tmp_path):
+    """With dropout: the gradient is that of one graph through the very same parts and dropout."""
+    model = load(tmp_path, 0.1)
+    parts = collate(4)["parts"]
+    state = torch.get_rng_state()
+    loss, _ = step_in_parts(model, parts)
+    found, after = gradients(model), torch.get_rng_state()
+    torch.set_rng_state(state)
+    vectors = torch.cat([TrainingLosses(model).sentence_vectors(part["views"]) for part in parts], dim=1)
+    expected_loss, sentences, _ = TrainingLosses(model).contrast(vectors)
+    counts = TrainingLosses(model).auxiliary_terms([part["masked"] for part in parts])
+    sizes = [len(part["views"]["lengths"]) // 2 for part in parts]
+    for part, own in zip(parts, sentences.split(sizes, dim=2), strict=True):
+        expected_loss = expected_loss + TrainingLosses(model).auxiliary_loss(own, part["masked"], counts)[0]
+    expected_loss.backward()
+    assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-9)
+    assert_equal(found, gradients(model))
+    assert torch.equal(after, torch.get_rng_state())  # the next step draws what follows, not the same again
+
+
+def test_simcse_needs_no_masked_part(tmp_path):
+    model = load(tmp_path, 0.0, cmlm_weight=0.0)
+    TrainingLosses(model)(views=collate(None)["views"]).loss.backward()
+    expected = gradients(model)
+    step_in_parts(model, [{"views": part["views"]} for part in collate(2)["parts"]])
+    assert_equal(gradients(model), expected)
+
+
+def test_small_batch_stays_whole():
+    assert collate(11).keys() == collate(100).keys() == {"views", "masked"}
+
+
+def process(rank: int, size: int, out: str, folder: str) -> None:
+    """One of two processes with half the batch each, in parts of 2, under DDP as the trainer has it."""
+    model = load(Path(folder), 0.0, projection="batchnorm")
+    torch.nn.parallel.DistributedDataParallel(model)  # its hooks must not interfere
+    half = collate(2, rows=range(rank * 4, rank * 4 + 4))
+    step_in_parts(model, half["parts"])
+    average_gradients(model.parameters())
+    if rank == 0:
+        torch.save(gradients(model), f"{out}/gradients.pt")
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    """Two processes, each with parts of its half, have the gradient of one process with all."""
+    (tmp_path / "0").mkdir()
+    model = load(tmp_path / "0", 0.0, projection="batchnorm")
+    TrainingLosses(model)(**collate(None, rows=range(8))).loss.backward()
+    expected = gradients(model)
+    run_together(process, 2, tmp_path, str(tmp_path / "0"))
+    assert_equal(torch.load(tmp_path / "gradients.pt", weights_only=True), expected)

@@ -1,0 +1,435 @@
+"""The training command from a recipe to its folder, on tiny models; and how it answers wrong input."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig, BertForMaskedLM, GPT2Config, GPT2Model
+
+from cmlmcse.models.encoders import load_encoder
+from cmlmcse.training.arguments import parse_recipe
+from cmlmcse.training.training_losses import TrainingLosses
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.paths import ROOT
+from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
+from support.training import history, run
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
+@pytest.mark.parametrize("kind", ("bert", "roberta"))
+def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
+    """Both losses fall on both kinds of backbone, and the folder holds what INTERFACE promises."""
+    run(monkeypatch, recipe, "--model_name_or_path", backbone_folders[kind], "--max_steps", 60, "--eval_steps", 30,
+        "--save_steps", 30, "--logging_steps", 10)  # fmt: skip
+    folder = tmp_path / "run"
+    for name in ("contrastive_loss", "cmlm_loss", "loss"):
+        losses = history(folder, name)
+        assert losses[-1] < 0.9 * losses[0], (name, losses)
+    assert len(history(folder, "eval_dev_score")) == len(history(folder, "eval_vector_gain")) == 2
+    for name in ("alignment", "uniformity", "tokens_per_second", "cmlm_accuracy"):
+        assert len(history(folder, name)) == 6
+    for name in ("loss", "dev_score", "cosine_by_gold"):
+        assert (folder / "plots" / f"{name}.png").stat().st_size > 5000
+    model = AutoModel.from_pretrained(folder / "export", add_pooling_layer=False)
+    assert model.config.model_type == kind
+
+
+@pytest.mark.slow
+def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
+    """At 0 the auxiliary network stays as it was, and everything else learns; a resumed run must have the same."""
+    run(monkeypatch, recipe, "--auxiliary_learning_rate", 0, "--dev_set", "none")
+    checkpoint = tmp_path / "run" / "checkpoint-12"
+    start = CMLMCSEForSentenceEmbedding.from_backbone(
+        str(yaml.safe_load(recipe.read_text())["model_name_or_path"]), cmlm_weight=0.1, pooling="avg"
+    ).state_dict()
+    moved = {
+        ".".join(name.split(".")[:2])
+        for name, weight in CMLMCSEForSentenceEmbedding.from_pretrained(checkpoint).state_dict().items()
+        if not torch.equal(weight, start[name])
+    }
+    assert moved == {"backbone.embeddings", "backbone.encoder", "projection.dense"}
+    with pytest.raises(SystemExit) as stopped:
+        run(monkeypatch, recipe, "--dev_set", "none", "--max_steps", 14, "--resume_from_checkpoint", "auto")
+    assert stopped.value.code == 2
+    assert "auxiliary_learning_rate None, another than that run had; set the same one" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_records(recipe, monkeypatch, tmp_path):
+    """results.json and run.json have the promised entries; what did not run is absent; no path leaks."""
+    run(monkeypatch, recipe, "--dev_set", "stsb", "--final_evaluation", "stsb_dev,geometry")
+    folder = tmp_path / "run"
+    results = json.loads((folder / "results.json").read_text())
+    assert results["model"] == "tiny"
+    assert set(results["stsb_dev"]) >= {"spearman", "pearson", "pairs"}
+    assert results["stsb_dev"]["pairs"] == 1500
+    assert -100 <= results["stsb_dev"]["spearman"] <= 100
+    assert results["dev"]["spearman"] == pytest.approx(results["stsb_dev"]["spearman"], abs=1e-3)
+    assert set(results["geometry"]) >= {"alignment", "uniformity"}
+    assert "sts" not in results
+    record = json.loads((folder / "run.json").read_text())
+    assert record["recipe"] == "tiny"
+    assert record["fields"]["cmlm_weight"] == 0.1
+    assert record["fields"]["max_steps"] == 12
+    assert record["steps"] == 12
+    assert record["tokens"] > 12 * 32 * 5
+    assert record["train_data"]["file"] == "text.txt"
+    assert len(record["train_data"]["sha256"]) == 64
+    assert {"torch", "transformers"} <= record["versions"].keys()
+    best = max(history(folder, "eval_dev_score"))
+    assert results["dev"]["spearman"] == pytest.approx(best, abs=1e-3)  # the best checkpoint is what is exported
+    card = (folder / "export" / "README.md").read_text()
+    assert f"{results['dev']['spearman']:.2f}" in card
+    for file in (folder / "export").rglob("*.*"):
+        assert str(tmp_path.parent).encode() not in file.read_bytes(), file
+
+
+@pytest.mark.slow
+def test_lambda_zero_has_no_auxiliary_network(recipe, monkeypatch, tmp_path):
+    """λ = 0 trains SimCSE: no auxiliary weights in the checkpoint, no auxiliary loss in the log."""
+    run(monkeypatch, recipe, "--cmlm_weight", 0)
+    assert not history(tmp_path / "run", "cmlm_loss")
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "run" / "checkpoint-12" / "model.safetensors", "pt") as weights:
+        assert not [name for name in weights.keys() if name.startswith("auxiliary")]  # noqa: SIM118
+
+
+@pytest.mark.slow
+def test_gradient_accumulation_averages_batches(recipe, backbone_folders, monkeypatch, tmp_path):
+    """Two accumulated batches of 8 give the mean of the two batches' gradients: the first step's gradient norm is
+    the norm of that mean, computed here by hand."""
+    from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
+    from cmlmcse.data.masking import Masking
+    from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+
+    config = BertConfig.from_pretrained(backbone_folders["bert"])
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    still = tmp_path / "still"
+    BertForMaskedLM.from_pretrained(backbone_folders["bert"], config=config).save_pretrained(still)
+    tokenizer = tiny_tokenizer("bert")
+    tokenizer.save_pretrained(still)
+    run(monkeypatch, recipe, "--model_name_or_path", still, "--per_device_train_batch_size", 8,
+        "--gradient_accumulation_steps", 2, "--logging_steps", 1, "--max_steps", 1, "--projection", "none",
+        "--dev_set", "none", "--final_evaluation", "none")  # fmt: skip
+    logged = history(tmp_path / "run", "grad_norm")[0]
+
+    torch.manual_seed(0)
+    model = CMLMCSEForSentenceEmbedding.from_backbone(still, cmlm_weight=0.1, projection="none", pooling="avg").train()
+    lines = (tmp_path / "text.txt").read_text().splitlines()
+    keys = list(EpochSampler(len(lines), 42))[:16]
+    masking = Masking(0.15, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    collator = ViewCollator(tokenizer, 42, masking)
+    for part in (keys[:8], keys[8:]):
+        examples = [Example(tokenizer(lines[key])["input_ids"], 0, key) for key in part]
+        (TrainingLosses(model)(**collator(examples)).loss / 2).backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    assert logged == pytest.approx(norm.item(), rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("augmentation", ("repeat_tokens", "drop_one_token"))
+def test_augmentations_train(augmentation, recipe, monkeypatch, tmp_path):
+    """The augmentations of Table 3 train: they alone set the views apart where there is no dropout."""
+    tiny_backbone("bert", dropout=0.0).save_pretrained(tmp_path / "still")
+    tiny_tokenizer("bert").save_pretrained(tmp_path / "still")
+    plain = ("--dev_set", "none", "--final_evaluation", "none", "--max_steps", 1, "--logging_steps", 1)
+    plain += ("--model_name_or_path", tmp_path / "still")
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "none")
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "some", "--augmentation", augmentation)
+    first, second = (history(tmp_path / name, "alignment")[0] for name in ("none", "some"))
+    assert first < 1e-10 < 1e-4 < second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulation", (1, 2))
+def test_mini_batches_change_nothing(accumulation, recipe, monkeypatch, tmp_path):
+    """Parts of 5 of a batch of 16 give the whole batch's losses, step after step, where there is no dropout."""
+    tiny_backbone("bert", dropout=0.0).save_pretrained(tmp_path / "still")
+    tiny_tokenizer("bert").save_pretrained(tmp_path / "still")
+    plain = ("--dev_set", "none", "--final_evaluation", "none", "--max_steps", 4, "--logging_steps", 1)
+    plain += ("--model_name_or_path", tmp_path / "still", "--gradient_accumulation_steps", accumulation)
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "whole")
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "parts", "--mini_batch_size", 5)
+    for name in ("loss", "contrastive_loss", "cmlm_loss", "cmlm_accuracy", "grad_norm"):
+        whole, parts = (history(tmp_path / kind, name) for kind in ("whole", "parts"))
+        assert parts == pytest.approx(whole, rel=1e-4), name
+
+
+@pytest.mark.slow
+def test_gradient_checkpointing_changes_nothing(recipe, monkeypatch, tmp_path):
+    """Recomputed activations give the same losses."""
+    plain = ("--dev_set", "none", "--final_evaluation", "none", "--max_steps", 3, "--logging_steps", 1)
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "kept")
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "again", "--gradient_checkpointing", True)
+    assert history(tmp_path / "kept", "loss") == pytest.approx(history(tmp_path / "again", "loss"), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("projection", ("mlp", "batchnorm"))
+def test_bf16_and_projections(projection, recipe, monkeypatch, tmp_path):
+    """bf16 autocast trains with [CLS] pooling and every training head, close to fp32's losses."""
+    plain = ("--dev_set", "none", "--final_evaluation", "none", "--max_steps", 4, "--logging_steps", 4)
+    plain += ("--pooling", "cls_before_pooler", "--projection", projection, "--learning_rate", "1e-5")
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "fp32")
+    run(monkeypatch, recipe, *plain, "--output_dir", tmp_path / "bf16", "--bf16", True)
+    for name in ("contrastive_loss", "cmlm_loss"):
+        full, half = (history(tmp_path / folder, name)[0] for folder in ("fp32", "bf16"))
+        assert half == pytest.approx(full, rel=0.03)
+        assert half != full
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("from_scratch", (False, True))
+def test_clear(from_scratch, recipe, monkeypatch, tmp_path):
+    """CLEAR trains, from a checkpoint and from scratch: both losses fall; checkpoint and export have [DEL], no training
+    head, and encode the same."""
+    (tmp_path / "synonyms.json").write_text(json.dumps({WORDS[i]: [WORDS[i + 1], WORDS[i + 2]] for i in range(9)}))
+    options = ("--augmentation", "substitute+del_span", "--synonyms", tmp_path / "synonyms.json", "--augmented_views",
+               "both", "--contrastive_loss", "nt_xent", "--projection", "nonlinear", "--cmlm_weight", 0, "--mlm_weight",
+               1, "--masked_views", "first", "--dev_set", "none", "--final_evaluation", "none", "--max_steps", 42,
+               "--save_steps", 42, "--logging_steps", 14, "--from_scratch", from_scratch)  # fmt: skip
+    run(monkeypatch, recipe, *options)
+    folder = tmp_path / "run"
+    for name in ("contrastive_loss", "mlm_loss"):
+        losses = history(folder, name)
+        assert losses[-1] < 0.95 * losses[0], (name, losses)
+    checkpoint, exported = load_encoder(str(folder / "checkpoint-42")), load_encoder(str(folder / "export"))
+    for encoder in (checkpoint, exported):
+        assert encoder.tokenizer.convert_tokens_to_ids("[DEL]") == len(WORDS) + 5
+        assert len(encoder.model.get_input_embeddings().weight) == len(WORDS) + 6
+    assert [name for name in checkpoint.model.state_dict() if name.startswith("projection")]
+    assert not [name for name in exported.model.state_dict() if name.startswith("projection")]
+    np.testing.assert_array_equal(checkpoint(["the cat sat", "a [DEL] dog"]), exported(["the cat sat", "a [DEL] dog"]))
+    assert "CLEAR" in (folder / "export" / "README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cmlm_weight", (0, 0.1))
+def test_triplets(cmlm_weight, recipe, monkeypatch, tmp_path):
+    """Labelled triplets train, without and with the conditional MLM: the losses fall."""
+    draws = np.random.default_rng(0)
+    frequency = 1.0 / np.arange(1, len(WORDS) + 1)
+    texts = [draws.choice(WORDS, size=6, p=frequency / frequency.sum()) for _ in range(100)]
+    rows = [",".join(map(" ".join, (text, text[:4], texts[i - 1]))) for i, text in enumerate(texts)]
+    (tmp_path / "nli.csv").write_text("\n".join(["sent0,sent1,hard_neg", *rows]) + "\n")
+    run(monkeypatch, recipe, "--train_file", tmp_path / "nli.csv", "--text_column", "sent0", "--positive_column",
+        "sent1", "--negative_column", "hard_neg", "--hard_negative_weight", 1, "--cmlm_weight", cmlm_weight,
+        "--max_steps", 40, "--logging_steps", 10, "--dev_set", "none", "--final_evaluation", "none")  # fmt: skip
+    folder = tmp_path / "run"
+    names = ("contrastive_loss", "cmlm_loss") if cmlm_weight else ("contrastive_loss",)
+    for name in names:
+        losses = history(folder, name)
+        assert losses[-1] < 0.95 * losses[0], (name, losses)
+    assert bool(history(folder, "cmlm_loss")) == bool(cmlm_weight)
+    assert "on labelled pairs" in (folder / "export" / "README.md").read_text()
+
+
+# --- wrong input: exit status 2, one line, nothing overwritten
+
+
+def bad_backbones(tmp_path: Path) -> dict[str, str]:
+    """Folders of models that cannot be used."""
+    tokenizer = tiny_tokenizer("bert")
+    folders = {}
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    models = {
+        "albert": AlbertForMaskedLM(AlbertConfig(vocab_size=80, embedding_size=16, **sizes)),
+        "gpt2": GPT2Model(GPT2Config(vocab_size=80, n_embd=32, n_layer=1, n_head=2)),
+        "vocabulary": BertForMaskedLM(BertConfig(vocab_size=40, **sizes)),
+    }
+    for name, model in models.items():
+        folders[name] = str(tmp_path / name)
+        model.save_pretrained(folders[name])
+        tokenizer.save_pretrained(folders[name])
+    folders["empty"] = str(tmp_path / "empty")
+    Path(folders["empty"]).mkdir()
+    return folders
+
+
+WRONG = [
+    (["--train_file", "{tmp}/absent.txt"], ["absent.txt", "expected a file or a Hub dataset id"]),
+    (["--train_file", "{tmp}/empty.txt"], ["empty.txt", "found an empty file"]),
+    (["--train_file", "{tmp}/latin.txt"], ["latin.txt", "expected UTF-8 text, found byte 0xe9 at offset 3"]),
+    (["--train_file", "{tmp}/table.csv", "--text_column", "body"], ["expected column 'body'", "title"]),
+    (["--train_file", "{tmp}/one.txt"], ["at least 2 sentences", "found 1"]),
+    (["--model_name_or_path", "{albert}"], ["one of bert, roberta", "modernbert, found model_type 'albert'"]),
+    (["--model_name_or_path", "{gpt2}"], ["the backbone must be one of bert", "found model_type 'gpt2'"]),
+    (["--backbone_dropout", "1.5"], ["backbone_dropout must be a number from 0 to 1, found 1.5"]),
+    (["--model_name_or_path", "{vocabulary}"], ["vocabulary of 40", "found 80 tokens"]),
+    (["--model_name_or_path", "{empty}"], ["expected a tokenizer, found none"]),
+    (["--model_name_or_path", "package:no_such_package/model"], ["expects the package no_such_package"]),
+    (["--model_sha256", "00"], ["model_sha256 00, found"]),
+    (["--lexical_layers", "7"], ["lexical_layers must be at most 6", "found 7"]),
+    (["--fusion_init", "next", "--lexical_layers", "6"], ["fusion_init 'next' takes", "6"]),
+    (["--pooling", "max"], ["pooling must be one of", "found 'max'"]),
+    (["--cmlm_wieght", "1"], ["unknown field 'cmlm_wieght'", "did you mean cmlm_weight?"]),
+    (["--cmlm_weight", "much"], ["--cmlm_weight", "invalid float value: 'much'"]),
+    (["--fp16", "true"], ["fp16 needs a GPU, found none"]),
+    (["--per_device_train_batch_size", "1"], ["must be at least 2", "in-batch negatives", "found 1"]),
+    (["--mlm_probability", "1.5"], ["mlm_probability must be between 0 and 1, found 1.5"]),
+    (["--max_seq_length", "2"], ["max_seq_length must be at least 3", "found 2"]),
+    (["--augmentation", "shuffle"], ["augmentation must be one of", "found 'shuffle'"]),
+    (["--augmentation", "del_span+shuffle"], ["augmentation must be one of", "found 'shuffle'"]),
+    (["--augmentation", "substitute"], ["expects synonyms", "found none", "--synonyms FILE"]),
+    (["--augmentation", "substitute", "--synonyms", "{tmp}/absent.json"], ["expects a JSON file", "absent.json"]),
+    (["--augmentation", "substitute", "--synonyms", "{tmp}/list.json"], ["list.json", "JSON object", "found a list"]),
+    (["--augmented_views", "first"], ["augmented_views must be one of second, both", "found 'first'"]),
+    (["--positive_column", "sent1"], ["text.txt: expected column 'sent1'", "the columns text", "positive_column"]),
+    (["--negative_column", "hard_neg"], ["negative_column expects a positive_column", "found none"]),
+    (["--hard_negative_weight", "1"], ["hard_negative_weight expects hard negatives", "found none"]),
+    (["--model_name_or_path", "{vocabulary}", "--augmentation", "del_word"], ["vocabulary of 40", "found 81 tokens"]),
+    (["--dev_set", "mine"], ["dev_set must be one of stsb, lee50, none, or a .tsv file, found 'mine'"]),
+    (["--data_dir", "{tmp}/nowhere"], ["nowhere"]),
+    (["--final_evaluation", "stss"], ["stss", "sts"]),
+    (["--output_dir", "{tmp}/taken"], ["found run.json of another run", "--resume_from_checkpoint auto"]),
+    (["--output_dir", "{tmp}/fresh", "--resume_from_checkpoint", "auto"], ["expects a checkpoint in output_dir"]),
+    (["--resume_from_checkpoint", "{tmp}/taken"], ["expects auto or a checkpoint folder", "taken"]),
+    (["--output_dir", "{tmp}/one.txt/run"], ["output_dir must be a folder that can be written"]),
+]  # fmt: skip
+
+
+@pytest.fixture
+def wrong_files(tmp_path) -> dict[str, str]:
+    """Files that are wrong, by the name that the table uses."""
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "latin.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1"))
+    (tmp_path / "one.txt").write_text("a cat\n")
+    (tmp_path / "list.json").write_text('["cat"]')
+    (tmp_path / "table.csv").write_text("title,number\na cat,1\na dog,2\n")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "run.json").write_text("kept")
+    return {"tmp": str(tmp_path), **bad_backbones(tmp_path)}
+
+
+@pytest.mark.parametrize(("arguments", "expected"), WRONG, ids=[" ".join(a[:2])[:40] for a, _ in WRONG])
+def test_wrong_input(arguments, expected, recipe, wrong_files, monkeypatch, tmp_path, capsys):
+    """Exit status 2 and one line that says what was expected and what was found; nothing is overwritten."""
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, *(a.format(**wrong_files) for a in arguments))
+    assert stop.value.code == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, errors
+    for piece in expected:
+        assert piece in errors[0]
+    assert (tmp_path / "taken" / "run.json").read_text() == "kept"
+    assert not list(tmp_path.glob("*/checkpoint-*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("cmlm_wieght: 1\n", "unknown field 'cmlm_wieght'; did you mean cmlm_weight?"),
+        ("- a\n- b\n", "must map field names to values, found list"),
+        ("a: [\n", "must be a YAML file"),
+        ("temp: !!python/object/apply:os.getcwd []\n", "must be a YAML file"),
+        ("temp: hot\n", "invalid float value: 'hot'"),
+    ],
+)
+def test_wrong_recipe(content, expected, tmp_path, monkeypatch, capsys):
+    """A recipe that is no mapping, has an unknown field or a wrong value: one line, status 2, no code run."""
+    path = tmp_path / "wrong.yaml"
+    path.write_text(content)
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, path)
+    assert stop.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_unknown_recipe_names_the_nearest(monkeypatch, capsys):
+    """A misspelt recipe."""
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, "cmlmcse-bert-bse")
+    assert stop.value.code == 2
+    assert "did you mean cmlmcse-bert-base?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configuration").glob("*.yaml")), ids=lambda path: path.stem)
+def test_recipes_parse(path):
+    """Every recipe that ships is valid, and is named after its method and backbone."""
+    from cmlmcse.training.arguments import parse_recipe
+
+    _, model, data, run_args = parse_recipe([path.stem])
+    if not path.stem.startswith("quickstart"):
+        method, *_, kind, size = path.stem.split("-")
+        name = model.model_name_or_path
+        if model.fusion_init == "pretrained":  # from the folder of the recipe's own first stage
+            first_stage, first_model, first_data, _ = parse_recipe([path.stem, "--stage", "pretrain"])
+            assert name == f"runs/{first_stage.stem}/export"
+            for depth in ("lexical_layers", "fusion_layers"):
+                assert getattr(model, depth) == getattr(first_model, depth)
+            assert first_data.auxiliary_weight == 1.0
+            name = first_model.model_name_or_path
+        assert data.model_type == kind if data.model_type else name.startswith(f"{kind}-{size}")
+        assert (model.cmlm_weight == 0) == (method in ("simcse", "clear", "diffcse"))
+        assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else 125)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+        (["--model_name_or_path", "my/model"], None),
+        (["--model-name-or-path=my/model", "--model_sha256", "00"], "00"),
+    ],
+)
+def test_expected_weights_are_those_of_the_recipes_own_model(given, expected):
+    """Another model on the command line leaves the recipe's hash behind."""
+    _, model, _, _ = parse_recipe(["quickstart", *given])
+    assert model.model_sha256 == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--dev_set", "none", "--eval_steps", 10],
+        ["--dev_set", "none", "--save_steps", 4],
+        ["--dev_set", "none", "--eval_strategy", "steps", "--load_best_model_at_end", "true", "--eval_steps", 5],
+        ["--stage", "pretrain", "--validation_split_percentage", 0, "--eval_steps", 10],
+    ],
+)
+def test_without_dev_scores_any_save_steps_fit(given, recipe):
+    """Nothing is scored, so `save_steps` need not be a multiple of `eval_steps`."""
+    _, _, _, fields = parse_recipe([str(recipe), *map(str, given)])
+    assert (fields.eval_strategy, fields.load_best_model_at_end, fields.metric_for_best_model) == ("no", False, None)
+
+
+@pytest.mark.slow
+def test_own_text_without_evaluation_data(recipe, monkeypatch, tmp_path, capsys):
+    """A local text and no dev set: the run asks the Hub for nothing and says so; STS is scored only on request."""
+    fields = yaml.safe_load(recipe.read_text())
+    del fields["data_dir"], fields["final_evaluation"]
+    recipe.write_text(yaml.safe_dump(fields))
+    without = ("--dev_set", "none", "--max_steps", 2, "--eval_steps", 5, "--save_steps", 2)
+    run(monkeypatch, recipe, *without)
+    said = "final_evaluation is none, because dev_set is none; --final_evaluation sts scores the export on STS\n"
+    assert said in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == {"model": "tiny"}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["fields"]["final_evaluation"] == "none"
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, *without, "--final_evaluation", "sts", "--output_dir", tmp_path / "another")
+    assert stop.value.code == 2
+    assert "cannot load mteb/sts12-sts from the Hub" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_own_development_set(recipe, monkeypatch, tmp_path, capsys):
+    """Pairs in a file of any length choose the checkpoint; a file without any is an error before training."""
+    pairs = tmp_path / "mine.tsv"
+    pairs.write_text("5\tthe cat sat\tthe cat ran\n0\tthe dog\ta red tree\n2\tbig tree\tsmall tree\n")
+    run(monkeypatch, recipe, "--dev_set", pairs, "--final_evaluation", "none", "--report_to", "none")
+    found = json.loads((tmp_path / "run" / "results.json").read_text())["dev"]
+    assert (found["set"], found["pairs"]) == ("mine.tsv", 3)
+    assert len(history(tmp_path / "run", "eval_dev_score")) == 2
+    for content, words in ((None, "cannot be read"), ("3\ta\tb\n", "different scores"), ("x\ta\tb\n", "line 1")):
+        other = tmp_path / f"other{len(words)}.tsv"
+        if content is not None:
+            other.write_text(content)
+        with pytest.raises(SystemExit) as stop:
+            run(monkeypatch, recipe, "--dev_set", other, "--output_dir", tmp_path / "another")
+        assert stop.value.code == 2
+        assert words in capsys.readouterr().err
