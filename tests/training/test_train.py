@@ -1,13 +1,12 @@
 """The training command from a recipe to its folder, on tiny models; and how it answers wrong input."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig, BertForMaskedLM, GPT2Config, GPT2Model
+from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig, BertForMaskedLM
 
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training.arguments import parse_recipe
@@ -232,69 +231,45 @@ def test_triplets(cmlm_weight, recipe, monkeypatch, tmp_path):
 # --- wrong input: exit status 2, one line, nothing overwritten
 
 
-def bad_backbones(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def bad_backbones(tmp_path_factory) -> dict[str, str]:
     """Folders of models that cannot be used."""
     tokenizer = tiny_tokenizer("bert")
+    folder = tmp_path_factory.mktemp("backbones")
     folders = {}
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     models = {
         "albert": AlbertForMaskedLM(AlbertConfig(vocab_size=80, embedding_size=16, **sizes)),
-        "gpt2": GPT2Model(GPT2Config(vocab_size=80, n_embd=32, n_layer=1, n_head=2)),
         "vocabulary": BertForMaskedLM(BertConfig(vocab_size=40, **sizes)),
     }
     for name, model in models.items():
-        folders[name] = str(tmp_path / name)
+        folders[name] = str(folder / name)
         model.save_pretrained(folders[name])
         tokenizer.save_pretrained(folders[name])
-    folders["empty"] = str(tmp_path / "empty")
-    Path(folders["empty"]).mkdir()
     return folders
 
 
 WRONG = [
-    (["--train_file", "{tmp}/absent.txt"], ["absent.txt", "expected a file or a Hub dataset id"]),
-    (["--train_file", "{tmp}/empty.txt"], ["empty.txt", "found an empty file"]),
-    (["--train_file", "{tmp}/latin.txt"], ["latin.txt", "expected UTF-8 text, found byte 0xe9 at offset 3"]),
-    (["--train_file", "{tmp}/table.csv", "--text_column", "body"], ["expected column 'body'", "title"]),
     (["--train_file", "{tmp}/one.txt"], ["at least 2 sentences", "found 1"]),
     (["--model_name_or_path", "{albert}"], ["one of bert, roberta", "modernbert, found model_type 'albert'"]),
-    (["--model_name_or_path", "{gpt2}"], ["the backbone must be one of bert", "found model_type 'gpt2'"]),
     (["--backbone_dropout", "1.5"], ["backbone_dropout must be a number from 0 to 1, found 1.5"]),
     (["--model_name_or_path", "{vocabulary}"], ["vocabulary of 40", "found 80 tokens"]),
-    (["--model_name_or_path", "{empty}"], ["expected a tokenizer, found none"]),
     (["--model_name_or_path", "package:no_such_package/model"], ["expects the package no_such_package"]),
-    (["--model_sha256", "00"], ["model_sha256 00, found"]),
     (["--lexical_layers", "7"], ["lexical_layers must be at most 6", "found 7"]),
     (["--fusion_init", "next", "--lexical_layers", "6"], ["fusion_init 'next' takes", "6"]),
-    (["--pooling", "max"], ["pooling must be one of", "found 'max'"]),
-    (["--cmlm_wieght", "1"], ["unknown field 'cmlm_wieght'", "did you mean cmlm_weight?"]),
-    (["--cmlm_weight", "much"], ["--cmlm_weight", "invalid float value: 'much'"]),
-    (["--fp16", "true"], ["fp16 needs a GPU, found none"]),
     (["--per_device_train_batch_size", "1"], ["must be at least 2", "in-batch negatives", "found 1"]),
-    (["--mlm_probability", "1.5"], ["mlm_probability must be between 0 and 1, found 1.5"]),
-    (["--max_seq_length", "2"], ["max_seq_length must be at least 3", "found 2"]),
-    (["--augmentation", "shuffle"], ["augmentation must be one of", "found 'shuffle'"]),
     (["--augmentation", "del_span+shuffle"], ["augmentation must be one of", "found 'shuffle'"]),
-    (["--augmentation", "substitute"], ["expects synonyms", "found none", "--synonyms FILE"]),
-    (["--augmentation", "substitute", "--synonyms", "{tmp}/absent.json"], ["expects a JSON file", "absent.json"]),
-    (["--augmentation", "substitute", "--synonyms", "{tmp}/list.json"], ["list.json", "JSON object", "found a list"]),
     (["--augmented_views", "first"], ["augmented_views must be one of second, both", "found 'first'"]),
     (["--positive_column", "sent1"], ["text.txt: expected column 'sent1'", "the columns text", "positive_column"]),
     (["--negative_column", "hard_neg"], ["negative_column expects a positive_column", "found none"]),
     (["--hard_negative_weight", "1"], ["hard_negative_weight expects hard negatives", "found none"]),
     (["--model_name_or_path", "{vocabulary}", "--augmentation", "del_word"], ["vocabulary of 40", "found 81 tokens"]),
-    (["--dev_set", "mine"], ["dev_set must be one of stsb, lee50, none, or a .tsv file, found 'mine'"]),
-    (["--data_dir", "{tmp}/nowhere"], ["nowhere"]),
-    (["--final_evaluation", "stss"], ["stss", "sts"]),
-    (["--output_dir", "{tmp}/taken"], ["found run.json of another run", "--resume_from_checkpoint auto"]),
-    (["--output_dir", "{tmp}/fresh", "--resume_from_checkpoint", "auto"], ["expects a checkpoint in output_dir"]),
-    (["--resume_from_checkpoint", "{tmp}/taken"], ["expects auto or a checkpoint folder", "taken"]),
     (["--output_dir", "{tmp}/one.txt/run"], ["output_dir must be a folder that can be written"]),
 ]  # fmt: skip
 
 
 @pytest.fixture
-def wrong_files(tmp_path) -> dict[str, str]:
+def wrong_files(tmp_path, bad_backbones) -> dict[str, str]:
     """Files that are wrong, by the name that the table uses."""
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "latin.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1"))
@@ -303,7 +278,7 @@ def wrong_files(tmp_path) -> dict[str, str]:
     (tmp_path / "table.csv").write_text("title,number\na cat,1\na dog,2\n")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "run.json").write_text("kept")
-    return {"tmp": str(tmp_path), **bad_backbones(tmp_path)}
+    return {"tmp": str(tmp_path), **bad_backbones}
 
 
 @pytest.mark.parametrize(("arguments", "expected"), WRONG, ids=[" ".join(a[:2])[:40] for a, _ in WRONG])
