@@ -1,9 +1,10 @@
-# make quickstart: environment, install, train, evaluate, export, show.
-# make check: lint, types and the quick tests.   make test: lint, types and all tests, as the CI does.
-# make audit: known weaknesses of the installed versions (asks the package registry).
-# make test-compat: exports of this environment in one with the newest transformers 4, and in ONNX and OpenVINO.
-# make test-min: all tests with the lowest versions that setup.cfg allows (on Linux their PyTorch comes with CUDA: 6 GB).
-# Needs Python 3.10 or newer, make, and the package registry (torch: CPU build or whatever the registry has).
+# make quickstart    create the environment, install, train, evaluate, export, and show the result
+# make check         create the environment, install, run the linter, the type checker and the quick tests
+# make test          create the environment, install, run the linter, the type checker and all tests
+# make test-compat   load models exported here with the newest transformers 4, and in ONNX and OpenVINO
+# make test-min      all tests with the lowest versions that setup.cfg allows (on Linux PyTorch with CUDA: 6 GB)
+# make audit         look up known vulnerabilities of the installed packages
+# All need Python 3.10 or newer, make and a package registry. PyTorch is the build that the registry offers.
 
 PYTHON ?= python3
 VENV ?= .venv

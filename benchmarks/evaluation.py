@@ -2,9 +2,9 @@
 
     python benchmarks/evaluation.py --repetitions 1 --output benchmarks/evaluation.json
 
-Arms: the task `sts` of our evaluation; sentence-transformers' EmbeddingSimilarityEvaluator with its default settings, a
-call for each set, all subsets of a year together. Both start from the loaded model and the read pairs; both scores are
-printed, and must agree.
+Arms: the task `sts` of our evaluation; sentence-transformers' EmbeddingSimilarityEvaluator with its default settings,
+one call per set, with all subsets of a year together. Timing starts after model and pairs are loaded. Both scores are
+printed and must agree.
 """
 
 from functools import partial

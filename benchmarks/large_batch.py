@@ -1,9 +1,9 @@
-"""Peak memory and seconds of one CMLM-CSE step with a very large batch, in parts (GradCache).
+"""Peak memory and seconds of one CMLM-CSE step with a very large batch, computed in parts (GradCache).
 
     python benchmarks/large_batch.py --batch 4096 --mini_batch_size 64 --output benchmarks/large_batch.json
 
-The model is a 12-layer BERT of base size with 8 extracting and 3 fusing layers. Peak memory is the resident set of the
-process (of the GPU's allocator where there is one), weights, gradients and optimizer included.
+The model is BERT-base with 8 lexical and 3 fusion layers. Peak memory is the resident set of the process; on a GPU it
+is the allocator's. It includes weights, gradients and optimizer.
 """
 
 import json
@@ -30,7 +30,7 @@ def peak_gib() -> float:
 
 
 def main() -> None:
-    """One optimizer step; print and record what it took."""
+    """Run one optimizer step; print and record its time and memory."""
     args = parser(__doc__ or "", batch=4096, mini_batch_size=64).parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tok = tokenizer()

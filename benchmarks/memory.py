@@ -1,11 +1,11 @@
-"""Peak memory of a training step at BERT-base size, each arm of step.py in a process of its own.
+"""Peak memory of a training step at BERT-base size; each arm of step.py runs in a separate process.
 
     python benchmarks/memory.py --output benchmarks/memory.json
 
-On a CPU (Linux): the peak is the process's largest resident set over three steps, and the step's share is that less
-what was resident before the first, model and batches included. On a GPU both are the allocator's. Gradients and AdamW's
-two moments come into being in the first step and so belong to its share; they are known from the trainable parameters
-and stand in a column of their own, and what is left of the share is mostly activations.
+On a CPU (Linux) the peak is the largest resident set of the process over three steps. The step's share is the peak
+minus the resident memory before the first step, which includes model and batches. On a GPU both come from the
+allocator. Gradients and AdamW's two moments are allocated in the first step, so they belong to the step's share. Their
+size follows from the trainable parameters and has its own column. The rest of the share is mostly activations.
 """
 
 import gc
@@ -39,7 +39,7 @@ def peak() -> int:
 
 
 def measure(key: str, lines: list[list[str]]) -> dict[str, float]:
-    """Take a few steps of one arm, and say what they took in MiB."""
+    """Run a few steps of one arm; return memory sizes in MiB."""
     torch.manual_seed(0)
     model, loss = ARMS[key].build(Batches(lines))
     step = training_step(model, loss)
@@ -61,7 +61,7 @@ def measure(key: str, lines: list[list[str]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Start a process for each arm, one after the other, and tabulate what they print."""
+    """Run one process for each arm, one after the other, and print a table of their results."""
     options = parser(__doc__ or "", batch=64, arms=f"plain,simcse,cmlm,{BASELINE}", arm="")
     args = options.parse_args()
     if args.arm:  # one of the processes

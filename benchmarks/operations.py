@@ -1,10 +1,10 @@
-"""Milliseconds of single operations on a CPU: a linear layer in MKL and in oneDNN, dropout in PyTorch and in ours.
+"""Milliseconds of single operations on a CPU: linear layers in MKL and oneDNN, dropout in PyTorch and in this project.
 
     python benchmarks/operations.py --output benchmarks/operations.json
 
-Linear layers: tokens × width → width, forward, fp32; "first" is oneDNN's first call with a number of tokens that it has
-not met, as nearly every packed batch has, which compiles a kernel. Dropout: of (1630, 768), a layer of a step of
-BERT-base size with 32 sentences, forward and backward. Medians of --repetitions calls, in turns.
+Linear layers: tokens × width → width, forward, fp32. "first" is oneDNN's first call with a new number of tokens, which
+compiles a kernel; nearly every packed batch has a new number. Dropout: forward and backward of (1630, 768), one layer
+of BERT-base with 32 sentences. The values are medians of --repetitions calls; the arms take turns.
 """
 
 import statistics
@@ -18,7 +18,7 @@ from modeling_cmlmcse.dropout import Dropout
 from modeling_cmlmcse.linear import _multiply
 
 SHAPES = ((1630, 768, 3072), (1630, 3072, 768), (1630, 768, 768), (3000, 384, 1536), (700, 384, 384), (64, 384, 384))
-NEVER_MET = 37  # added to the tokens of a first call, round after round
+NEW_SIZE = 37  # added to the number of tokens, so that the first call has a new size
 
 
 def milliseconds(arms: dict[str, Callable[[int], float]], repetitions: int) -> dict[str, float]:
@@ -28,10 +28,10 @@ def milliseconds(arms: dict[str, Callable[[int], float]], repetitions: int) -> d
 
 @torch.no_grad()
 def products(tokens: int, width: int, out: int, repetitions: int) -> dict[str, float]:
-    """A linear layer, each way."""
+    """Milliseconds of a linear layer in MKL and in oneDNN."""
     weight, bias = torch.randn(out, width), torch.randn(out)
     hidden = torch.randn(tokens, width)
-    fresh = [torch.randn(tokens + NEVER_MET + number, width) for number in range(repetitions + 3)]
+    fresh = [torch.randn(tokens + NEW_SIZE + number, width) for number in range(repetitions + 3)]
     return milliseconds(
         {
             "MKL": timed(lambda _: nn.functional.linear(hidden, weight, bias)),
@@ -43,7 +43,7 @@ def products(tokens: int, width: int, out: int, repetitions: int) -> dict[str, f
 
 
 def dropouts(repetitions: int) -> dict[str, float]:
-    """Dropout, each way."""
+    """Milliseconds of dropout in PyTorch and in this project."""
     hidden = torch.randn(1630, 768, requires_grad=True)
     layers = {"PyTorch": nn.Dropout(0.1), "ours": Dropout(0.1)}
     return milliseconds(
@@ -53,7 +53,7 @@ def dropouts(repetitions: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Time all, and tabulate."""
+    """Time all operations and print tables."""
     args = parser(__doc__ or "", repetitions=15).parse_args()
     found = {"×".join(map(str, shape)): products(*shape, args.repetitions) for shape in SHAPES}
     rows = []

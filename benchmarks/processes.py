@@ -1,11 +1,11 @@
-"""Throughput of training on several CPU processes against one process with as many threads, at the same global batch.
+"""Training throughput of P CPU processes against one process with P threads, with the same global batch.
 
     python benchmarks/processes.py --repetitions 2 --output benchmarks/processes.json
 
-Each arm is `accelerate launch` with a committed configuration: one process with P threads and the whole batch, and P
-processes (DDP, gloo) with one thread and a P-th of the batch each. Both train CMLM-CSE on the same global batches, and
-both have the whole batch's negatives. What is timed is a step of the trainer: batch, forward, backward, exchange of
-vectors and gradients, clipping, AdamW; the number of a launch is the median of its steps without the first ones.
+Each arm is an `accelerate launch` with a configuration from this repository: one process with P threads and the whole
+batch, or P processes (DDP, gloo) with one thread and 1/P of the batch each. Both train CMLM-CSE on the same global
+batches with the negatives of the whole batch. A timed step is a whole trainer step: batch, forward, backward, exchange
+of vectors and gradients, clipping, AdamW. The result of a launch is the median of its steps without the first ones.
 """
 
 import json
@@ -27,7 +27,7 @@ WARMUP = 2  # steps: DDP builds its buckets in the first one
 
 
 class StepTimes(TrainerCallback):
-    """The seconds between the ends of steps, written down by the first process."""
+    """Records the seconds between the ends of steps. The first process writes them to a file."""
 
     def __init__(self, output: Path) -> None:
         self.output, self.ends = output, [0.0]
@@ -43,13 +43,12 @@ class StepTimes(TrainerCallback):
 
 
 def train(output: Path, arguments: list[str]) -> None:
-    """One of the processes: what train.py does until training ends, with a clock."""
+    """One of the processes: trains as train.py does, and records the times of its steps."""
     from cmlmcse.training.arguments import parse_recipe
     from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
     from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 
     _, model_args, data_args, run_args = parse_recipe(arguments)
-    run_args.without_dev_set()
     tokenizer = build_tokenizer(model_args)
     model = build_model(model_args, tokenizer)
     ContrastiveTrainer(
@@ -63,7 +62,7 @@ def train(output: Path, arguments: list[str]) -> None:
 
 
 def launch(args: Any, processes: int, threads: int) -> float:
-    """Seconds of a step of one arm, in processes of its own."""
+    """Seconds per step of one arm, in newly launched processes."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "steps.json"
         fields = {
@@ -73,9 +72,8 @@ def launch(args: Any, processes: int, threads: int) -> float:
             "per_device_train_batch_size": args.batch // processes,
             "max_steps": args.steps + WARMUP,
             "dataloader_drop_last": True,
-            "eval_strategy": "no",
+            "dev_set": "none",
             "save_strategy": "no",
-            "load_best_model_at_end": False,
             "logging_steps": args.steps + WARMUP,
             "disable_tqdm": True,
             "use_cpu": True,
@@ -97,7 +95,7 @@ def launch(args: Any, processes: int, threads: int) -> float:
 
 
 def main() -> None:
-    """Launch the arms in turns, and tabulate the seconds of a step."""
+    """Launch the arms in turns, and print a table of seconds per step."""
     options = parser(__doc__ or "", batch=64, steps=12, repetitions=2, processes=2)
     options.add_argument("--recipe", default="quickstart", help="name or path; quickstart has 6 layers, width 384")
     args = options.parse_args()

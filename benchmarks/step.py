@@ -1,4 +1,4 @@
-"""Seconds of one training step at BERT-base size: ours against what people run today, side by side.
+"""Seconds of one training step at BERT-base size: this project's against common implementations.
 
     python benchmarks/step.py --repetitions 5 --output benchmarks/step.json
     python benchmarks/step.py --arms plain,simcse,cmlm --bf16
@@ -6,17 +6,17 @@
 Arms:
     plain       the SimCSE step as it is usually written: transformers' BertModel, both views concatenated and padded
     simcse      our SimCSE step
-    cmlm        our CMLM-CSE step, 8 extracting and 3 fusing layers, a masked sentence for each view
+    cmlm        our CMLM-CSE step, 8 lexical and 3 fusion layers, one masked sentence for each view
     cmlm-first  the same with a masked sentence for the first view only
     cmlm-spare  the arm cmlm with gradient checkpointing
-    infocse     an InfoCSE-style step: padded, logits at all positions, the extractor's own discarded head, 6 + 2 layers
-    simcse-compiled, cmlm-compiled    ours through `torch.compile`; on demand, for compiling takes minutes
+    infocse     an InfoCSE-style step: padded, logits at all positions, unused logits of the extractor, 6 + 2 layers
+    simcse-compiled, cmlm-compiled    ours with `torch.compile`; only on request, because compiling takes minutes
     st          the loss of sentence-transformers on (s, s) pairs with its tokenisation, in this loop (its own trainer
                 is in trainers.py)
 
-Forward, backward, clipping and AdamW; batches are ready on the device but for `st`. Every round has other sentences,
-the same for all arms, and the first --warmup rounds do not count. Each arm and the first of --arms take turns, step by
-step, in two processes, and the arm's ratio is to these steps. --bf16 runs forward passes under autocast.
+A step is forward, backward, clipping and AdamW. Batches are already on the device, except for `st`. Each round has new
+sentences, the same for all arms. The first --warmup rounds do not count. Each arm takes turns with the first of --arms,
+step by step, in two processes; its ratio is to those steps of the first arm. --bf16 runs forward passes under autocast.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ Builder = Callable[["Batches"], tuple[nn.Module, Loss]]
 
 
 class Batches:
-    """The same sentences for every arm: `lines` of text and `padded` tensors, a batch a round."""
+    """The same sentences for every arm, one batch per round: `lines` of text and `padded` tensors."""
 
     def __init__(self, lines: list[list[str]]) -> None:
         self.lines, self.tokenizer = lines, tokenizer()
@@ -98,7 +98,7 @@ class PlainSimCSE(nn.Module):
 
 
 class InfoCSEStyle(nn.Module):
-    """The InfoCSE step as its reference describes it: 6 frozen layers, 2 fusion layers, logits everywhere."""
+    """The InfoCSE step as in its paper: 6 frozen layers, 2 fusion layers, logits at all positions."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def our_model(**fields: Any) -> CMLMCSEForSentenceEmbedding:
 
 
 def our_losses(**fields: Any) -> TrainingLosses:
-    """Such a model with its losses, as the trainer runs it."""
+    """A fresh model of BERT-base size with its losses, as the trainer runs it."""
     model = our_model(**fields)
     use_fast_cpu_kernels(model)
     return TrainingLosses(model)
@@ -168,7 +168,7 @@ def cmlm(batches: Batches, masked_views: str = "both", checkpointing: bool = Fal
 
 
 def compiled(build: Builder) -> Builder:
-    """An arm of ours, compiled: its first two batches are slow, for the second length makes the sizes dynamic."""
+    """A compiled arm. Its first two batches are slow: the second length makes torch compile for dynamic sizes."""
 
     def build_compiled(batches: Batches) -> tuple[nn.Module, Loss]:
         model, loss = build(batches)
@@ -179,7 +179,7 @@ def compiled(build: Builder) -> Builder:
 
 
 def mnrl(batches: Batches) -> tuple[nn.Module, Loss]:
-    """sentence-transformers' loss, each view tokenised in the step as its trainer's collator does."""
+    """sentence-transformers' loss. Each step tokenises its views, as the collator of its trainer does."""
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     model = sentence_transformer(BertConfig())
@@ -208,7 +208,7 @@ ARMS = {
 
 
 def training_step(model: nn.Module, loss: Loss, bf16: bool = False) -> Callable[[int], None]:
-    """One optimizer step as a function of the round: forward, backward, clip, AdamW; the same for every arm."""
+    """One optimizer step as a function of the round: forward, backward, clipping, AdamW. Equal for all arms."""
     model.to(device()).train()
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=3e-5, fused=True)
@@ -225,14 +225,14 @@ def training_step(model: nn.Module, loss: Loss, bf16: bool = False) -> Callable[
 
 
 def build_arm(lines: list[list[str]], bf16: bool, title: str) -> Callable[[int], float]:
-    """The arm of this title: the seconds of its step, as a function of the round."""
+    """The arm with this title, as a function: number of the round → seconds of its step."""
     build = next(arm.build for arm in ARMS.values() if arm.title == title)
     torch.manual_seed(0)
     return timed(training_step(*build(Batches(lines)), bf16=bf16))
 
 
 def main() -> None:
-    """Time every arm beside the first."""
+    """Time each arm in turns with the first."""
     usual = ",".join(key for key in ARMS if not key.endswith("-compiled"))
     options = parser(__doc__ or "", batch=32, repetitions=5, warmup=3, arms=usual, bf16=False)
     args = options.parse_args()

@@ -1,17 +1,17 @@
-"""Seconds of one training step inside a trainer at BERT-base size: ours against sentence-transformers'.
+"""Seconds of one training step inside a trainer at BERT-base size: our trainer against sentence-transformers'.
 
     python benchmarks/trainers.py --repetitions 5 --output benchmarks/trainers.json
 
 Arms:
     st      SentenceTransformerTrainer, MultipleNegativesRankingLoss on (s, s) pairs, [CLS] pooling
     simcse  our ContrastiveTrainer, SimCSE
-    cmlm    our ContrastiveTrainer, CMLM-CSE, 8 extracting and 3 fusing layers
+    cmlm    our ContrastiveTrainer, CMLM-CSE, 8 lexical and 3 fusion layers
 
-Both trainers have their own defaults but for logging, saving and scoring, which are off. In every round each arm calls
-`train()` on the same sentences, new ones for every round, for --steps_per_round steps; the seconds of a step run from
-the end of the first step to the end of the last, so that loading, collation, optimizer and callbacks count, and what a
-call sets up does not. sentence-transformers tokenises in its collator; our tokenisation is done once ahead of training
-and stands in the record by itself (`tokenisation_seconds`, of one step).
+Both trainers have their own defaults, except that logging, saving and scoring are off. In each round every arm calls
+`train()` for --steps_per_round steps on the same sentences; each round has new ones. The time runs from the end of the
+first step to the end of the last step. So it includes loading, collation, optimizer and callbacks, but not the set-up
+of `train()`. sentence-transformers tokenises in its collator. Ours tokenises once before training; the record has that
+time separately (`tokenisation_seconds`, for one step).
 """
 
 import tempfile
@@ -43,7 +43,7 @@ from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 
 
 class StepClock(TrainerCallback):
-    """Seconds of a step in the latest `train()`, the first step left out."""
+    """Seconds per step of the latest `train()`, without its first step."""
 
     first = last = 0.0
     steps = 1
@@ -62,7 +62,7 @@ class StepClock(TrainerCallback):
 
 
 def arm(trainer: Trainer, rounds: list[Any]) -> Callable[[int], float]:
-    """Seconds of a step in a round's `train()`; model and optimizer state stay from round to round."""
+    """An arm: number of the round → seconds per step in `train()`. The model keeps its state between rounds."""
     clock = StepClock()
     trainer.add_callback(clock)
     trainer.remove_callback(PrinterCallback)
@@ -76,7 +76,7 @@ def arm(trainer: Trainer, rounds: list[Any]) -> Callable[[int], float]:
 
 
 def sentence_transformers_trainer(rounds: list[datasets.Dataset], arguments: dict[str, Any]) -> Trainer:
-    """Their trainer."""
+    """The trainer of sentence-transformers."""
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
@@ -106,7 +106,7 @@ ARMS = ("st", "simcse", "cmlm")
 
 
 def main() -> None:
-    """Time every trainer, interleaved."""
+    """Time the trainers in turns."""
     options = parser(
         __doc__ or "", batch=32, repetitions=5, warmup=1, steps_per_round=3, arms=",".join(ARMS), bf16=False
     )
@@ -115,7 +115,7 @@ def main() -> None:
     if args.steps_per_round < 2:
         options.error(f"--steps_per_round must be at least 2, for the first is dropped, found {args.steps_per_round}")
     datasets.disable_progress_bars()
-    # One batch more than steps: the loader is a batch ahead, and the last step has to fetch one as well.
+    # One batch more than steps, because the loader fetches one batch ahead, also in the last step.
     sentences = args.batch * (args.steps_per_round + 1)
     texts = read_batches(args.text, sentences, args.warmup + args.repetitions)
     pairs = [datasets.Dataset.from_dict({"anchor": lines, "positive": lines}) for lines in texts]

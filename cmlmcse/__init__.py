@@ -1,7 +1,7 @@
 """The tool around the model: train, evaluate, encode, search and publish sentence encoders.
 
-`from cmlmcse import train, evaluate` gives the functions that the commands call. They are imported when they are first
-used, because they bring PyTorch and transformers with them.
+`from cmlmcse import train, evaluate` gives the functions that the commands call. Each is imported on first use, because
+it imports PyTorch and transformers.
 """
 
 from importlib import import_module
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cmlmcse.evaluation.command import evaluate
     from cmlmcse.training.command import train
 
-__version__ = "0.1.0"  # setup.cfg takes it from here
+__version__ = "0.1.0"  # setup.cfg reads it from here
 __all__ = ["__version__", "evaluate", "train"]
 
 FUNCTIONS = {"evaluate": "cmlmcse.evaluation.command", "train": "cmlmcse.training.command"}

@@ -1,4 +1,4 @@
-"""`python -m cmlmcse VERB …` is `cmlmcse VERB …`."""
+"""`python -m cmlmcse VERB …` does the same as `cmlmcse VERB …`."""
 
 from cmlmcse.cli import main
 

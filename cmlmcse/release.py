@@ -1,10 +1,10 @@
-"""A pre-trained backbone to give away: what stage 1 left, in half precision, with a card of what it is and can do.
+"""Prepare a pre-trained backbone for release: the export of a --stage pretrain run in fp16, with a model card.
 
     python -m cmlmcse.release runs/NAME --output_dir FOLDER --data_dir DIR --license ID \\
         --language CODE --about TEXT --fill_mask "The cat chased the [MASK]." --gate FILE.json
 
-FOLDER gets the weights, tokenizer and configuration, README.md, and the records that the card is written from: run.json
-(without the log) and results.json. The configuration says float32, so that what loads it computes in that.
+FOLDER gets the weights, tokenizer and configuration, README.md, and the records from which the card is written:
+run.json (without the log) and results.json. The configuration says float32, so a loaded model computes in float32.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from cmlmcse.study.simcse_lift import lifts, read_rows
 from cmlmcse.training.pretraining_export import pretraining_facts
 from cmlmcse.training.records import write_records
 
-TASK = "sts"  # the seven sets and STS-B dev
-GUESSES = 3  # for each masked token
+TASK = "sts"  # the seven STS test sets and STS-B dev
+GUESSES = 3  # shown per masked token
 
 USAGE = """```python
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -46,11 +46,11 @@ tokenizer = AutoTokenizer.from_pretrained("{source}")
 `cmlmcse train RECIPE --model_name_or_path {source} --pooling avg_first_last` trains an encoder from it."""
 
 
-def halve(source: Path, target: Path) -> None:
-    """Write the tensors of a safetensors file in fp16, its metadata as they are.
+def save_as_fp16(source: Path, target: Path) -> None:
+    """Write the tensors of a safetensors file in fp16, and copy its metadata.
 
     Raises:
-        InputError: a value that fp16 cannot hold.
+        InputError: fp16 cannot hold a value.
     """
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()
@@ -62,10 +62,10 @@ def halve(source: Path, target: Path) -> None:
 
 
 def fill_mask(folder: Path, sentences: list[str]) -> list[dict[str, Any]]:
-    """For each sentence with one [MASK]: the likeliest tokens, with their probabilities in per cent.
+    """For each sentence with one [MASK]: the most likely tokens, with their probabilities in per cent.
 
     Raises:
-        InputError: a sentence with no mask token, or several.
+        InputError: a sentence has no mask token, or several.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -78,15 +78,16 @@ def fill_mask(folder: Path, sentences: list[str]) -> list[dict[str, Any]]:
                 f"--fill_mask expects one {tokenizer.mask_token} in a sentence, found {len(masked)} in {sentence!r}"
             )
         with torch.no_grad():
-            chances, best = model(**tokens).logits[0, masked[0]].softmax(-1).topk(GUESSES)  # (GUESSES,)
-        words = tokenizer.convert_ids_to_tokens(best)
-        guesses = {word: round(100 * float(chance), 1) for word, chance in zip(words, chances, strict=True)}
+            probabilities = model(**tokens).logits[0, masked[0]].softmax(-1)  # (V,)
+        values, ids = probabilities.topk(GUESSES)  # (GUESSES,)
+        words = tokenizer.convert_ids_to_tokens(ids)
+        guesses = {word: round(100 * float(value), 1) for word, value in zip(words, values, strict=True)}
         found.append({"sentence": sentence, "guesses": guesses})
     return found
 
 
 def scores(folder: Path, data_dir: str | None) -> dict[str, dict[str, Any]]:
-    """Pooling → the STS results of the backbone as it is, before any contrastive training."""
+    """Pooling → the STS results of the backbone before any contrastive training."""
     data = TASKS[TASK].load(data_dir)
     for line in TASKS[TASK].missing(data_dir, data):
         print(f"missing: {line}", file=sys.stderr)
@@ -97,10 +98,10 @@ def scores(folder: Path, data_dir: str | None) -> dict[str, dict[str, Any]]:
 
 
 def simcse_scores(curve: Path, tokens: int) -> dict[str, Any]:
-    """The best untrained score on STS-B dev, and for each text what SimCSE made of it and by how much it lifted it.
+    """STS-B dev: the best untrained score, and for each training text the best score after SimCSE and its gain.
 
     Raises:
-        InputError: the curve has no row of as many tokens.
+        InputError: the curve has no row with this number of tokens.
     """
     rows = [row for row in read_rows(curve)[1] if row["tokens"] == tokens and row.get("simcse")]
     if not rows:
@@ -111,17 +112,18 @@ def simcse_scores(curve: Path, tokens: int) -> dict[str, Any]:
 
 
 def release_card(folder: str, about: str, record: dict[str, Any], results: dict[str, Any], identity: Identity) -> str:
-    """README.md of a release: every figure from its records, the words `about` the text from its maker.
+    """README.md of a release. Every figure comes from its records.
 
     Args:
-        folder: what it will be loaded as.
+        folder: the path or name under which it will be loaded.
+        about: text by the person who releases it.
         identity: licence and language.
     """
     size, facts = results["size"], pretraining_facts(record, results)
-    del facts["training time"]  # of the last part alone, in records of older versions
+    del facts["training time"]  # older versions recorded only the time since the last resume
     summary = (
         f"A masked-language model, {size['layers']} layers of width {size['width']}, {size['weights'] / 1e6:.1f} "
-        "million weights: a backbone to train a sentence encoder from; by itself it is none."
+        "million weights: a backbone for training a sentence encoder, not a sentence encoder itself."
     )
     values = {
         "name": Path(folder).name,
@@ -129,37 +131,38 @@ def release_card(folder: str, about: str, record: dict[str, Any], results: dict[
         "use": USAGE.format(source=folder),
         "training": bullets(facts) + "\n\nThe weights were rounded to fp16 afterwards.",
         "results": "\n\n".join(measured_parts(results)),
-        "limits": "One run with one seed. What its text says and leaves out, prejudices included, is in it.",
+        "limits": "One run with one seed. The model reflects its training text, with its gaps and its prejudices.",
     }
     return write_card(metadata("fill-mask", identity), values)
 
 
 def measured_parts(results: dict[str, Any]) -> Iterator[str]:
-    """What the card says of the results, paragraph by paragraph."""
-    yield "These figures are of the weights rounded to fp16, computed in fp32."
+    """Yield the card's account of the results, one paragraph or table at a time."""
+    yield "These figures were computed in fp32 from the weights rounded to fp16."
     if results["fill_mask"]:
         yield "### What it predicts"
         guesses = [
-            [one["sentence"], ", ".join(f"{word} ({chance:.1f})" for word, chance in one["guesses"].items())]
-            for one in results["fill_mask"]
+            [example["sentence"], ", ".join(f"{word} ({value:.1f})" for word, value in example["guesses"].items())]
+            for example in results["fill_mask"]
         ]
-        yield markdown_table(["sentence", "likeliest tokens (per cent)"], guesses, texts=2)
+        yield markdown_table(["sentence", "most likely tokens (per cent)"], guesses, texts=2)
     yield "### As a sentence encoder, before any contrastive training"
-    yield f"Spearman × 100, setting all.\n\n{format_table(results['poolings'])}"
+    yield f'Spearman × 100, setting "all".\n\n{format_table(results["poolings"])}'
     yield format_all_measures(results["poolings"])
     if "simcse" in results:
-        gate = results["simcse"]
+        simcse = results["simcse"]
         yield "### After SimCSE"
-        yield f"STS-B dev, {gate['untrained']:.2f} with the best pooling before; the best setting tried, one seed."
-        rows = [[text, f"{gate['after'][text]:.2f}", f"{lift:+.2f}"] for text, lift in gate["lifted"].items()]
+        yield f"STS-B dev; the best pooling scored {simcse['untrained']:.2f} before. Best setting tried, one seed."
+        rows = [[text, f"{simcse['after'][text]:.2f}", f"{lift:+.2f}"] for text, lift in simcse["lifted"].items()]
         yield markdown_table(["SimCSE trained on", "STS-B dev", "lifted by"], rows)
 
 
 def release(run: Path, args: argparse.Namespace) -> None:
-    """Write the folder: aside, then renamed, so that it is whole or not there.
+    """Write the folder under a temporary name, then rename it: it is written whole or not at all.
 
     Raises:
-        InputError: the run is no stage 1 or has not ended, or an example or the curve is not what it should be.
+        InputError: the run is not a finished --stage pretrain run, a --fill_mask sentence does not have one mask token,
+            or the --gate curve lacks this run.
     """
     record, results = (read_record(run / name) for name in ("run.json", "results.json"))
     if "pretraining" not in results:
@@ -167,11 +170,11 @@ def release(run: Path, args: argparse.Namespace) -> None:
     record = {name: value for name, value in record.items() if name != "log"}
     lifted = {"simcse": simcse_scores(args.gate, record["tokens"])} if args.gate else {}
     args.output_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".release-", dir=args.output_dir.parent) as aside:
-        folder = Path(aside) / args.output_dir.name
+    with tempfile.TemporaryDirectory(prefix=".release-", dir=args.output_dir.parent) as temporary:
+        folder = Path(temporary) / args.output_dir.name
         shutil.copytree(run / "export", folder, ignore=shutil.ignore_patterns("*.safetensors", "README.md"))
         for weights in sorted((run / "export").glob("*.safetensors")):
-            halve(weights, folder / weights.name)
+            save_as_fp16(weights, folder / weights.name)
         config = AutoConfig.from_pretrained(folder)
         count = sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
         results = {
@@ -190,10 +193,10 @@ def release(run: Path, args: argparse.Namespace) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A run's record.
+    """Read a run's record.
 
     Raises:
-        InputError: it is not there, or is none.
+        InputError: the file is missing, or is not a record.
     """
     try:
         return Record(json.loads(path.read_text(encoding="utf-8")), path.name)
@@ -205,13 +208,13 @@ def read_record(path: Path) -> dict[str, Any]:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("run", type=Path, metavar="RUN", help="output folder of a --stage pretrain run")
     parser.add_argument("--output_dir", type=Path, required=True, metavar="FOLDER", help="must not exist yet")
     parser.add_argument("--data_dir", help="folder that holds sts/ (default: from the Hub)")
     parser.add_argument(
-        "--about", default="", metavar="TEXT", help="what no record knows, such as where the text is from"
+        "--about", default="", metavar="TEXT", help="text for the card that no record holds, such as the text's source"
     )
     parser.add_argument("--license", metavar="ID", help="licence of the weights, as the Hub writes it")
     parser.add_argument("--language", metavar="CODE", help="language of the text, as the Hub writes it")
@@ -219,7 +222,7 @@ def main(argv: list[str] | None = None) -> None:
         "--fill_mask", nargs="*", default=[], metavar="SENTENCE", help="examples, each with one mask token"
     )
     parser.add_argument(
-        "--gate", type=Path, metavar="FILE.json", help="a curve with SimCSE's scores, as study.gate draws"
+        "--gate", type=Path, metavar="FILE.json", help="a curve with SimCSE's scores, as study.simcse_lift reads"
     )
     args = parser.parse_args(argv)
     if args.output_dir.exists():

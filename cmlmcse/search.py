@@ -1,6 +1,7 @@
 """The command `cmlmcse search MODEL CORPUS QUERY`: the texts of a file that are nearest to a query, by cosine.
 
-The search is exact: every text is compared. The corpus is read in a stream, so memory does not grow with it.
+The search is exact: each query is compared with every text. The corpus is read as a stream, so memory does not grow
+with its size.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import InputError, Parser, command
-from cmlmcse.encode import EMBEDDING, METADATA, TEXT, origin_of
+from cmlmcse.encode import EMBEDDING, METADATA, TEXT, model_provenance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
     from cmlmcse.models.encoders import Encoder
 
 STDIN = "-"
-SHOWN = 200  # characters of a text on the screen
-DIGITS = 6  # of a score
+SHOWN_CHARACTERS = 200  # of a text on the screen
+DECIMALS = 6  # of a score
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The command line.
+    """Parse the command line.
 
     Raises:
-        InputError: an argument that is wrong by itself.
+        InputError: an argument is invalid.
     """
     from cmlmcse.evaluation.options import positive
 
@@ -39,16 +40,16 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("model", metavar="MODEL", help="exported folder, checkpoint, run folder, Hub name, "
                         "package:NAME/path, or plain backbone")  # fmt: skip
-    parser.add_argument("corpus", metavar="CORPUS", type=Path, help="what `cmlmcse encode` wrote as .parquet; or "
-                        "texts, which are encoded now: .csv, .tsv, .jsonl, .parquet, or a text a line")  # fmt: skip
-    parser.add_argument("query", metavar="QUERY", help="a text; - reads queries from standard input, a line each")
-    parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts a query (default: 10)")
-    parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only one of strings)")
-    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results there, a line a query: "
+    parser.add_argument("corpus", metavar="CORPUS", type=Path, help="a .parquet that `cmlmcse encode` wrote; or "
+                        "texts, which are encoded first: .csv, .tsv, .jsonl, .parquet or a text per line")  # fmt: skip
+    parser.add_argument("query", metavar="QUERY", help="a text; - reads queries from standard input, one per line")
+    parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query (default: 10)")
+    parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
+    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results here, one line per query: "
                         "rank, row (from 0), score and all columns of each text")  # fmt: skip
-    parser.add_argument("--pooling", help="for models that record none: cls_before_pooler, avg, avg_top2, …")
-    parser.add_argument("--batch_size", type=positive, default=64, help="texts in a forward pass (default: 64)")
-    parser.add_argument("--max_seq_length", type=positive, help="tokens a text is cut to (default: the model's)")
+    parser.add_argument("--pooling", help="pooling for models that record none: cls_before_pooler, avg, avg_top2, …")
+    parser.add_argument("--batch_size", type=positive, default=64, help="texts per forward pass (default: 64)")
+    parser.add_argument("--max_seq_length", type=positive, help="tokens to cut a text to (default: the model's limit)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
     args = parser.parse_args(argv)
     if args.output is not None and args.output.exists():
@@ -60,7 +61,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """Search, and print or write what is nearest."""
+    """Search, print the nearest texts, and write them to --output if it is given."""
     args = parse(argv)
     queries = read_queries(args.query)
     encoded = has_embeddings(args.corpus)
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder = load_model_encoder(args.model, args.pooling, *limits, show_progress_bar=False)
     if encoded:
-        check_origin(args.corpus, args.model, encoder)
+        check_provenance(args.corpus, args.model, encoder)
         blocks = embedded_blocks(args.corpus)
     else:
         blocks = ((table, encoder(source.texts(table))) for table in source.tables())
@@ -85,19 +86,19 @@ def main(argv: list[str] | None = None) -> None:
     for query, nearest in zip(queries, found, strict=True):
         if len(queries) > 1:
             print(query)
-        for one in nearest:
-            text = one["columns"].get(column)
-            shown = f"row {one['row']}" if text is None else " ".join(str(text).split())[:SHOWN]
-            print(f"{'  ' if len(queries) > 1 else ''}{one['score']:.4f}  {shown}")
+        for result in nearest:
+            text = result["columns"].get(column)
+            shown = f"row {result['row']}" if text is None else " ".join(str(text).split())[:SHOWN_CHARACTERS]
+            print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {shown}")
     if args.output is not None:
         write_results(args.output, queries, found)
 
 
 def read_queries(given: str) -> list[str]:
-    """The query, or the lines of standard input.
+    """The query of the command line, or the non-blank lines of standard input.
 
     Raises:
-        InputError: there is no text in it.
+        InputError: there is no text.
     """
     queries = [line.strip() for line in sys.stdin] if given == STDIN else [given.strip()]
     queries = [query for query in queries if query]
@@ -112,7 +113,7 @@ def has_embeddings(path: Path) -> bool:
     """Whether a file is a .parquet with a column of embeddings.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     if path.suffix != ".parquet" or not path.is_file():
         return False
@@ -130,26 +131,26 @@ def has_embeddings(path: Path) -> bool:
     return lists and types.is_floating(kind.value_type)
 
 
-def check_origin(path: Path, model: str, encoder: "Encoder") -> None:
-    """See that embeddings of a file can be compared with those of this model, and have the encoder cut its own to as
-    many dimensions if those of the file were cut.
+def check_provenance(path: Path, model: str, encoder: "Encoder") -> None:
+    """Check that the embeddings of a file can be compared with those of this model.
+
+    If the file's embeddings were truncated, the encoder is set to truncate its own to the same number of dimensions.
 
     Raises:
-        InputError: they are another model's, or of another size.
+        InputError: the file's embeddings are of another model or pooling, or have another number of dimensions.
     """
     from pyarrow import parquet
 
     stored = (parquet.read_schema(path).metadata or {}).get(METADATA)
     theirs = json.loads(stored) if stored else {}
-    ours = origin_of(model, encoder.settings["pooling"])
+    ours = model_provenance(model, encoder.settings["pooling"])
     known = "fingerprint" if theirs.get("fingerprint") and ours["fingerprint"] else "model"
     both_names = not (theirs.get("fingerprint") or ours["fingerprint"])
     same = theirs.get(known) == ours[known] if known == "fingerprint" or both_names else True
     if theirs and not (same and theirs.get("pooling") == ours["pooling"]):
         raise InputError(
-            f"{path} must have been encoded with the MODEL of the query, {ours['model']} with the pooling "
-            f"{ours['pooling']}, found {theirs.get('model')} with {theirs.get('pooling')} in it; give that model, or "
-            "encode the corpus again"
+            f"{path} must hold embeddings of MODEL, {ours['model']} with the pooling {ours['pooling']}, found "
+            f"{theirs.get('model')} with {theirs.get('pooling')} in it; give that model, or encode the corpus again"
         )
     encoder.arguments["truncate_dim"] = theirs.get("truncate_dim")
     width = theirs.get("truncate_dim") or encoder.model.config.hidden_size
@@ -164,10 +165,10 @@ def check_origin(path: Path, model: str, encoder: "Encoder") -> None:
 
 
 def embedded_blocks(path: Path) -> Iterator[tuple["pyarrow.Table", "np.ndarray"]]:
-    """The rows of an encoded file, a table without the embeddings and the embeddings (B, H) at a time.
+    """Yield the rows of an encoded file in blocks: a table of the other columns, and the embeddings (B, H).
 
     Raises:
-        InputError: an embedding is missing or of another size.
+        InputError: an embedding is missing or has another size.
     """
     import pyarrow
     from pyarrow import compute, parquet
@@ -188,12 +189,12 @@ def embedded_blocks(path: Path) -> Iterator[tuple["pyarrow.Table", "np.ndarray"]
 def search(
     queries: "np.ndarray", blocks: Iterator[tuple["pyarrow.Table", "np.ndarray"]], top_k: int
 ) -> list[list[dict[str, Any]]]:
-    """The `top_k` rows that are nearest to each query, by cosine; the earlier row first where two are equal.
+    """The `top_k` rows nearest to each query, by cosine. If two scores are equal, the earlier row comes first.
 
     Args:
-        queries: their embeddings (Q, H).
-        blocks: the corpus, tables with the embeddings of their rows (B, H).
-        top_k: how many.
+        queries: embeddings of the queries (Q, H).
+        blocks: the corpus in blocks: a table, and the embeddings of its rows (B, H).
+        top_k: rows per query.
 
     Returns:
         For each query, nearest first: `rank` from 1, `row` from 0, `score`, `columns`.
@@ -205,7 +206,7 @@ def search(
     content: dict[int, dict[str, Any]] = {}
     start = 0
     for table, vectors in blocks:
-        cosines = np.round(queries @ unit(vectors).T, DIGITS)  # (Q, B); a text's last bits depend on its batch
+        cosines = np.round(queries @ unit(vectors).T, DECIMALS)  # (Q, B); rounded, as the last bits depend on the batch
         scores = np.concatenate([scores, cosines], axis=1)  # (Q, top_k + B)
         here = np.arange(start, start + len(vectors))
         rows = np.concatenate([rows, np.broadcast_to(here, (len(queries), len(here)))], axis=1)
@@ -218,7 +219,7 @@ def search(
         start += len(vectors)
     return [
         [
-            {"rank": rank, "row": int(row), "score": round(float(score), DIGITS), "columns": content[row]}
+            {"rank": rank, "row": int(row), "score": round(float(score), DECIMALS), "columns": content[row]}
             for rank, (row, score) in enumerate(zip(*pair, strict=True), start=1)
         ]
         for pair in zip(rows, scores, strict=True)
@@ -226,7 +227,7 @@ def search(
 
 
 def unit(vectors: "np.ndarray") -> "np.ndarray":
-    """Vectors (N, H) scaled to length 1; a vector of zeros stays as it is."""
+    """Scale vectors (N, H) to length 1; zero vectors stay zero."""
     import numpy as np
 
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -234,7 +235,7 @@ def unit(vectors: "np.ndarray") -> "np.ndarray":
 
 
 def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any]]]) -> None:
-    """Write a JSON line for each query.
+    """Write one JSON line per query.
 
     Raises:
         InputError: the file cannot be written.
@@ -246,7 +247,7 @@ def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any
         for query, nearest in zip(queries, found, strict=True)
     ]
     try:
-        with atomic_write(path) as aside:
-            aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        with atomic_write(path) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"--output {path}: cannot be written: {error.strerror}") from error

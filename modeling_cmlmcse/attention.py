@@ -61,9 +61,10 @@ def packed_attention(
     """
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))  # (M or S, heads, D)
     grids = packing if selection is None else selection.packing, packing
-    if sliding_window is not None and sliding_window >= packing.shape[1]:
+    if sliding_window is not None and not packing.padded and sliding_window >= packing.shape[1]:
         sliding_window = None
-    if dropout == 0.0 and bias is None and sliding_window is None and has_varlen_kernel(query, scaling):
+    plain = dropout == 0.0 and bias is None and sliding_window is None and not packing.padded
+    if plain and has_varlen_kernel(query, scaling):
         bounds, longest = [grid.bounds for grid in grids], [grid.shape[1] for grid in grids]
         return varlen_attn(query, key, value, *bounds, *longest).unsqueeze(0), None
     mask = grid_mask(packing, selection, None if bias is None else bias.to(query.dtype), sliding_window)

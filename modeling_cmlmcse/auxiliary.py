@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .backbone import Module
+from .backbone import MaskedLMHead, Module
 from .configuration_cmlmcse import CMLMCSEConfig
 from .losses import at_least_fp32
 
@@ -63,6 +63,15 @@ class AuxiliaryObjective(nn.Module):
 
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
         """Start from the weights of a pretrained masked-language model."""
+
+    @torch.no_grad()
+    def resize_token_embeddings(self, count: int) -> None:
+        """Give every encoder and head of the objective a vocabulary of `count` tokens."""
+        for part in self.children():
+            if isinstance(part, MaskedLMHead):
+                part.resize(count)
+            elif isinstance(part, PreTrainedModel) and part.get_input_embeddings() is not None:
+                part.resize_token_embeddings(count, mean_resizing=False)
 
     def load_trainable(self, other: "AuxiliaryObjective") -> None:
         """Start from the trained parts of the same objective in a saved model."""

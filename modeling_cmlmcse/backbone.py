@@ -5,6 +5,8 @@ What differs between the kinds of backbone is in families.py.
 
 import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -105,9 +107,15 @@ def max_positions(encoder: Module) -> int:
     return family_of(encoder.config).max_positions(encoder)
 
 
-def embed_tokens(encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
-    """(S,) token ids → (S, H) what the first block gets, for packed tokens."""
-    return family_of(encoder.config).embed(encoder, tokens, packing, token_types)
+def embed_tokens(
+    encoder: Module,
+    tokens: Tensor | None,
+    packing: Packing,
+    token_types: Tensor | None = None,
+    words: Tensor | None = None,
+) -> Tensor:
+    """(S,) token ids, or (S, E) word embeddings in their place → (S, H) what the first block gets."""
+    return family_of(encoder.config).embed(encoder, tokens, packing, token_types, words)
 
 
 def run_blocks(encoder: Module, hidden: Tensor, packing: Packing, selection: Selection | None = None) -> list[Tensor]:
@@ -160,6 +168,15 @@ class MaskedLMHead(nn.Module):
         for ours, theirs in zip((self.dense, self.LayerNorm), head_parts(model), strict=True):
             ours.load_state_dict(theirs.state_dict())
 
+    def resize(self, count: int) -> None:
+        """Keep the rows of the first `count` tokens and add fresh ones."""
+        old, kept = self.decoder, min(count, self.decoder.out_features)
+        decoder = nn.Linear(old.in_features, count, bias=old.bias is not None).to(old.weight)
+        decoder.weight[:kept] = old.weight[:kept]
+        if old.bias is not None:
+            decoder.bias.zero_()[:kept] = old.bias[:kept]
+        self.decoder = decoder
+
     @classmethod
     def of(cls, model: PreTrainedModel) -> "MaskedLMHead":
         """The head of a masked-language model, made of its own parts, tied as they are; nothing is copied."""
@@ -178,6 +195,17 @@ def head_parts(model: PreTrainedModel) -> tuple[nn.Linear, nn.LayerNorm]:
     return dense, norm
 
 
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Silence transformers' warnings for as long as a model or tokenizer is loaded."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
 def load_backbone(
     name_or_path: str, fresh: bool = False, new_token_id: int | None = None
 ) -> tuple[PreTrainedModel, bool]:
@@ -187,16 +215,15 @@ def load_backbone(
     Raises:
         ValueError: no such model, no masked-language model of this kind, or encoder weights are missing.
     """
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()  # a missing head and an unused pooler are expected, and handled here
     try:
-        if fresh:
-            config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
-            model, info = AutoModelForMaskedLM.from_config(config, dtype=torch.float32), None
-        else:
-            model, info = AutoModelForMaskedLM.from_pretrained(
-                name_or_path, output_loading_info=True, dtype=torch.float32, trust_remote_code=False
-            )
+        with quiet_loading():  # a missing head and an unused pooler are expected, and handled here
+            if fresh:
+                config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
+                model, info = AutoModelForMaskedLM.from_config(config, dtype=torch.float32), None
+            else:
+                model, info = AutoModelForMaskedLM.from_pretrained(
+                    name_or_path, output_loading_info=True, dtype=torch.float32, trust_remote_code=False
+                )
     except Exception as error:
         if isinstance(error, ValueError):
             fields, _ = PretrainedConfig.get_config_dict(name_or_path)  # not a configuration, which may be code
@@ -208,8 +235,6 @@ def load_backbone(
             f"model_name_or_path must be a folder with config.json and weights or a Hub name, found {name_or_path!r}, "
             f"which cannot be loaded: {str(error).splitlines()[0]}"
         ) from error
-    finally:
-        logging.set_verbosity(level)
     family_of(model.config)  # refuses a backbone of an unknown kind
     prefix = model.base_model_prefix + "."
     keys = [] if info is None else info["missing_keys"]

@@ -71,7 +71,7 @@ class ConditionalMLM(AuxiliaryObjective):
         positions = masked["mlm_positions"]  # (M,)
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.lexical_frozen):
-            features = embed_tokens(self.extractor, tokens, packing, None)  # (S, H)
+            features = embed_tokens(self.extractor, tokens, packing)  # (S, H)
             features = run_blocks(self.extractor, features, packing)[-1]
         # position 0 := h
         conditioned = features.index_copy(0, packing.starts, sentences.to(features.dtype))

@@ -132,6 +132,8 @@ class CMLMCSEConfig(PretrainedConfig):
         self.rtd_fill = one_of("rtd_fill", rtd_fill, ("argmax", "sample"))
         self.generator_config = self._generator_config(generator_config) if rtd_weight > 0 else None
         self.mlm_weight = in_range("mlm_weight", mlm_weight, float, 0.0, 1e6)
+        # sentence-transformers' layer pooling asks for them through an export's config.json, the backbone's own
+        kwargs.setdefault("output_hidden_states", self.backbone_config.output_hidden_states)
         self._check_layers(depth)
         if POOLINGS[self.pooling].keeps_head and self.projection != "mlp":
             raise ValueError(
@@ -141,6 +143,21 @@ class CMLMCSEConfig(PretrainedConfig):
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # where Trainer looks for the tokenizer's
             kwargs.setdefault(name, getattr(self.backbone_config, name, None))
         super().__init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As in transformers.
+
+        Raises:
+            ValueError: the configuration of another kind of model.
+        """
+        kind = config_dict.get("model_type", cls.model_type)
+        if kind != cls.model_type:
+            raise ValueError(
+                f"expected a checkpoint or an export of this project, found a model of the model_type {kind!r}; start "
+                "from a plain backbone with CMLMCSEForSentenceEmbedding.from_backbone(NAME)"
+            )
+        return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -177,7 +194,7 @@ class CMLMCSEConfig(PretrainedConfig):
         for name in ("lexical_layers", "fusion_layers"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, found {value!r}; mend the recipe")
+                raise ValueError(f"{name} must be a whole number of at least 1, found {value!r}; fix the recipe")
         if self.cmlm_weight == 0:
             return
         if self.lexical_layers > depth:
@@ -203,6 +220,15 @@ class CMLMCSEConfig(PretrainedConfig):
     def hidden_size(self) -> int:
         """Width H of the embedding, where sentence-transformers looks for it."""
         return self.backbone_config.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the word embeddings, where transformers looks for it; the backbone's own."""
+        return self.backbone_config.vocab_size
+
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:
+        self.backbone_config.vocab_size = value
 
 
 def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
@@ -240,9 +266,9 @@ def in_range(name: str, value: Any, kind: type, low: float, high: float) -> Any:
     """
     right_type = isinstance(value, bool) if kind is bool else isinstance(value, (int, float)) and value is not True
     if kind is bool and not right_type:
-        raise ValueError(f"{name} must be true or false, found {value!r}; mend the recipe")
+        raise ValueError(f"{name} must be true or false, found {value!r}; fix the recipe")
     if not right_type or not low <= value <= high:
-        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, found {value!r}; mend the recipe")
+        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, found {value!r}; fix the recipe")
     return value
 
 

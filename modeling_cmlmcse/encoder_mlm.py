@@ -32,7 +32,7 @@ class EncoderMLM(AuxiliaryObjective):
         tokens = masked["input_ids"]  # (S,)
         packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
-        hidden = embed_tokens(encoder, tokens, packing, None)  # (S, H)
+        hidden = embed_tokens(encoder, tokens, packing)  # (S, H)
         hidden = run_blocks(encoder, hidden, packing, Selection(positions, chosen))[-1]  # (M, H)
         return masked_token_loss(self.head(hidden), masked["mlm_labels"])
 

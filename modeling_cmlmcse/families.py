@@ -63,8 +63,10 @@ class Family:
         """How many tokens a sentence may have."""
         return encoder.config.max_position_embeddings
 
-    def embed(self, encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
-        """(S,) token ids → (S, H) what the first block gets."""
+    def embed(
+        self, encoder: Module, tokens: Tensor | None, packing: Packing, token_types: Tensor | None, words: Tensor | None
+    ) -> Tensor:
+        """(S,) token ids, or (S, E) word embeddings in their place → (S, H) what the first block gets."""
         raise NotImplementedError
 
     def shared(self, encoder: Module, hidden: Tensor, packing: Packing) -> Any:
@@ -110,11 +112,15 @@ class Bert(Family):
         table = encoder.embeddings.position_embeddings
         return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
 
-    def embed(self, encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
+    def embed(
+        self, encoder: Module, tokens: Tensor | None, packing: Packing, token_types: Tensor | None, words: Tensor | None
+    ) -> Tensor:
+        kinds = torch.zeros_like(packing.slots) if token_types is None else token_types
         embedded = encoder.embeddings(
-            input_ids=tokens[None],
+            input_ids=in_batch(tokens),
+            inputs_embeds=in_batch(words),
             position_ids=position_ids(encoder.embeddings.position_embeddings.padding_idx, tokens, packing)[None],
-            token_type_ids=torch.zeros_like(tokens)[None] if token_types is None else token_types[None],
+            token_type_ids=kinds[None],
         )[0]  # (S, E)
         return encoder.embeddings_project(embedded) if hasattr(encoder, "embeddings_project") else embedded
 
@@ -137,10 +143,12 @@ class DistilBert(Family):
     layers = "transformer.layer"
     dropouts = ("dropout", "attention_dropout")
 
-    def embed(self, encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
-        parts = encoder.embeddings  # which in transformers 4 take no positions as a whole
-        embedded = parts.word_embeddings(tokens) + parts.position_embeddings(packing.columns)  # (S, H)
-        return parts.dropout(parts.LayerNorm(embedded))
+    def embed(
+        self, encoder: Module, tokens: Tensor | None, packing: Packing, token_types: Tensor | None, words: Tensor | None
+    ) -> Tensor:
+        parts = encoder.embeddings  # in transformers 4 the whole takes no positions
+        words = parts.word_embeddings(tokens) if words is None else words  # (S, H)
+        return parts.dropout(parts.LayerNorm(words + parts.position_embeddings(position_ids(None, tokens, packing))))
 
     def run_selected(
         self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
@@ -218,13 +226,15 @@ class ModernBert(Family):
     def runs_whole(self, encoder: Module) -> bool:
         return TRANSFORMERS_5 and not isinstance(encoder.rotary_emb, RotaryByKind)
 
-    def embed(self, encoder: Module, tokens: Tensor, packing: Packing, token_types: Tensor | None) -> Tensor:
-        return encoder.embeddings(input_ids=tokens[None])[0]
+    def embed(
+        self, encoder: Module, tokens: Tensor | None, packing: Packing, token_types: Tensor | None, words: Tensor | None
+    ) -> Tensor:
+        return encoder.embeddings(input_ids=in_batch(tokens), inputs_embeds=in_batch(words))[0]
 
     def shared(self, encoder: Module, hidden: Tensor, packing: Packing) -> dict[str, tuple[Tensor, Tensor]]:
         """The cosines and sines (1, S, D) of the tokens' columns, for each kind of attention."""
-        kinds, columns = sorted(set(encoder.config.layer_types)), packing.columns[None]  # (1, S)
-        return {kind: encoder.rotary_emb(hidden[None], columns, kind) for kind in kinds}
+        kinds, positions = sorted(set(encoder.config.layer_types)), position_ids(None, None, packing)[None]  # (1, S)
+        return {kind: encoder.rotary_emb(hidden[None], positions, kind) for kind in kinds}
 
     def run(self, block: Module, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
         rotary = shared[block.attention_type]
@@ -320,11 +330,23 @@ def gathered(block: Module) -> Module:
     return block
 
 
-def position_ids(padding: int | None, tokens: Tensor, packing: Packing) -> Tensor:
-    """(S,) the position of each token: BERT counts columns; a table with a `padding` row, as RoBERTa's, counts from
-    after it, skipping padding tokens."""
+def in_batch(tensor: Tensor | None) -> Tensor | None:
+    """(S, …) → (1, S, …)."""
+    return None if tensor is None else tensor[None]
+
+
+def position_ids(padding: int | None, tokens: Tensor | None, packing: Packing) -> Tensor:
+    """(S,) the position of each token, as transformers counts it.
+
+    BERT counts columns. A table with a `padding` row, such as RoBERTa's, counts from after that row and skips padding
+    tokens; without token ids it cannot see these and counts columns too.
+    """
+    if packing.given_positions is not None:
+        return packing.given_positions
     if padding is None:
         return packing.columns  # (S,)
+    if tokens is None:
+        return packing.columns + padding + 1
     real = (tokens != padding).long()  # (S,)
     count = real.cumsum(0)  # (S,)
     before = (count - real)[packing.starts]  # (B,) real tokens before each row

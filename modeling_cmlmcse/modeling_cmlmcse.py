@@ -2,14 +2,14 @@
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput, logging
 
 from .auxiliary import AuxiliaryObjective
@@ -19,6 +19,7 @@ from .backbone import (
     has_dropout,
     load_backbone,
     max_positions,
+    quiet_loading,
     run_blocks,
     with_dropout,
 )
@@ -50,7 +51,7 @@ class SentenceEmbeddingOutput(ModelOutput):
     Attributes:
         last_hidden_state: (N, T, H), zeros at padding.
         pooler_output: (N, H), the sentence embeddings as they are evaluated.
-        hidden_states: one (N, T, H) for each block, if asked for.
+        hidden_states: what the first block gets, then the output of each block, (N, T, H) each, if asked for.
     """
 
     last_hidden_state: Tensor | None = None
@@ -68,6 +69,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     config: CMLMCSEConfig
     base_model_prefix = "backbone" if TRANSFORMERS_5 else ""  # so that a plain backbone's keys load here too
     main_input_name = "input_ids"
+    _keys_to_ignore_on_load_unexpected = [r"^(backbone\.)?pooler\."]  # noqa: RUF012 (an export's, for plain BERT)
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -96,6 +98,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
                 if self.objective_weight(name) > 0
             }
         )
+        self._tokenizer: PreTrainedTokenizerBase | None = None
         self.post_init()
 
     def _build(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
@@ -138,6 +141,14 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.backbone.set_input_embeddings(value)
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As in transformers, and the same for the encoders and heads of the auxiliary objectives."""
+        table = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        count = self.backbone.config.vocab_size = self.config.vocab_size
+        for objective in self.objectives.values():
+            objective.resize_token_embeddings(count)
+        return table
 
     @property
     def max_positions(self) -> int:
@@ -195,6 +206,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             )
         init = donor if donor in OWN_FUSION_INITS else "checkpoint"
         model = cls(CMLMCSEConfig(backbone_config=backbone, fusion_init=init, **config_fields))
+        model.name_or_path = name_or_path  # where `encode` finds the tokenizer
         model.backbone.load_state_dict(pretrained.base_model.state_dict())
         if model.auxiliary and not has_head and not from_scratch:
             logger.warning(
@@ -247,6 +259,9 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> SentenceEmbeddingOutput | tuple[Any, ...]:
@@ -254,34 +269,50 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
 
         Args:
             input_ids, attention_mask, token_type_ids: (N, T), as a tokenizer returns them.
-            output_hidden_states: whether to return the outputs of all blocks too.
-            return_dict: false for a tuple.
+            position_ids: (N, T) or (1, T) positions for the position embeddings (default: as the backbone counts).
+            inputs_embeds: (N, T, E) word embeddings, in place of `input_ids`.
+            output_attentions: refused if true: packed attention keeps no weights.
+            output_hidden_states: whether to return all hidden states too (default: the configuration's).
+            return_dict: false for a tuple (default: the configuration's).
+
+        Raises:
+            ValueError: neither or both of `input_ids` and `inputs_embeds`; attention weights are asked for; a sentence
+                without a token.
         """
-        if input_ids is None:
-            raise ValueError("forward expects input_ids (N, T), found none: pass a tokenizer's output")
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        packing = Packing.from_mask(mask)
-        token_types = None if token_type_ids is None else packing.pack(token_type_ids)
-        outputs = self._hidden_states(packing.pack(input_ids), packing, token_types=token_types)
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None or (input_ids is not None and inputs_embeds is not None):
+            found = "none" if given is None else "both"
+            raise ValueError(
+                f"forward expects input_ids (N, T) or inputs_embeds (N, T, E), found {found}: pass a tokenizer's output"
+            )
+        if output_attentions or (output_attentions is None and self.config.output_attentions):
+            raise ValueError(
+                "output_attentions must be false, found true: packed attention keeps no weights; load the export with "
+                "AutoModel without trust_remote_code to get them"
+            )
+        packing = Packing.from_mask(given.new_ones(given.shape[:2]) if attention_mask is None else attention_mask)
+        if position_ids is not None:
+            packing.given_positions = packing.pack(position_ids.expand(given.shape[:2]))
+        tokens, token_types, words = (
+            None if grid is None else packing.pack(grid) for grid in (input_ids, token_type_ids, inputs_embeds)
+        )
+        embedded = embed_tokens(self.backbone, tokens, packing, token_types, words)  # (S, H)
+        outputs = run_blocks(self.backbone, embedded, packing)
+        all_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         output = SentenceEmbeddingOutput(
             last_hidden_state=packing.unpack(outputs[-1]),  # (N, T, H)
             pooler_output=self._inference_embedding(outputs, packing),  # (N, H)
-            hidden_states=tuple(map(packing.unpack, outputs)) if output_hidden_states else None,
+            hidden_states=tuple(map(packing.unpack, (embedded, *outputs))) if all_states else None,
         )
-        return output if return_dict in (None, True) else output.to_tuple()
-
-    def _hidden_states(
-        self, tokens: Tensor, packing: Packing, selection: Selection | None = None, token_types: Tensor | None = None
-    ) -> list[Tensor]:
-        """(S,) packed tokens → the outputs of all blocks, each (S, H), the last (M, H) with a selection."""
-        embedded = embed_tokens(self.backbone, tokens, packing, token_types)  # (S, H)
-        return run_blocks(self.backbone, embedded, packing, selection)
+        as_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if as_dict else output.to_tuple()
 
     def pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
         """(S,) packed tokens → (B, H) sentence vectors before any head. Only what the pooling reads is computed."""
         pooling = POOLINGS[self.config.pooling]
         selection = Selection.first_tokens(packing) if pooling.reads_first_token_only else None
-        return pooling.pool(self._hidden_states(tokens, packing, selection), packing)
+        embedded = embed_tokens(self.backbone, tokens, packing)  # (S, H)
+        return pooling.pool(run_blocks(self.backbone, embedded, packing, selection), packing)
 
     def _inference_embedding(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
         """Block outputs → (B, H) the embedding that evaluation and export use."""
@@ -292,8 +323,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     @torch.no_grad()
     def encode(
         self,
-        sentences: str | Sequence[str],
-        tokenizer: PreTrainedTokenizerBase,
+        sentences: str | Iterable[str],
+        tokenizer: PreTrainedTokenizerBase | None = None,
         batch_size: int = 64,
         normalize: bool = False,
         max_length: int | None = None,
@@ -308,8 +339,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         CPU it calls :func:`use_fast_cpu_kernels` on the model.
 
         Args:
-            sentences: N texts, or one.
-            tokenizer: the model's tokenizer.
+            sentences: N texts: a list, a numpy array, a pandas Series, a column of a dataset; or one text.
+            tokenizer: the model's tokenizer (default: the one in the folder or repository that the model came from).
             batch_size: sentences in a forward pass.
             normalize: scale every embedding to length 1, after `truncate_dim`.
             max_length: tokens a sentence is cut to (default: the most the model and tokenizer take).
@@ -322,11 +353,16 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             (N, H) float32 numpy array or tensor; (H,) for one text.
 
         Raises:
-            ValueError: `truncate_dim`, `batch_size` or `batch_tokens` out of range.
+            ValueError: `truncate_dim`, `batch_size` or `batch_tokens` out of range; something else than texts; no
+                tokenizer.
         """
+        tokenizer = self._own_tokenizer() if tokenizer is None else tokenizer
         if isinstance(sentences, str):
             options = (batch_size, normalize, max_length, False, truncate_dim, batch_tokens, convert_to_tensor)
             return self.encode([sentences], tokenizer, *options)[0]
+        sentences = list(sentences)
+        if wrong := [type(text).__name__ for text in sentences if not isinstance(text, str)]:
+            raise ValueError(f"encode expects texts, found {wrong[0]}; convert them to str")
         if self.device.type == "cpu":
             use_fast_cpu_kernels(self)
         width = self.config.hidden_size if truncate_dim is None else truncate_dim
@@ -348,6 +384,31 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         if normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
         return embeddings if convert_to_tensor else embeddings.numpy()
+
+    def _own_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the folder or repository that the model was loaded from, loaded once.
+
+        Raises:
+            ValueError: the model was not loaded from one, or there is none.
+        """
+        if self._tokenizer is None:
+            source = self.name_or_path
+            try:
+                if not source:
+                    raise OSError("the model was not loaded from a folder or repository")
+                with quiet_loading():  # a checkpoint's own model type is unknown to transformers
+                    revision = getattr(self.config, "_commit_hash", None) or "main"  # the model's own
+                    self._tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+            except OSError as error:
+                raise ValueError(f"encode expects a tokenizer, found none: {error}; pass tokenizer=") from error
+        return self._tokenizer
+
+    @staticmethod
+    def similarity(first: Any, second: Any) -> Any:
+        """(N, H) and (M, H) embeddings → (N, M) cosines; arrays give an array, tensors a tensor."""
+        one, other = (nn.functional.normalize(torch.as_tensor(each).float(), dim=-1) for each in (first, second))
+        cosines = one @ other.to(one.device).T
+        return cosines if isinstance(first, Tensor) else cosines.numpy()
 
     def _encode_batch(self, sequences: list[list[int]]) -> Tensor:
         """Token lists of B sentences → (B, H) embeddings."""

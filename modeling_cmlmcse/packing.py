@@ -18,10 +18,14 @@ class Packing:
         slots: (S,) index of each token in the flattened grid, row by row.
         lengths: (B,) number of tokens in each row.
         shape: (B, T) of the grid.
+        given_positions: (S,) position of each token for the position embeddings, where the caller chose them.
     """
+
+    padded = False  # whether places without a real token count as tokens too
 
     def __init__(self, slots: Tensor, lengths: Tensor, shape: tuple[int, int]) -> None:
         self.slots, self.lengths, self.shape = slots, lengths, shape
+        self.given_positions: Tensor | None = None
         self._mask: Tensor | None = None
         self._bounds: Tensor | None = None
 
@@ -38,10 +42,14 @@ class Packing:
     def from_mask(cls, attention_mask: Tensor) -> "Packing":
         """The tokens where `attention_mask` (B, T) is not 0, holes and left padding included.
 
+        Compiled and exported code gets a :class:`PaddedPacking`, whose shapes do not depend on the data.
+
         Raises:
             ValueError: a row without any token, which has no embedding.
         """
         mask = attention_mask != 0  # (B, T)
+        if torch.compiler.is_compiling():
+            return PaddedPacking(mask)
         lengths = mask.sum(dim=1)  # (B,)
         if not bool((lengths > 0).all()):
             row = int((lengths == 0).nonzero()[0])
@@ -103,6 +111,40 @@ class Packing:
         """(S, H) → (B, H): the average of each row's tokens."""
         sums = tokens.new_zeros(self.shape[0], tokens.shape[1]).index_add(0, self.rows, tokens)
         return sums / self.lengths.unsqueeze(1)
+
+
+class PaddedPacking(Packing):
+    """A padded batch in the form of a packing: all B·T places count as tokens, and the mask says which are real.
+
+    Args:
+        mask: (B, T) True where a token is real.
+    """
+
+    padded = True
+
+    def __init__(self, mask: Tensor) -> None:
+        size, width = mask.shape
+        super().__init__(torch.arange(size * width, device=mask.device), mask.sum(dim=1), (size, width))
+        self._mask = mask
+
+    @property
+    def full(self) -> bool:
+        return False
+
+    @property
+    def starts(self) -> Tensor:
+        size, width = self.shape
+        return self.mask.int().argmax(dim=1) + torch.arange(size, device=self.slots.device) * width
+
+    def pack(self, grid: Tensor) -> Tensor:
+        return grid.flatten(0, 1)
+
+    def unpack(self, tokens: Tensor) -> Tensor:
+        grid = tokens.unflatten(0, self.shape)
+        return grid.where(self.mask.view(*self.shape, *[1] * (grid.dim() - 2)), 0.0)
+
+    def mean(self, tokens: Tensor) -> Tensor:
+        return self.unpack(tokens).sum(dim=1) / self.lengths.unsqueeze(1)
 
 
 class Selection:

@@ -58,7 +58,7 @@ class ReplacedTokenDetection(AuxiliaryObjective):
         original = tokens.index_copy(0, masked["mlm_positions"], masked["mlm_labels"])  # (S,)
         edited = self.edit(masked, packing)  # (S,)
         replaced = (edited != original).long()  # (S,)
-        embedded = embed_tokens(self.discriminator, edited, packing, None)  # (S, H)
+        embedded = embed_tokens(self.discriminator, edited, packing)  # (S, H)
         embedded = embedded.index_copy(0, packing.starts, sentences.to(embedded.dtype))  # position 0 := h
         logits = self.classifier(run_blocks(self.discriminator, embedded, packing)[-1])  # (S, 2)
         with torch.autocast(logits.device.type, enabled=False):
@@ -76,7 +76,7 @@ class ReplacedTokenDetection(AuxiliaryObjective):
         if len(positions) == 0:
             return tokens
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
-        hidden = embed_tokens(self.generator, tokens, packing, None)  # (S, G)
+        hidden = embed_tokens(self.generator, tokens, packing)  # (S, G)
         hidden = run_blocks(self.generator, hidden, packing, Selection(positions, chosen))[-1]  # (M, G)
         logits = self.generator_head(hidden)  # (M, V)
         if self.config.rtd_fill == "sample":

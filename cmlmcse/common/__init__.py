@@ -1,1 +1,1 @@
-"""What every part of the tool uses: errors, files, figures."""
+"""Helpers for the whole tool: errors, files, figures, recipes, tables."""

@@ -1,17 +1,17 @@
-"""Settings of the process that make PyTorch's CPU kernels cheaper. Commands make this call before anything else."""
+"""Process settings that save memory in PyTorch's CPU kernels. Commands apply them before anything else."""
 
 import os
 
-CACHED_KERNELS = "32"  # the shapes that the blocks of one step share
+CACHED_KERNELS = "32"  # enough for the shapes that recur within one training step
 
 
 def limit_kernel_caches() -> None:
-    """Let oneDNN keep few kernels, unless the environment says how many.
+    """Limit the size of oneDNN's kernel caches, unless the environment already sets it.
 
-    oneDNN keeps a kernel for each shape that it met, 1,024 of them in each of two caches. No two packed batches have
-    the same length, so the kept kernels lie between the large tensors all over the heap, which grows by gigabytes
-    (tests/model/test_linear.py). With 32 a step is no slower (benchmarks/RESULTS.md). oneDNN reads the setting at its
-    first use, so this has to come before it.
+    oneDNN caches one kernel per tensor shape, up to 1,024 in each of two caches. Packed batches nearly always differ in
+    length, so the caches fill up. The cached kernels lie between the large tensors and fragment the heap, which grows
+    by gigabytes (tests/model/test_linear.py). With 32 kernels a step is no slower (benchmarks/RESULTS.md). oneDNN reads
+    the setting at its first use, so call this before.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, CACHED_KERNELS)

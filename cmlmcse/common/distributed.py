@@ -1,4 +1,4 @@
-"""What several processes of one run agree on; everything is the identity on one process."""
+"""Communication between the processes of one run. With a single process they change nothing."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,15 +10,18 @@ from modeling_cmlmcse.distributed import processes
 
 
 def shutdown_process_group() -> None:
-    """End the work together, which every process calls after the last thing that they do together: one that exits with
-    its connections open may be aborted, and the launcher then stops those that still write."""
+    """Wait for all processes, then close their connections. Every process calls this after its last communication.
+
+    A process that exits with open connections may be aborted. The launcher then stops the others, even while they
+    write files.
+    """
     if processes() > 1:
         dist.barrier()
         dist.destroy_process_group()
 
 
 def sums_over_processes(values: dict[str, float]) -> dict[str, float]:
-    """The sums over the processes of named numbers, of which a process may lack some."""
+    """The sum of each named number over the processes. A number that a process lacks counts as 0."""
     if processes() == 1:
         return values
     everyone: list[Any] = [None] * processes()
@@ -27,7 +30,7 @@ def sums_over_processes(values: dict[str, float]) -> dict[str, float]:
 
 
 def from_first_process(value: float) -> float:
-    """The first process's value on all of them."""
+    """The first process's value, returned on every process."""
     if processes() == 1:
         return value
     values: list[Any] = [value]
@@ -36,9 +39,9 @@ def from_first_process(value: float) -> float:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace every gradient by its mean over the processes, as DDP does within its own backward pass."""
+    """Replace every gradient by its mean over the processes, as DDP does in its backward pass."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    waiting = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
-    for gradient, work in zip(gradients, waiting, strict=True):
+    pending = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+    for gradient, work in zip(gradients, pending, strict=True):
         work.wait()
         gradient.div_(processes())

@@ -1,10 +1,10 @@
-"""What a docstring says of its arguments, so that a text is written once."""
+"""Read argument descriptions from docstrings, so that a help text is written only once."""
 
 import re
 
 
 def argument_texts(docstring: str) -> dict[str, str]:
-    """Argument → its text in the `Args:` section of a Google-style docstring, on one line each."""
+    """Argument → its description in the `Args:` section of a Google-style docstring, each as one line."""
     section = re.search(r"^ *Args:\n(.*?)(?=^ *\w+:\n|\Z)", docstring, re.MULTILINE | re.DOTALL)
     if section is None:
         return {}

@@ -1,4 +1,4 @@
-"""How a command ends: errors that the user can fix, and Ctrl-C, are one line on standard error without a traceback."""
+"""How a command ends: an error that the user can fix, or Ctrl-C, prints one line on standard error, no traceback."""
 
 import argparse
 import atexit
@@ -15,11 +15,11 @@ from .cpu import limit_kernel_caches
 
 
 class InputError(ValueError):
-    """A wrong argument, file or model: the message says what was expected, what was found and what to do."""
+    """A wrong argument, file or model. The message says what was expected, what was found and what to do."""
 
 
 class Stopped(RuntimeError):
-    """A run that ends before its end for a reason of its own, such as a signal: one line, and its exit status."""
+    """A run that stops early on purpose, for example after a signal. It prints one line and has its own exit status."""
 
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class Stopped(RuntimeError):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose usage errors are one line."""
+    """An argument parser that raises usage errors as :class:`InputError`."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
@@ -35,8 +35,8 @@ class Parser(argparse.ArgumentParser):
 
 @contextmanager
 def as_input_error(prefix: str = "") -> Iterator[None]:
-    """Turn a `ValueError` of validation code, and torch's refusal to run what is in a pickle, into an
-    :class:`InputError` with `prefix` before its message."""
+    """Turn a `ValueError` of validation code, and torch's refusal to unpickle unknown objects, into an
+    :class:`InputError`. Its message starts with `prefix`."""
     try:
         yield
     except InputError:
@@ -45,17 +45,17 @@ def as_input_error(prefix: str = "") -> Iterator[None]:
         raise InputError(f"{prefix}{error}") from error
     except UnpicklingError as error:
         raise InputError(
-            f"{prefix}expected weights that are tensors, found a pickle of something else, which was not run; choose "
+            f"{prefix}expected a file of tensors, found a pickle with other objects, which was not loaded; choose "
             "another model"
         ) from error
 
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """Answer Ctrl-C inside the block with one line: what the function `kept` says is kept, and how to go on.
+    """Answer Ctrl-C inside the block with one line. `kept()` returns its text: what is kept and how to resume.
 
     Raises:
-        Stopped: for Ctrl-C, with the exit status that a shell gives it, 130.
+        Stopped: on Ctrl-C, with exit status 130, as in a shell.
     """
     try:
         yield
@@ -64,13 +64,15 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def command(main: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command's `main`: an :class:`InputError` becomes one line on stderr and exit status 2,
-    :class:`Stopped` one line and its own status, Ctrl-C one line and status 130."""
+    """Decorate a command's `main`, so that expected errors print one line on stderr and set the exit status.
+
+    The status is 2 after an :class:`InputError`, 130 after Ctrl-C, and its own after :class:`Stopped`.
+    """
 
     @functools.wraps(main)
     def wrapped(*args: object, **kwargs: object) -> None:
         limit_kernel_caches()
-        end = End() if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None
+        immediate_exit = ImmediateExit() if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None
         status = 0
         try:
             with interruptible(lambda: "what was finished before is kept"):
@@ -81,23 +83,24 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         except Stopped as stop:
             print(f"stopped: {' '.join(str(stop).split())}", file=sys.stderr)
             status = stop.status
-        if end:
-            end.status = status
+        if immediate_exit:
+            immediate_exit.status = status
         if status:
             sys.exit(status)
 
     return wrapped
 
 
-class End:
-    """How one of several launched processes ends: as soon as all exit handlers have run, without the interpreter's
-    own end. A thread of gloo that gives back a tensor during that end asks for the interpreter's lock, and the process
-    is aborted with status -6 after all its work is done (pytorch/pytorch#179291); the launcher then stops the others.
+class ImmediateExit:
+    """Ends one of several launched processes as soon as its exit handlers have run, without the interpreter's shutdown.
+
+    During that shutdown a thread of gloo may free a tensor and ask for the interpreter's lock. The process is then
+    aborted with status -6, although its work is done (pytorch/pytorch#179291), and the launcher stops the others.
     """
 
     def __init__(self) -> None:
-        self.status = 1  # of an exception with a traceback
-        atexit.register(self)  # the first to be registered is the last to be called
+        self.status = 1  # the status after an exception with a traceback
+        atexit.register(self)  # the handler that is registered first is called last
 
     def __call__(self) -> None:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the pictures of runs, studies and evaluations share."""
+"""Helpers for the figures of runs, studies and evaluations."""
 
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"  # told apart by colour-blind readers (Okabe & Ito)
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"  # colour-blind readers can distinguish them (Okabe & Ito)
 COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def save(figure: Any, folder: Path, name: str) -> None:
-    """Save a figure as PNG and SVG; the same figure gives the same files."""
+    """Save a figure as PNG and SVG. The same figure always gives identical files."""
     figure.set_layout_engine("constrained")
     with plt.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         for kind, metadata in (("png", {}), ("svg", {"Date": None})):
@@ -25,7 +25,7 @@ def save(figure: Any, folder: Path, name: str) -> None:
 
 
 def plain(axes: Axes, xlabel: str, ylabel: str, title: str) -> None:
-    """Labels, a light grid, no box."""
+    """Set the labels, draw a light grid, and remove the box."""
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -39,7 +39,10 @@ def plot_cosine_by_gold(
     bins: int = 5,
     name: str = "cosine_by_gold",
 ) -> None:
-    """Distribution of the cosine similarity in each band of the human score; nothing where no band has two pairs."""
+    """Plot the distribution of the cosine similarity in each band of the human score.
+
+    Bands with fewer than two pairs are left out. Without any other band, no file is written.
+    """
     edges = np.linspace(gold.min(), gold.max(), bins + 1)
     band = np.clip(np.digitize(gold, edges[1:-1]), 0, bins - 1)
     filled = [b for b in range(bins) if (band == b).sum() >= 2]

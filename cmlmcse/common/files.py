@@ -8,10 +8,10 @@ from pathlib import Path
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to, renamed to `path` at the end; after an error nothing is left of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Yield a temporary path beside `path`. It is renamed to `path` at the end, or deleted after an error."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        yield aside
-        aside.replace(path)
+        yield temporary
+        temporary.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Where a name points: a file inside an installed package, or the name as it is."""
+"""Resolve model and file names: a name may point to a file inside an installed package."""
 
 import hashlib
 import importlib.util
@@ -10,7 +10,7 @@ PACKAGE = "package:"
 
 
 def resolve(name: str) -> str:
-    """A path inside an installed package, `package:NAME/path`, as a path of this machine; other names as they are.
+    """The local path of `package:NAME/path`, a file in an installed package. Other names are returned unchanged.
 
     Raises:
         InputError: the package is not installed, or has no such file.
@@ -28,7 +28,7 @@ def resolve(name: str) -> str:
 
 
 def check_weights(path: str, expected: str | None) -> None:
-    """Compare the sha256 of a local model's weights with what the recipe expects.
+    """Check that the weights of a local model have the SHA-256 that the recipe expects.
 
     Raises:
         InputError: they differ.

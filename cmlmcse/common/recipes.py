@@ -1,4 +1,4 @@
-"""Recipes: YAML files of training fields, found by path or by name. Nothing here imports torch."""
+"""Recipes: YAML files of training fields, found by path or by name. This module does not import torch."""
 
 import difflib
 from pathlib import Path
@@ -8,13 +8,13 @@ import yaml
 
 from .errors import InputError
 
-TOOL = Path(__file__).resolve().parents[1]
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
 def recipe_folder() -> Path:
-    """The folder of the recipes: inside the installed package, or beside it in a checkout."""
-    installed = TOOL / "configuration"  # setup.cfg puts the checkout's folder there
-    return installed if installed.is_dir() else TOOL.parent / "configuration"
+    """The folder of the recipes: inside the installed package, or beside the package in a checkout."""
+    installed = PACKAGE_FOLDER / "configuration"  # setup.cfg installs configuration/ there
+    return installed if installed.is_dir() else PACKAGE_FOLDER.parent / "configuration"
 
 
 def recipe_names() -> list[str]:
@@ -23,10 +23,10 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """The recipe's file: a path, or the name of one that comes with the tool.
+    """The file of a recipe, which is given by path or by the name of a recipe that comes with the tool.
 
     Raises:
-        InputError: there is none; the message lists the known ones.
+        InputError: there is no such recipe. The message lists the known ones.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml") and path.is_file():

@@ -1,30 +1,30 @@
-"""Tables in Markdown and LaTeX: texts left, numbers right."""
+"""Tables in Markdown and LaTeX. Texts are aligned left, numbers right."""
 
 from collections.abc import Iterable, Sequence
 
 from tabulate import SEPARATING_LINE, tabulate
 
-DASH = "–"  # what was not measured
+DASH = "–"  # shown for a figure that was not measured
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
     """A Markdown table.
 
     Args:
-        headings: K cells. A cell may hold any text; its line ends become spaces.
+        headings: K cells. A cell may hold any text; its line breaks become spaces.
         rows: K cells each.
-        texts: how many columns hold texts, counted from the left; the others hold numbers.
+        texts: number of columns that hold texts, counted from the left. The remaining columns hold numbers.
     """
     head, *body = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in (headings, *rows)]
     return _table(head, body, "pipe", texts)
 
 
 def booktabs_table(headings: Sequence[str], *blocks: Iterable[Sequence[str]]) -> str:
-    """A LaTeX table (package booktabs) of texts in the first column and numbers in the others.
+    """A LaTeX table (package booktabs): texts in the first column, numbers in the other columns.
 
     Args:
         headings: K cells.
-        blocks: rows of K cells; a rule is drawn between one block and the next.
+        blocks: rows of K cells; a rule separates the blocks.
     """
     rows: list[Sequence[str]] = []
     for block in map(list, blocks):
@@ -34,6 +34,6 @@ def booktabs_table(headings: Sequence[str], *blocks: Iterable[Sequence[str]]) ->
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], form: str, texts: int) -> str:
-    """A table in one of tabulate's formats; cells that look like numbers stay as they are."""
-    sides = ["left"] * texts + ["right"] * (len(headings) - texts)
-    return tabulate(rows, headings, tablefmt=form, disable_numparse=True, colalign=sides)
+    """A table in one of tabulate's formats. Cells that look like numbers are not reformatted."""
+    alignment = ["left"] * texts + ["right"] * (len(headings) - texts)
+    return tabulate(rows, headings, tablefmt=form, disable_numparse=True, colalign=alignment)

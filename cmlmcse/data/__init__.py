@@ -1,1 +1,1 @@
-"""From text to batches: readers, augmentations, masking, collation."""
+"""From text to training batches: readers, tokenisation, augmentations, masking, collation."""

@@ -1,10 +1,11 @@
-"""Augmentations of the contrastive side, found by name in `AUGMENTATIONS`; `a+b` is first a, then b.
+"""Augmentations for the contrastive loss. They are found by name in `AUGMENTATIONS`; `a+b` applies a, then b.
 
-Each takes the word pieces of a sentence without special tokens (L,) and a random generator, and returns at least
-one of them. It is a pure function of its arguments. What an augmentation needs beside them, the id of [DEL] or a
-list of synonyms, it gets when it is built from a tokenizer and the synonyms' file (:func:`build_augmentation`).
+An augmentation takes the word pieces of a sentence without special tokens (L,) and a random generator, and returns at
+least one word piece. It is a pure function of its arguments. Some augmentations also need the id of [DEL] or a list of
+synonyms. :func:`build_augmentation` gets these from the tokenizer and the file of synonyms.
 
-CLEAR's are measured on 512 tokens. Shares are rounded down, and a short sentence has fewer spans: see :func:`spans`.
+CLEAR's figures are for texts of 512 tokens. Percentages of the tokens are rounded down, and short sentences
+have fewer spans: see :func:`spans`.
 """
 
 from collections.abc import Callable
@@ -27,11 +28,11 @@ DEL_TOKEN = "[DEL]"
 REPETITION_RATE = 0.32  # CMLM-CSE §4.3.2 (2): "repeating 32% of the words"
 DELETED_PERCENT = 70  # CLEAR §4.1: del-word, best of 30 to 90
 SUBSTITUTED_PERCENT = 30  # CLEAR §4.1: subs
-SPANS = 5  # CLEAR §4.1: 5 spans for del-span, 5 pairs of spans for reorder, each of 5 % of the text
+SPANS = 5  # CLEAR §4.1: 5 spans for del-span, 5 pairs of spans for reorder, each span is 5 % of the text
 
 
 def repeat_tokens(tokens: Tokens, rng: np.random.Generator) -> Tokens:
-    """Repeat 32 % of the tokens, rounded down, each right after itself (CMLM-CSE Table 3, word repetition)."""
+    """Repeat 32 % of the tokens, rounded down; each copy follows its token (CMLM-CSE Table 3, word repetition)."""
     chosen = rng.choice(len(tokens), size=int(REPETITION_RATE * len(tokens)), replace=False)
     counts = np.ones(len(tokens), dtype=np.int64)
     counts[chosen] = 2
@@ -39,29 +40,29 @@ def repeat_tokens(tokens: Tokens, rng: np.random.Generator) -> Tokens:
 
 
 def drop_one_token(tokens: Tokens, rng: np.random.Generator) -> Tokens:
-    """Delete one token; a single token stays (CMLM-CSE Table 3, drop one word)."""
+    """Delete one token; a one-token sentence stays as it is (CMLM-CSE Table 3, drop one word)."""
     return np.delete(tokens, rng.integers(len(tokens))) if len(tokens) > 1 else tokens
 
 
 def no_augmentation(tokens: Tokens, rng: np.random.Generator) -> Tokens:
-    """The sentence as it is: the views differ by dropout alone (SimCSE)."""
+    """Return the sentence unchanged: the views differ only by dropout (SimCSE)."""
     return tokens
 
 
 def delete_words(tokens: Tokens, rng: np.random.Generator, deleted: int) -> Tokens:
-    """Replace 70 % of the tokens by [DEL], neighbours by one (CLEAR §3.3 and §4.1, del-word)."""
+    """Replace 70 % of the tokens by [DEL]; adjacent [DEL] become one (CLEAR §3.3 and §4.1, del-word)."""
     chosen = rng.choice(len(tokens), size=len(tokens) * DELETED_PERCENT // 100, replace=False)
     return delete(tokens, chosen, deleted)
 
 
 def delete_spans(tokens: Tokens, rng: np.random.Generator, deleted: int) -> Tokens:
-    """Replace 5 spans of 5 % of the tokens by one [DEL] each, neighbours by one (CLEAR §3.3 and §4.1, del-span)."""
+    """Replace 5 spans of 5 % of the tokens by [DEL] each; adjacent [DEL] become one (CLEAR §3.3, §4.1, del-span)."""
     count, length = spans(len(tokens))
     return delete(tokens, draw_spans(len(tokens), count, length, rng), deleted)
 
 
 def reorder_spans(tokens: Tokens, rng: np.random.Generator) -> Tokens:
-    """Swap 5 pairs of spans of 5 % of the tokens; a single token stays (CLEAR §3.3 and §4.1, reorder)."""
+    """Swap 5 pairs of spans of 5 % of the tokens; a one-token sentence stays as it is (CLEAR §3.3, §4.1, reorder)."""
     if len(tokens) < 2:
         return tokens
     pairs, length = spans(len(tokens))
@@ -74,33 +75,39 @@ def reorder_spans(tokens: Tokens, rng: np.random.Generator) -> Tokens:
 def substitute_words(tokens: Tokens, rng: np.random.Generator, synonyms: Synonyms) -> Tokens:
     """Replace 30 % of the tokens by a synonym (CLEAR §3.3 and §4.1, subs).
 
-    Only a token that is a word by itself and has synonyms can be chosen; if those are fewer, all of them are.
+    Only whole-word tokens with synonyms can be chosen. If fewer than 30 % of the tokens qualify, all of them are.
     """
-    known = [place for place in np.flatnonzero(synonyms.whole_words(tokens)) if int(tokens[place]) in synonyms.table]
-    count = min(len(known), len(tokens) * SUBSTITUTED_PERCENT // 100)
+    whole = np.flatnonzero(synonyms.whole_words(tokens))
+    replaceable = [position for position in whole if int(tokens[position]) in synonyms.table]
+    count = min(len(replaceable), len(tokens) * SUBSTITUTED_PERCENT // 100)
     pieces = [[token] for token in tokens.tolist()]
-    for place in rng.choice(np.asarray(known, dtype=np.int64), size=count, replace=False):
-        found = synonyms.table[int(tokens[place])]
-        pieces[place] = found[rng.integers(len(found))]
+    for position in rng.choice(np.asarray(replaceable, dtype=np.int64), size=count, replace=False):
+        choices = synonyms.table[int(tokens[position])]
+        pieces[position] = choices[rng.integers(len(choices))]
     return np.array([token for piece in pieces for token in piece], dtype=tokens.dtype)
 
 
 def spans(length: int) -> tuple[int, int]:
-    """How many spans, and of how many tokens, in a sentence of `length` tokens: 5 of 5 %, or, as a token is more than
-    5 % of less than 20, fewer of one token: a quarter of the sentence, but at least one."""
+    """The number of spans in a sentence of `length` tokens, and the tokens of each span.
+
+    From 20 tokens on: 5 spans of 5 %. In a shorter sentence one token is already more than 5 %, so each span is one
+    token, and the spans cover a quarter of the sentence, but at least one token.
+    """
     return min(SPANS, max(1, length // 4)), max(1, length // 20)
 
 
 def draw_spans(total: int, count: int, length: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(count, length) the places of spans that do not overlap, in ascending order, any choice as likely as another."""
-    starts = np.sort(rng.choice(total - count * (length - 1), size=count, replace=False))  # as if of one token
+    """Draw the positions (count, length) of spans that do not overlap, in ascending order, uniformly."""
+    starts = np.sort(rng.choice(total - count * (length - 1), size=count, replace=False))  # as if a span were one token
     starts = starts + np.arange(count) * (length - 1)
     return starts[:, None] + np.arange(length)
 
 
 def delete(tokens: Tokens, chosen: NDArray[np.int64], deleted: int) -> Tokens:
-    """Replace the chosen places by [DEL], and neighbouring [DEL] by one, lest their number tell the views apart
-    (CLEAR §3.3); a sentence that would lose its last word stays as it is."""
+    """Replace the chosen positions by [DEL]; a sentence that would lose all of its words stays as it is.
+
+    Adjacent [DEL] become one, because their number would tell the views apart (CLEAR §3.3).
+    """
     marked = tokens.copy()
     marked[chosen.ravel()] = deleted
     gone = marked == deleted
@@ -111,7 +118,7 @@ def delete(tokens: Tokens, chosen: NDArray[np.int64], deleted: int) -> Tokens:
 
 @dataclass
 class Chain:
-    """Augmentations one after the other."""
+    """Several augmentations, applied in order."""
 
     steps: list[Augmentation]
 
@@ -122,7 +129,7 @@ class Chain:
 
 
 class Unit(NamedTuple):
-    """An augmentation, and which parameter it takes beside (tokens, rng): `deleted`, the id of [DEL], or `synonyms`."""
+    """An augmentation and its parameter besides (tokens, rng), if any: `deleted` (the id of [DEL]) or `synonyms`."""
 
     augment: Callable[..., Tokens]
     needs: str | None = None
@@ -140,10 +147,10 @@ AUGMENTATIONS: dict[str, Unit] = {
 
 
 def augmentation_units(name: str) -> list[Unit]:
-    """The units of `a+b+…`.
+    """The augmentations that `a+b+…` names.
 
     Raises:
-        InputError: one of them is unknown; the message lists the known ones.
+        InputError: one of the names is unknown. The message lists the known ones.
     """
     names = name.split("+")
     for part in names:
@@ -156,20 +163,20 @@ def augmentation_units(name: str) -> list[Unit]:
 
 
 def check_augmentation(name: str, synonyms: str | None) -> None:
-    """See that an augmentation can be built, before anything that takes time.
+    """Check that an augmentation can be built, before any slow work starts.
 
     Raises:
-        InputError: an unknown augmentation, or no usable file of synonyms for one that reads it.
+        InputError: the augmentation is unknown, or it needs synonyms and their file is missing or malformed.
     """
     if any(unit.needs == "synonyms" for unit in augmentation_units(name)):
         read_synonyms(synonyms)
 
 
 def add_deletion_token(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Add [DEL] to the tokenizer if an augmentation uses it; one that has it already stays as it is.
+    """Add [DEL] to the tokenizer if an augmentation uses it and the tokenizer lacks it.
 
     Raises:
-        InputError: an unknown augmentation.
+        InputError: the augmentation is unknown.
     """
     if any(unit.needs == "deleted" for unit in augmentation_units(name)):
         tokenizer.add_tokens(DEL_TOKEN, special_tokens=True)
@@ -181,15 +188,16 @@ def deletion_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def build_augmentation(name: str, tokenizer: PreTrainedTokenizerBase, synonyms: str | None = None) -> Augmentation:
-    """An augmentation by its name, or several as `a+b`.
+    """Build an augmentation by its name, or several joined as `a+b`.
 
     Args:
         name: names in `AUGMENTATIONS`, joined by +.
-        tokenizer: of the tokens; see :func:`add_deletion_token`.
+        tokenizer: the tokenizer of the sentences, with [DEL] if needed (:func:`add_deletion_token`).
         synonyms: the JSON file that `substitute` reads.
 
     Raises:
-        InputError: an unknown augmentation, no [DEL], or no usable file of synonyms.
+        InputError: the augmentation is unknown, the tokenizer lacks [DEL], or the file of synonyms is missing or
+            malformed.
     """
     steps: list[Augmentation] = []
     for unit in augmentation_units(name):

@@ -1,4 +1,4 @@
-"""How a batch gets from a data worker to the trainer."""
+"""The transfer of a batch from a data worker to the trainer's process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,33 +8,33 @@ from torch import Tensor
 
 
 class Batch(dict[str, Any]):
-    """A batch whose tensors, all (N,) int64, cross to another process as one.
+    """A batch whose tensors, all (N,) int64, are sent to another process as one tensor.
 
-    PyTorch hands over each tensor in shared memory of its own: with the seven of a masked batch that takes longer than
-    to make it (docs/scale.md).
+    PyTorch sends each tensor in its own shared memory. For the seven tensors of a masked batch that takes longer than
+    making the batch (docs/results/large-corpora.md).
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
         tensors: list[Tensor] = []
 
-        def place(tensor: Tensor) -> slice:
+        def append(tensor: Tensor) -> slice:
             start = sum(map(len, tensors))
             tensors.append(tensor)
             return slice(start, start + len(tensor))
 
-        layout = _replaced(dict(self), Tensor, place)
-        return _whole_batch, (layout, torch.cat(tensors))
+        layout = _map_nested(dict(self), Tensor, append)
+        return _rebuild_batch, (layout, torch.cat(tensors))
 
 
-def _whole_batch(layout: dict[str, Any], tokens: Tensor) -> Batch:
-    """A batch again, of one tensor and where each one's part of it is."""
-    return Batch(_replaced(layout, slice, tokens.__getitem__))
+def _rebuild_batch(layout: dict[str, Any], tokens: Tensor) -> Batch:
+    """Rebuild a batch from the joined tensor and a layout, in which a slice stands for each tensor."""
+    return Batch(_map_nested(layout, slice, tokens.__getitem__))
 
 
-def _replaced(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    """The same dictionaries and lists with `function` of each object of a kind in its place."""
+def _map_nested(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """Copy nested dicts and lists, with `function` applied to each object of type `kind`."""
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, dict):
-        return {name: _replaced(item, kind, function) for name, item in value.items()}
-    return [_replaced(item, kind, function) for item in value] if isinstance(value, list) else value
+        return {name: _map_nested(item, kind, function) for name, item in value.items()}
+    return [_map_nested(item, kind, function) for item in value] if isinstance(value, list) else value

@@ -1,8 +1,8 @@
 """From text lines to packed training batches.
 
-A sentence is tokenised once, ahead of training. Whatever is drawn at random for it, masks and augmentations, is a
-pure function of (seed, epoch, row), so that a resumed run, any number of workers and any number of processes draw
-the same. The sampler carries the epoch in the key it hands out: key = epoch · rows + row.
+Each sentence is tokenised once, before training. Its random masks and augmentations are a pure function of
+(seed, epoch, row). So they do not change when a run is resumed or uses another number of workers or processes. The
+sampler puts the epoch into the key of a row: key = epoch · rows + row.
 """
 
 import itertools
@@ -25,8 +25,10 @@ from .text import BLOCK_ROWS
 
 
 class Example(NamedTuple):
-    """One tokenised sentence, special tokens included, and where in training it is seen; of a labelled row also its
-    `others`, the positive and, if there is one, the hard negative (supervised SimCSE, §4)."""
+    """One tokenised sentence with its special tokens, and the epoch and row in which training sees it.
+
+    In a labelled row `others` holds the positive and, if there is one, the hard negative (supervised SimCSE, §4).
+    """
 
     tokens: list[int]
     epoch: int
@@ -34,15 +36,17 @@ class Example(NamedTuple):
     others: Sequence[list[int]] = ()
 
     def text(self, view: int) -> list[int]:
-        """The tokens that a view is made from: the same for all of them, but for a labelled row."""
+        """The tokens from which a view is made. Only in a labelled row do they differ between views."""
         return self.others[view - 1] if self.others and view > 0 else self.tokens
 
 
 def tokenize_sentences(
     sentences: datasets.Dataset | datasets.IterableDataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int
 ) -> datasets.Dataset | datasets.IterableDataset:
-    """Column "text" → column "input_ids", cut to `max_seq_length` tokens; cached by `datasets`. Of labelled rows the
-    columns "positive" and "negative" become one, "others"."""
+    """Column "text" → column "input_ids", cut to `max_seq_length` tokens; cached by `datasets`.
+
+    In labelled rows the columns "positive" and "negative" become one column "others".
+    """
     columns = list(sentences.features or ["text"])
 
     def tokenize(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
@@ -71,22 +75,22 @@ class TrainingSentences(Dataset[Example]):
         return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: list[int]) -> list[Example]:
-        """A whole batch in one read, as PyTorch's loader asks for it."""
-        places = [divmod(key, len(self)) for key in keys]
-        rows = self.table[[row for _, row in places]]
+        """Read a whole batch at once. PyTorch's loader calls this method."""
+        epochs_and_rows = [divmod(key, len(self)) for key in keys]
+        rows = self.table[[row for _, row in epochs_and_rows]]
         tokens = rows["input_ids"].to_pylist()
         others = rows["others"].to_pylist() if "others" in rows.column_names else [()] * len(keys)
-        return [Example(tokens[i], epoch, row, others[i]) for i, (epoch, row) in enumerate(places)]
+        return [Example(tokens[i], epoch, row, others[i]) for i, (epoch, row) in enumerate(epochs_and_rows)]
 
 
 class EpochSampler(Sampler[int]):
-    """All rows in an order that depends on (seed, epoch) alone, as keys that carry the epoch."""
+    """All rows as keys that contain the epoch, in an order that depends only on (seed, epoch)."""
 
     def __init__(self, rows: int, seed: int) -> None:
         self.rows, self.seed, self.epoch = rows, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration draws."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -98,22 +102,22 @@ class EpochSampler(Sampler[int]):
 
 
 def with_row(example: dict[str, Any], row: int) -> dict[str, Any]:
-    """Number a streamed sentence, before any shuffling."""
+    """Add the row number to a streamed sentence, before any shuffling."""
     return {"row": row}
 
 
 class StreamedSentences(IterableDataset[Example]):
-    """Tokenised sentences from a stream, read again and again without an end: each time shuffled within a buffer, in an
-    order that depends on (seed, epoch) alone.
+    """Tokenised sentences from a stream, which is read again and again without end. Each pass is shuffled within a
+    buffer, in an order that depends only on (seed, epoch).
 
-    Nobody knows how long a stream is, so Trainer takes all of it for one epoch, and a resumed run skips as many batches
-    from its start as were trained on. With an end in it, that would not lead to where the run was.
+    The length of a stream is unknown, so Trainer counts all passes as one epoch. A resumed run skips as many batches
+    from the start as were trained on. If the stream ended after a pass, that would not find the right position.
     """
 
     def __init__(self, tokenized: datasets.IterableDataset, seed: int, buffer_size: int = 10_000) -> None:
-        # 10,000 sentences of 32 tokens are a few MB, and 150 batches of mixing.
+        # 10,000 sentences of 32 tokens take a few MB, and mix the sentences of about 150 batches.
         self.numbered = tokenized.map(with_row, with_indices=True)
-        # One source has nothing to interleave, and datasets' threads for that cost as much as tokenising.
+        # A single source needs no interleaving. The threads of `datasets` for it cost as much as tokenising.
         sources = {"max_buffer_input_shards": 1} if tokenized.num_shards == 1 else {}
         self.seed, self.shuffling = seed, {"buffer_size": buffer_size, **sources}
 
@@ -123,26 +127,27 @@ class StreamedSentences(IterableDataset[Example]):
             for example in self.numbered.shuffle(generator=np.random.default_rng([self.seed, epoch]), **self.shuffling):
                 yield Example(example["input_ids"], epoch, example["row"], example.get("others", ()))
             if example is None:
-                return  # nothing here for this worker
+                return  # this worker has no share of the stream
 
 
 class ViewCollator:
     """Sentences → the packed `views` and `masked` of a training batch (see :class:`TrainingLosses`).
 
     Args:
-        tokenizer: for its special tokens.
-        seed: of everything drawn at random here.
-        masking: how the conditional MLM masks; None for no `masked` part (SimCSE).
+        tokenizer: gives the special tokens.
+        seed: the seed of all random numbers here.
+        masking: how the conditional MLM masks; None for a batch without `masked` (SimCSE).
         masked_views: how many views get their own masked sentence.
-        augmentation: names in `AUGMENTATIONS` joined by +, applied to the second view, the first being the sentence
-            itself; to each of the two, with draws of its own, where `augment_both` (CLEAR). A hard negative stays.
-        synonyms: file that the augmentation `substitute` reads.
-        limit: the most tokens of an augmented sentence.
-        mini_batch_size: the most sentences to be in memory at a time; a larger batch comes as `parts`, each with
-            `views` and `masked` of its own (see large_batch.py). None: the batch in one piece.
+        augmentation: names in `AUGMENTATIONS` joined by +, applied to the second view. The first view is the sentence
+            itself. A hard negative is never augmented.
+        limit: the maximum number of tokens of an augmented sentence.
+        mini_batch_size: the maximum number of sentences in memory at a time. A larger batch is divided into `parts`,
+            each with its own `views` and `masked` (see large_batch.py). None: the batch is not divided.
+        augment_both: whether both views are augmented, each with its own random numbers (CLEAR).
+        synonyms: the file that the augmentation `substitute` reads.
 
     Raises:
-        InputError: an unknown augmentation, or one that lacks [DEL] or synonyms.
+        InputError: the augmentation is unknown, or its [DEL] or synonyms are missing.
     """
 
     def __init__(
@@ -173,7 +178,7 @@ class ViewCollator:
         return Batch(parts=parts)
 
     def _batch(self, examples: list[Example]) -> dict[str, Any]:
-        """A batch, or a part of one, in one piece."""
+        """Build a batch, or one of the parts of a larger batch."""
         num_views = max(2, 1 + len(examples[0].others))
         views = [self._view(example, view) for view in range(num_views) for example in examples]
         batch: dict[str, Any] = {"views": {**pack_sequences(views), "num_views": num_views}}
@@ -188,15 +193,18 @@ class ViewCollator:
         return batch
 
     def _rng(self, example: Example, view: int, purpose: str) -> np.random.Generator:
-        """A generator that depends on (seed, epoch, row), the view and the purpose alone, until the next is asked for:
-        it is one and the same, set back, for making one takes longer than masking a sentence."""
+        """A generator that depends only on (seed, epoch, row), the view and the purpose.
+
+        It is valid until the next call. One generator is reused and reset for each call, because creating a new one
+        takes longer than masking a sentence.
+        """
         counter = self._start["state"]["counter"]
-        counter[:] = 0, example.epoch, example.row, 2 * view + (purpose == "mask")  # [0] is what drawing advances
+        counter[:] = 0, example.epoch, example.row, 2 * view + (purpose == "mask")  # drawing advances [0]
         self._philox.state = self._start
         return self._generator
 
     def _view(self, example: Example, view: int) -> list[int]:
-        """The tokens of one view of a sentence; special tokens at its ends are never touched."""
+        """The tokens of one view of a sentence. Special tokens at its ends are never changed."""
         if view not in self.augmented or self.augment is no_augmentation:
             return example.text(view)
         return augment_inside(
@@ -205,7 +213,7 @@ class ViewCollator:
 
 
 def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable[[Tokens], Tokens]) -> list[int]:
-    """Apply `augment` between the leading and trailing special tokens; nothing between them stays nothing."""
+    """Apply `augment` between the leading and trailing special tokens, if there are tokens between them."""
     start, end = 0, len(tokens)
     while start < end and tokens[start] in special:
         start += 1
@@ -218,7 +226,7 @@ def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable
 
 
 def pack_masked(sentences: list[MaskedTokens]) -> dict[str, Any]:
-    """Masked sentences → one packed row with its labels, all indices known to the host."""
+    """Masked sentences → one packed row with its labels. All indices are computed on the host."""
     packed = pack_sequences([sentence.tokens.tolist() for sentence in sentences])
     counts = [len(sentence.positions) for sentence in sentences]
     starts = np.cumsum([0] + [len(sentence.tokens) for sentence in sentences[:-1]])

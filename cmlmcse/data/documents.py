@@ -1,4 +1,4 @@
-"""The token sequences of pre-training: sentences of a document joined up to a length, or single sentences."""
+"""The token sequences of pre-training: sentences of a document joined up to a maximum length, or single sentences."""
 
 import math
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from .batches import Example, TrainingSentences, pack_masked
 from .masking import Masking, mask_tokens, mask_words
 from .text import load_sentences
 
-DEV_SEQUENCES = 2000  # at most; of 128 tokens they hold 38,000 masked ones, and the loss a standard error under 0.02
-DEV_MASK_RATE = 0.15  # whatever the run masks, so that runs can be compared
+DEV_SEQUENCES = 2000  # at most; at 128 tokens 38,000 are masked, and the loss has a standard error under 0.02
+DEV_MASK_RATE = 0.15  # the same for every run, so that runs can be compared
 
 
 def load_documents(
@@ -28,16 +28,16 @@ def load_documents(
     documents: bool = False,
     max_rows: int | None = None,
 ) -> Dataset:
-    """Column "text" with a document a row, its sentences on a line each, or with a sentence a row.
+    """Column "text": each row is a document with one sentence per line, or each row is a sentence.
 
-    A document of a .txt file ends at a blank line (a file without any is one document), of a Wikipedia dump with its
-    article, of a table or a Hub dataset with its row.
+    In a .txt file a blank line ends a document (a file without blank lines is one document). In a Wikipedia dump an
+    article is a document, in a table or a Hub dataset a row is one.
 
     Args:
         train_files: one source, or several separated by commas.
         text_column: column of the text, for tables and Hub datasets.
         data_files: a file inside a Hub dataset.
-        documents: whether a row is a document; else it is a sentence.
+        documents: True for a document per row, False for a sentence per row.
         max_rows: keep the first rows only.
 
     Raises:
@@ -57,11 +57,13 @@ def load_documents(
 
 
 def split_documents(documents: Dataset, percentage: float) -> tuple[Dataset, Dataset | None]:
-    """All but the last `percentage` per cent of the documents, at least one, for training, and these for the
-    development loss; None where it is 0.
+    """Split off the last `percentage` per cent of the documents, at least one, for the development loss.
+
+    Returns:
+        The documents for training, and those for the development loss: None if `percentage` is 0.
 
     Raises:
-        InputError: too few documents.
+        InputError: there are too few documents.
     """
     if percentage == 0:
         return documents, None
@@ -78,15 +80,15 @@ def split_documents(documents: Dataset, percentage: float) -> tuple[Dataset, Dat
 def tokenize_documents(
     documents: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, num_proc: int | None = None
 ) -> Dataset:
-    """Column "text", a document a row → column "input_ids", its sentences joined to at most `max_seq_length` tokens a
-    row; cached by `datasets`."""
+    """Column "text", one document per row → column "input_ids", joined sentences of at most `max_seq_length` tokens
+    per row; cached by `datasets`."""
     before, after = special_tokens(tokenizer)
     limit = max_seq_length - len(before) - len(after)
 
     def tokenize(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
         rows: list[list[int]] = []
         for text in batch["text"]:
-            # Within a document a sentence follows a space, which byte-level tokenizers see.
+            # All sentences but the first start with a space, because byte-level tokenizers encode it.
             sentences = [" " * (i > 0) + line for i, line in enumerate(filter(str.strip, text.split("\n")))]
             rows += join_sentences(tokenizer(sentences, add_special_tokens=False)["input_ids"], limit)
         return {"input_ids": [before + row + after for row in rows]}
@@ -102,7 +104,7 @@ def tokenize_documents(
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The tokens that this tokenizer puts before and after a text, [CLS] and [SEP]."""
+    """The tokens that this tokenizer puts before and after a text, such as [CLS] and [SEP]."""
     word = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
     start = next(i for i in range(len(whole)) if whole[i : i + len(word)] == word)
@@ -110,10 +112,10 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[
 
 
 def join_sentences(sentences: list[list[int]], limit: int) -> list[list[int]]:
-    """Consecutive whole sentences of one document joined to rows of at most `limit` tokens.
+    """Join consecutive whole sentences of one document to rows of at most `limit` tokens.
 
-    Nothing is put between them: RoBERTa's DOC-SENTENCES (Liu et al. 2019, Table 2), the best of its input formats. A
-    sentence that does not fit begins the next row; one longer than a row is cut into several. No token is lost.
+    There is no separator between sentences: RoBERTa's DOC-SENTENCES (Liu et al. 2019, Table 2), its best input format.
+    A sentence that does not fit starts the next row. A sentence that is longer than a row is cut. No token is lost.
     """
     rows: list[list[int]] = []
     row: list[int] = []
@@ -128,13 +130,13 @@ def join_sentences(sentences: list[list[int]], limit: int) -> list[list[int]]:
 
 
 class MaskedCollator:
-    """Sequences → the packed `masked` batch of :class:`AuxiliaryPretraining`, masked anew in every epoch as a pure
-    function of (seed, epoch, row).
+    """Sequences → the packed `masked` batch of :class:`AuxiliaryPretraining`, masked anew in every epoch. The mask
+    is a pure function of (seed, epoch, row).
 
     Args:
-        seed: of everything drawn here.
+        seed: the seed of all masks.
         masking: how to mask.
-        continuing: (V,) which tokens continue a word, to mask whole words; None for single tokens.
+        continuing: (V,) which tokens continue the preceding word, to mask whole words; None to mask single tokens.
     """
 
     def __init__(self, seed: int, masking: Masking, continuing: NDArray[np.bool_] | None = None) -> None:
@@ -144,7 +146,7 @@ class MaskedCollator:
         masked = []
         for example in examples:
             tokens = np.asarray(example.tokens)
-            # the first number of the counter is what drawing advances
+            # drawing advances the first number of the counter
             rng = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, example.epoch, example.row, 1]))
             if self.continuing is None:
                 masked.append(mask_tokens(tokens, self.masking, rng))
@@ -156,14 +158,14 @@ class MaskedCollator:
 def load_sequences(
     tokenize: Callable[[Dataset], Dataset], documents: Dataset, dev_percentage: float
 ) -> tuple[TrainingSentences, TrainingSentences | None]:
-    """The sequences to train on, and those of the development loss, at most `DEV_SEQUENCES`.
+    """The training sequences, and at most `DEV_SEQUENCES` for the development loss: None if no text is held out.
 
     Args:
         tokenize: column "text" → column "input_ids".
-        documents: the text, the last `dev_percentage` per cent of which are held out.
+        documents: the text. Its last `dev_percentage` per cent are held out.
 
     Raises:
-        InputError: too little text.
+        InputError: there is too little text.
     """
     train, dev = split_documents(documents, dev_percentage)
     sequences = TrainingSentences(tokenize(train))

@@ -1,4 +1,4 @@
-"""The bytes of a text file: opened, decompressed, decoded, line by line; a file that is not whole is an error."""
+"""Read text files line by line, decompressed and decoded. A truncated or corrupt file is an error."""
 
 import bz2
 import codecs
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from cmlmcse.common.errors import InputError
 
 zstd: Any
-try:  # Python's own decoder, which notices a missing end; the one of the package zstandard does not
+try:  # Python's own decoder detects a truncated file; the package zstandard does not
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
@@ -28,7 +28,7 @@ _CORRUPT = (EOFError, OSError, zlib.error, lzma.LZMAError, *([zstd.ZstdError] if
 
 
 def split_compression(name: str) -> tuple[str, str]:
-    """Split a compression's suffix off a file name."""
+    """Split the suffix of a compression off a file name: the rest, and the suffix or an empty string."""
     stem, suffix = os.path.splitext(name)
     return (stem, suffix) if suffix.lower() in (".gz", ".bz2", ".xz", ".zst") else (name, "")
 
@@ -37,7 +37,7 @@ def _open(path: str) -> BinaryIO:
     """Open a file, decompressed if its suffix says so.
 
     Raises:
-        InputError: it is .zst, and this Python has no decoder for that.
+        InputError: the file is .zst, and no decoder is installed.
     """
     suffix = split_compression(path)[1].lower()
     if suffix == ".zst" and zstd is None:
@@ -48,19 +48,19 @@ def _open(path: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[BinaryIO]:
-    """Open a file so that a truncated or corrupt one raises an InputError."""
+    """Open a file for reading. If it is truncated or corrupt, an InputError is raised."""
     try:
         with _open(path) as file:
             yield file
     except _CORRUPT as error:
         detail = str(error) or type(error).__name__
         raise InputError(
-            f"{path}: expected a whole, readable file, found it truncated or corrupt ({detail}); fetch it again"
+            f"{path}: expected a whole, readable file, found it truncated or corrupt ({detail}); get a new copy"
         ) from error
 
 
 def _not_utf8(path: str, offset: int, byte: int) -> InputError:
-    """Return the error for a byte which is not UTF-8."""
+    """Return the error for a byte that is not UTF-8."""
     return InputError(
         f"{path}: expected UTF-8 text, found byte 0x{byte:02x} at offset {offset}; convert it, as in "
         "`iconv -f latin1 -t utf-8`"
@@ -68,10 +68,10 @@ def _not_utf8(path: str, offset: int, byte: int) -> InputError:
 
 
 def check_utf8(path: str) -> None:
-    """Read a file in chunks to see that it is whole and UTF-8.
+    """Read a file in chunks to check that it is whole and UTF-8.
 
     Raises:
-        InputError: it is corrupt, or not UTF-8 (names the byte's offset in the decompressed text).
+        InputError: the file is corrupt, or not UTF-8. The message gives the byte's offset in the decompressed text.
     """
     decoder, done = codecs.getincrementaldecoder("utf-8")(), 0
     with readable(path) as file:
@@ -88,8 +88,9 @@ def check_utf8(path: str) -> None:
 
 
 def read_lines(path: str, blank: bool = False) -> Iterator[str]:
-    """Yield the non-blank lines of a text file, with `blank` the blank ones too: a line ends at a line feed only, its
-    carriage return is dropped.
+    """Yield the non-blank lines of a text file; if `blank`, the blank lines too.
+
+    Only a line feed ends a line. A carriage return before it is dropped.
 
     Raises:
         InputError: the file is corrupt or not UTF-8.
@@ -108,7 +109,7 @@ def read_lines(path: str, blank: bool = False) -> Iterator[str]:
 
 
 def read_documents(path: str) -> Iterator[list[str]]:
-    """Yield the lines of each document of a text file; blank lines stand between documents.
+    """Yield the lines of each document of a text file. Blank lines separate documents.
 
     Raises:
         InputError: the file is corrupt or not UTF-8.

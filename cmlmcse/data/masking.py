@@ -1,4 +1,4 @@
-"""Random masking of a sentence for masked-language modelling: of single tokens, or of whole words."""
+"""Random masking for masked-language modelling, of single tokens or of whole words."""
 
 from typing import NamedTuple
 
@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 
 class Masking(NamedTuple):
-    """How to mask: of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay (Devlin et al. 2019;
-    CMLM-CSE says "randomly masked", InfoCSE's code does 80/10/10)."""
+    """How to mask. Of the chosen tokens, 80 % become [MASK], 10 % become a random token, and 10 % stay as they are
+    (Devlin et al. 2019; CMLM-CSE says "randomly masked", InfoCSE's code does 80/10/10)."""
 
     probability: float
     mask_token_id: int
@@ -26,9 +26,9 @@ class MaskedTokens(NamedTuple):
 
 
 def mask_tokens(tokens: NDArray[np.int64], masking: Masking, rng: np.random.Generator) -> MaskedTokens:
-    """Choose each token (L,) but the special ones with `probability`, and mask it; a pure function.
+    """Choose each token (L,) with `probability`, except special tokens, and mask the chosen ones; a pure function.
 
-    A sentence can end without any masked token, as in BERT's and InfoCSE's code.
+    It can happen that no token of a sentence is chosen, as in BERT's and InfoCSE's code.
     """
     chosen = (rng.random(len(tokens)) < masking.probability) & ordinary_tokens(tokens, masking)
     return replace_tokens(tokens, np.flatnonzero(chosen), masking, rng)
@@ -37,30 +37,30 @@ def mask_tokens(tokens: NDArray[np.int64], masking: Masking, rng: np.random.Gene
 def mask_words(
     tokens: NDArray[np.int64], masking: Masking, continuing: NDArray[np.bool_], rng: np.random.Generator
 ) -> MaskedTokens:
-    """Choose each word with `probability`, all of its tokens, and mask them; a pure function.
+    """Choose each word with `probability`, and mask all of its tokens; a pure function.
 
-    80/10/10 is decided for each token by itself, as in BERT's whole-word masking: choosing spans is one thing,
-    replacing tokens another.
+    80/10/10 is drawn for each token separately, as in BERT's whole-word masking: tokens are chosen by word, but
+    replaced one by one.
 
     Args:
-        continuing: (V,) whether a token of the vocabulary goes on with the word before it (:func:`continuing_tokens`).
+        continuing: (V,) whether a token of the vocabulary continues the preceding word (:func:`continuing_tokens`).
     """
     ordinary = ordinary_tokens(tokens, masking)
     after_special = np.concatenate([[True], ~ordinary[:-1]])
-    words = np.cumsum(~continuing[tokens] | ~ordinary | after_special) - 1  # (L,) the word of each token
+    words = np.cumsum(~continuing[tokens] | ~ordinary | after_special) - 1  # (L,) index of each token's word
     chosen = (rng.random(words[-1] + 1) < masking.probability)[words] & ordinary
     return replace_tokens(tokens, np.flatnonzero(chosen), masking, rng)
 
 
 def ordinary_tokens(tokens: NDArray[np.int64], masking: Masking) -> NDArray[np.bool_]:
-    """(L,) whether each token is not a special one."""
+    """(L,) whether each token is not a special token."""
     return np.array([token not in masking.special_token_ids for token in tokens.tolist()], dtype=bool)
 
 
 def replace_tokens(
     tokens: NDArray[np.int64], positions: NDArray[np.int64], masking: Masking, rng: np.random.Generator
 ) -> MaskedTokens:
-    """Put [MASK] or a random token at the chosen positions (M,), or leave them, 80/10/10."""
+    """Replace the chosen positions (M,) by [MASK] or a random token, or keep them: 80/10/10."""
     labels = tokens[positions]
     draw = rng.random(len(positions))
     replaced = np.where(draw < 0.8, masking.mask_token_id, rng.integers(masking.vocab_size, size=len(positions)))
@@ -70,10 +70,13 @@ def replace_tokens(
 
 
 def continuing_tokens(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.bool_]:
-    """(V,) which tokens go on with the word before them: those that a WordPiece marks (`##`), or, where the vocabulary
-    marks the beginning of a word instead (`Ġ`, `▁`), those without that mark: punctuation is then of the word."""
+    """(V,) which tokens continue the preceding word.
+
+    WordPiece marks these tokens with `##`. Other vocabularies mark the first token of a word (`Ġ`, `▁`): then every
+    token without that mark continues a word, and punctuation belongs to the preceding word.
+    """
     tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
     for mark in ("Ġ", "▁"):
-        if sum(token.startswith(mark) for token in tokens) > 1:  # one alone may be a character as any other
+        if sum(token.startswith(mark) for token in tokens) > 1:  # a single one may be an ordinary character
             return np.array([not token.startswith(mark) for token in tokens])
     return np.array([token.startswith("##") and len(token) > 2 for token in tokens])

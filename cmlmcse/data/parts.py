@@ -1,4 +1,4 @@
-"""A large file that is made in small parts, each whole or not there, so that an interrupted job loses little."""
+"""A large file that is made in small parts, so that an interrupted job loses little. Each part is whole or absent."""
 
 import json
 import shutil
@@ -12,18 +12,18 @@ import numpy as np
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
 
-PART_ROWS = 1024  # a 12-layer model on two CPU cores encodes so many sentences in less than a minute
+PART_ROWS = 1024  # a 12-layer model on two CPU cores encodes this many sentences in under a minute
 
 
 @dataclass(frozen=True)
 class Job:
-    """A file of `rows` rows that is made of parts beside it, in the folder `OUT.parts`.
+    """An output file of `rows` rows, which is made of parts in the folder `OUT.parts` beside it.
 
     Attributes:
         output: the file, .npy or .parquet.
-        rows: its rows.
-        width: numbers in a row's embedding.
-        rows_per_shard: rows of each of several files in place of one; None for one.
+        rows: number of rows.
+        width: dimensions of an embedding.
+        rows_per_shard: rows per file, if the output is several files (shards); None for one file.
         schema: the columns of a .parquet.
     """
 
@@ -35,12 +35,12 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where the parts are."""
+        """The folder of the parts."""
         return self.output.with_name(self.output.name + ".parts")
 
     @property
     def shards(self) -> dict[Path, range]:
-        """What the user gets, each file with its rows: one file, or several."""
+        """The output files, one or several, each with its rows."""
         if self.rows_per_shard is None:
             return {self.output: range(self.rows)}
         starts = range(0, max(self.rows, 1), self.rows_per_shard)
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def parts(self) -> dict[Path, range]:
-        """The parts in order, each with its rows; none reaches over a shard's end."""
+        """The parts in order, each with its rows. No part crosses the end of a shard."""
         return {path: rows for shard in self.shards.values() for path, rows in self.parts_of(shard).items()}
 
     def parts_of(self, shard: range) -> dict[Path, range]:
@@ -66,37 +66,38 @@ class Job:
         }
 
     def claim_parts(self, settings: dict[str, Any], overwrite: bool) -> None:
-        """Make the folder of parts, or go on with one of the same settings.
+        """Create the folder of parts, or reuse a folder that was made with the same settings.
 
         Raises:
-            InputError: the output is there already, parts of other settings are, or nothing can be written.
+            InputError: the output exists, the folder has parts of other settings, or it cannot be written.
         """
         settings = {**settings, "part_rows": PART_ROWS}
-        there = [path for path in self.shards if path.exists()]
+        existing = [path for path in self.shards if path.exists()]
         record = self.folder / "settings.json"
-        if there and not overwrite and not record.exists():  # with it, they are this run's, which was just finishing
-            raise InputError(f"--output {there[0]}: exists; choose another name, or --overwrite")
+        # If the record exists too, this job was interrupted while it wrote its output.
+        if existing and not overwrite and not record.exists():
+            raise InputError(f"--output {existing[0]}: exists; choose another name, or --overwrite")
         try:
             if overwrite:
                 shutil.rmtree(self.folder, ignore_errors=True)
-                for path in there if self.rows_per_shard is not None else []:  # one file stays until it is replaced
+                for path in existing if self.rows_per_shard is not None else []:  # a single file stays until replaced
                     path.unlink()
             self.folder.mkdir(exist_ok=True)
             if not record.exists():
-                with atomic_write(record) as aside:
-                    aside.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+                with atomic_write(record) as temporary:
+                    temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
             found = json.loads(record.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(f"{self.folder}: expected a folder of parts, found {error}; remove it") from error
         if differ := [name for name, value in settings.items() if found.get(name) != json.loads(json.dumps(value))]:
             raise InputError(
                 f"{self.folder}: expected parts of the same run, found others ({', '.join(differ)} differ); give the "
-                "same arguments to go on with them, or --overwrite to begin anew"
+                "same arguments to resume that run, or --overwrite to start again"
             )
 
     def todo(self) -> list[tuple[int, Path, range]]:
-        """The parts that are not made yet: their number, file and rows."""
-        finished = [rows for shard, rows in self.shards.items() if self._has_its_name(shard)]
+        """The parts that are not written yet: number, file and rows of each."""
+        finished = [rows for shard, rows in self.shards.items() if self._is_finished(shard)]
         return [
             (number, path, rows)
             for number, (path, rows) in enumerate(self.parts.items())
@@ -104,11 +105,11 @@ class Job:
         ]
 
     def rows_done(self) -> int:
-        """The rows of the parts that are made."""
+        """The number of rows in the parts that are written."""
         return self.rows - sum(len(rows) for _, _, rows in self.todo())
 
-    def _has_its_name(self, shard: Path) -> bool:
-        """Whether a shard is finished. One file in its place may be an older one, which stays until it is replaced."""
+    def _is_finished(self, shard: Path) -> bool:
+        """Whether a shard is finished. A single output file never counts: it may be old, and still to be replaced."""
         return self.rows_per_shard is not None and shard.exists()
 
     def write_part(self, path: Path, block: Any) -> None:
@@ -116,15 +117,15 @@ class Job:
         self._write(path, [block], len(block))
 
     def finalize(self) -> list[Path]:
-        """Make the output of the parts, and remove them."""
+        """Merge the parts into the output files, and remove the parts."""
         for shard, rows in self.shards.items():
             parts = list(self.parts_of(rows))
-            if self._has_its_name(shard):
+            if self._is_finished(shard):
                 continue
             if len(parts) == 1:
                 parts[0].replace(shard)
             else:
-                self._write(shard, merged(parts), len(rows))
+                self._write(shard, read_parts(parts), len(rows))
         shutil.rmtree(self.folder)
         return list(self.shards)
 
@@ -137,12 +138,12 @@ class Job:
 
 def write_npy(path: Path, blocks: Iterable[np.ndarray], rows: int, width: int) -> None:
     """Write blocks (B, H) as one array (rows, H), whole or not at all."""
-    with atomic_write(path) as aside:
+    with atomic_write(path) as temporary:
         if rows == 0:
-            with open(aside, "wb") as file:  # a file without bytes cannot be mapped
+            with open(temporary, "wb") as file:  # an empty array cannot be memory-mapped
                 np.save(file, np.zeros((0, width), np.float32))
             return
-        table = np.lib.format.open_memmap(aside, "w+", np.float32, (rows, width))
+        table = np.lib.format.open_memmap(temporary, "w+", np.float32, (rows, width))
         filled = 0
         for block in blocks:
             table[filled : filled + len(block)] = block
@@ -155,13 +156,13 @@ def write_parquet(path: Path, blocks: Iterable[Any], schema: Any) -> None:
     """Write tables of this schema as one file, whole or not at all."""
     from pyarrow import parquet
 
-    with atomic_write(path) as aside, parquet.ParquetWriter(aside, schema, compression="none") as writer:
+    with atomic_write(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="none") as writer:
         for block in blocks:
             writer.write_table(block)
 
 
-def merged(parts: list[Path]) -> Iterator[Any]:
-    """The content of all parts, one part at a time."""
+def read_parts(parts: list[Path]) -> Iterator[Any]:
+    """Yield the content of the parts, one part at a time."""
     for part in parts:
         if part.suffix == ".npy":
             yield np.load(part, mmap_mode="r")

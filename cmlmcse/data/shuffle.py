@@ -1,8 +1,8 @@
-"""An order of all rows for an epoch: an exact permutation, known from (seed, epoch) alone, handed out in blocks.
+"""A random order of all rows for an epoch: an exact permutation that depends only on (seed, epoch), in blocks.
 
-Small corpora are shuffled by numpy, whose table of the order takes 4 bytes a row. Beyond `TABLE_ROWS` that table, and
-the time to shuffle it before the first batch, would grow with the corpus; there the order is a Feistel network
-(Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains"), which computes any place of it from the place alone.
+Small corpora are shuffled by numpy, with a table of 4 bytes per row. With more than `TABLE_ROWS` rows, the table and
+the time to shuffle it before the first batch would become large. Then the order is computed by a Feistel network
+(Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains"), which needs no table: it maps a position to a row.
 """
 
 import math
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 TABLE_ROWS = 1 << 20  # 4 MB and 0.1 s
 BLOCK = 1 << 16  # rows at a time
-ROUNDS = 8  # 4 suffice for a pseudorandom permutation where the round function is random (Luby & Rackoff 1988)
+ROUNDS = 8  # 4 suffice for a pseudorandom permutation if the round function is random (Luby & Rackoff 1988)
 
 
 def permuted(rows: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
@@ -28,26 +28,26 @@ def permuted(rows: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
 
 
 def permuted_without_table(rows: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
-    """As `permuted`, in constant memory for any number of rows."""
-    side = np.uint64(math.isqrt(rows - 1) + 1)  # a place is a pair of numbers below `side`, for side² ≥ rows
+    """Like `permuted`, with constant memory for any number of rows."""
+    side = np.uint64(math.isqrt(rows - 1) + 1)  # side² ≥ rows; a position is a pair of numbers below `side`
     keys = np.random.default_rng([seed, epoch]).integers(2**64, size=ROUNDS, dtype=np.uint64)
     for start in range(0, rows, BLOCK):
-        places = feistel(np.arange(start, min(start + BLOCK, rows), dtype=np.uint64), side, keys)
-        while (outside := places >= rows).any():  # of side² ≥ rows places: go on to the next until it is a row
-            places[outside] = feistel(places[outside], side, keys)
-        yield places.astype(np.int64)
+        positions = feistel(np.arange(start, min(start + BLOCK, rows), dtype=np.uint64), side, keys)
+        while (outside := positions >= rows).any():  # cycle walking: permute again until it is a row
+            positions[outside] = feistel(positions[outside], side, keys)
+        yield positions.astype(np.int64)
 
 
-def feistel(places: NDArray[np.uint64], side: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A permutation of 0 … side² - 1, applied to `places` (N,): each round can be undone, whatever is added."""
-    left, right = places // side, places % side
+def feistel(positions: NDArray[np.uint64], side: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A permutation of 0 … side² - 1, applied to `positions` (N,). Every round is invertible, so it is exact."""
+    left, right = positions // side, positions % side
     for key in keys:
-        left, right = right, (left + scrambled(right + key) % side) % side
+        left, right = right, (left + splitmix64(right + key) % side) % side
     return left * side + right
 
 
-def scrambled(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele et al. 2014), modulo 2⁶⁴: every bit depends on every bit."""
+def splitmix64(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele et al. 2014), modulo 2⁶⁴: every output bit depends on every input bit."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))

@@ -1,7 +1,7 @@
 """Synonyms for the augmentation `substitute`: a JSON object, word → list of words.
 
 CLEAR (§3.3) takes the counter-fitted list of Jia et al. (2019), data/counterfitted_neighbors.json of the GitHub
-repository robinjia/certified-word-sub (MIT licence). From WordNet a list is made so (pip install nltk; python -m
+repository robinjia/certified-word-sub (MIT licence). To make a list from WordNet (pip install nltk; python -m
 nltk.downloader wordnet):
 
     import json
@@ -33,25 +33,25 @@ class Synonyms(NamedTuple):
     """Synonyms in a tokenizer's ids.
 
     Attributes:
-        table: the id of a word that is one token → the tokens, one or more, of each of its synonyms.
-        continues: (V,) whether a token goes on with the word of the token before it; punctuation goes on with none.
+        table: id of a one-token word → the tokens of each of its synonyms.
+        continues: (V,) whether a token continues the preceding word; punctuation never does.
     """
 
     table: dict[int, list[list[int]]]
     continues: NDArray[np.bool_]
 
     def whole_words(self, tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """(L,) → (L,) whether a token is a word by itself: it begins one, and the next token begins another."""
+        """(L,) → (L,) whether a token is a whole word: it begins a word, and the next token begins another."""
         begins = ~self.continues[tokens]  # (L,)
         begins[0] = True
         return begins & np.append(begins[1:], True)
 
 
 def read_synonyms(path: str | None) -> dict[str, list[str]]:
-    """The words of a JSON file with their synonyms.
+    """Read a JSON file of words with their synonyms.
 
     Raises:
-        InputError: no file, or not a JSON object of lists of words.
+        InputError: there is no file, or it is not a JSON object of lists of words.
     """
     if path is None:
         raise InputError(
@@ -59,43 +59,44 @@ def read_synonyms(path: str | None) -> dict[str, list[str]]:
             "--synonyms FILE (cmlmcse/data/synonyms.py says where to get one)"
         )
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        synonyms = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"synonyms expects a JSON file, found {path} ({error.strerror}); mend the path") from error
+        raise InputError(f"synonyms expects a JSON file, found {path} ({error.strerror}); fix the path") from error
     except ValueError as error:
-        raise InputError(f"{path}: expected JSON, found something else ({error}); mend it") from error
-    if not isinstance(content, dict):
-        found = type(content).__name__
-        raise InputError(f"{path}: expected a JSON object, word → list of words, found a {found}; mend it")
-    for word, names in content.items():
+        raise InputError(f"{path}: expected JSON, found something else ({error}); fix it") from error
+    if not isinstance(synonyms, dict):
+        found = type(synonyms).__name__
+        raise InputError(f"{path}: expected a JSON object, word → list of words, found a {found}; fix it")
+    for word, names in synonyms.items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise InputError(f"{path}: expected a list of words for {word!r}, found {json.dumps(names)}; mend it")
-    return content
+            raise InputError(f"{path}: expected a list of words for {word!r}, found {json.dumps(names)}; fix it")
+    return synonyms
 
 
 def load_synonyms(path: str | None, tokenizer: PreTrainedTokenizerBase) -> Synonyms:
-    """A file of synonyms in the ids of a tokenizer; words that are several tokens have none, as have unknown ones.
+    """Read a file of synonyms as ids of a tokenizer. Only words that are one known token get synonyms.
 
     Raises:
-        InputError: no file, not a JSON object of lists of words, or no word that is one token.
+        InputError: there is no file, it is not a JSON object of lists of words, or no word is one token.
     """
     listed = {word: names for word, names in read_synonyms(path).items() if names}
     table: dict[int, list[list[int]]] = {}
-    for before in ("", " "):  # at the beginning of a sentence, and after another word, where pieces tell them apart
+    # Some tokenizers encode a word differently at the start of a sentence and after another word.
+    for before in ("", " "):
         single = {word: ids for word, ids in tokens_of(listed, before, tokenizer).items() if len(ids) == 1}
         tokens = tokens_of({name for word in single for name in listed[word]}, before, tokenizer)
         for word, own in single.items():
             if found := [tokens[name] for name in listed[word] if tokens.get(name, own) != own]:
                 table[own[0]] = found
     if not table:
-        raise InputError(f"{path}: expected words that are one token, with synonyms, found none; choose another")
+        raise InputError(f"{path}: expected words that are one token, with synonyms, found none; choose another file")
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    letters = np.array([(piece or "").removeprefix("##")[:1].isalnum() for piece in pieces])  # not commas
+    letters = np.array([(piece or "").removeprefix("##")[:1].isalnum() for piece in pieces])  # not punctuation
     return Synonyms(table, continuing_tokens(tokenizer) & letters)
 
 
 def tokens_of(words: Iterable[str], before: str, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
-    """The tokens of words that have any and are known to the tokenizer, written after `before`."""
+    """The tokens of each word when it follows `before`; words that the tokenizer does not know are left out."""
     words = sorted(words)
     fields = {"add_special_tokens": False, "return_attention_mask": False, "return_token_type_ids": False}
     pieces = tokenizer([before + word for word in words], **fields)["input_ids"] if words else []

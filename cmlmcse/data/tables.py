@@ -1,6 +1,6 @@
-"""A file of texts as Arrow tables: its text column and every other column, a row a text, in order; no row is dropped.
+"""A file of texts as Arrow tables: one row per text, in order, with the text column and every other column.
 
-Training drops blank rows (text.py). A file that is encoded or searched keeps them, so that row i stays row i.
+No row is dropped. Training drops blank rows (text.py), but encoding and searching keep them, so that row i stays row i.
 """
 
 import codecs
@@ -26,14 +26,14 @@ TABLE_ROWS = 2048  # rows of a table in memory
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of texts that has been read once and is whole.
+    """A file of texts that was read once and found whole.
 
     Attributes:
-        path: a .csv, .tsv, .json or .jsonl (an object a line) or .parquet file; any other holds a text a line. All but
-            .parquet may be compressed: .gz, .bz2, .xz, .zst.
+        path: a .csv, .tsv, .json or .jsonl (one object per line) or .parquet file; any other file holds one text per
+            line. All but .parquet may be compressed: .gz, .bz2, .xz, .zst.
         text_column: the column of the texts.
         schema: all columns with their types.
-        rows: how many.
+        rows: number of rows.
     """
 
     path: Path
@@ -44,24 +44,24 @@ class TextFile:
     def tables(self) -> Iterator[pyarrow.Table]:
         """All rows in order, `TABLE_ROWS` at a time, every table with the columns of `schema`."""
         for columns in _read(self.path):
-            missing = [None] * _rows(columns)
+            missing = [None] * _row_count(columns)
             arrays = [_array(columns.get(field.name, missing), field.type) for field in self.schema]
             yield pyarrow.table(arrays, schema=self.schema)
 
     def texts(self, table: pyarrow.Table) -> list[str]:
-        """The texts of a table; one that is missing is empty."""
+        """The texts of a table; a missing text becomes an empty one."""
         return [text or "" for text in table[self.text_column].to_pylist()]
 
 
 def scan(path: Path, text_column: str | None = None) -> TextFile:
-    """Read a file once, so that a fault in it shows before the work.
+    """Read a file once, so that an error in it is found before the work starts.
 
     Args:
         path: the file.
         text_column: the column of the texts (default: `text`, or the only column of strings).
 
     Raises:
-        InputError: no such file, one that cannot be read or is not UTF-8, or no such column.
+        InputError: the file is missing, cannot be read or is not UTF-8, or there is no such column.
     """
     if not path.is_file():
         raise InputError(f"{path}: expected a file of texts, found {'a folder' if path.is_dir() else 'none'}")
@@ -70,7 +70,7 @@ def scan(path: Path, text_column: str | None = None) -> TextFile:
         raise InputError(f"--text_column expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
     schema, rows = _empty_schema(path), 0
     for columns in _read(path):
-        rows += _rows(columns)
+        rows += _row_count(columns)
         try:
             schema = pyarrow.unify_schemas([schema, _schema(columns)], promote_options="permissive")
         except pyarrow.ArrowException as error:
@@ -80,7 +80,7 @@ def scan(path: Path, text_column: str | None = None) -> TextFile:
 
 
 def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Iterator[pyarrow.Table]:
-    """The rows of each range, a table each; the ranges ascend and do not overlap."""
+    """Yield one table per range of rows. The ranges must ascend and not overlap."""
     table, start = next(tables, None), 0
     for wanted in ranges:
         pieces = []
@@ -96,13 +96,13 @@ def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Ite
 
 
 def _kind(path: Path) -> str:
-    """The reader of a file by its name."""
+    """The kind of reader that a file needs, by its suffix."""
     suffix = Path(split_compression(path.name.lower())[0]).suffix
     return {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}.get(suffix, "lines")
 
 
 def _empty_schema(path: Path) -> pyarrow.Schema:
-    """The columns that are known without a row."""
+    """The columns that are known before any row is read."""
     if _kind(path) != "parquet":
         return pyarrow.schema([(TEXT, pyarrow.string())] if _kind(path) == "lines" else [])
     try:
@@ -112,7 +112,7 @@ def _empty_schema(path: Path) -> pyarrow.Schema:
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """Columns by name, `TABLE_ROWS` rows at a time: lists, or Arrow's arrays.
+    """Yield blocks of `TABLE_ROWS` rows as columns by name: lists or Arrow arrays.
 
     Raises:
         InputError: the file cannot be read.
@@ -133,14 +133,14 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
         return
     check_utf8(str(path))
     rows = _csv_rows(path) if kind == "csv" else _json_rows(path)
-    while some := list(islice(rows, TABLE_ROWS)):
-        names = dict.fromkeys(name for row in some for name in row)
-        yield {name: [row.get(name) for row in some] for name in names}
+    while row_block := list(islice(rows, TABLE_ROWS)):
+        names = dict.fromkeys(name for row in row_block for name in row)
+        yield {name: [row.get(name) for row in row_block] for name in names}
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of a .csv, or of a .tsv, which has no quotes; every value is text."""
-    csv.field_size_limit(2**31 - 1)  # a document may be longer than the 128 KiB that the module allows
+    """Yield the rows of a .csv, or of a .tsv, which has no quoting. Every value is text."""
+    csv.field_size_limit(2**31 - 1)  # a document may exceed the module's default of 128 KiB
     tabs = ".tsv" in path.name.lower()
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
     with readable(str(path)) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
@@ -160,7 +160,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON Lines file; blank lines are none."""
+    """Yield the objects of a JSON Lines file; blank lines are skipped."""
     with readable(str(path)) as file:
         for number, line in enumerate(file, start=1):
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -169,14 +169,16 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise InputError(f"{path}: expected a JSON object a line, found line {number}: {error}") from error
+                raise InputError(f"{path}: expected one JSON object per line, found line {number}: {error}") from error
             if not isinstance(row, dict):
-                raise InputError(f"{path}: expected a JSON object a line, found {type(row).__name__} in line {number}")
+                raise InputError(
+                    f"{path}: expected one JSON object per line, found {type(row).__name__} in line {number}"
+                )
             yield row
 
 
-def _rows(columns: dict[str, Any]) -> int:
-    """The rows of columns as :func:`_read` gives them."""
+def _row_count(columns: dict[str, Any]) -> int:
+    """The number of rows in columns from :func:`_read`."""
     return len(next(iter(columns.values()), []))
 
 
@@ -186,7 +188,7 @@ def _schema(columns: dict[str, Any]) -> pyarrow.Schema:
 
 
 def _array(values: Any, kind: pyarrow.DataType | None = None) -> Any:
-    """A column as Arrow's array, of a type if one is given."""
+    """A column as an Arrow array, cast to the type `kind` if it is given."""
     if isinstance(values, list):
         return pyarrow.array(values, kind)
     return values if kind is None else values.cast(kind)
@@ -202,7 +204,7 @@ def _choose_column(path: Path, schema: pyarrow.Schema, wanted: str | None) -> st
     """The column of the texts.
 
     Raises:
-        InputError: there is no such column, it holds no text, or several could be meant.
+        InputError: there is no such column, it holds no text, or the choice is ambiguous.
     """
     found = ", ".join(schema.names) or "none"
     strings = [field.name for field in schema if _is_text(field.type)]

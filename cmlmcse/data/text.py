@@ -1,4 +1,4 @@
-"""Where training sentences come from: text, tables, a Wikipedia dump or a Hub dataset, one sentence a row."""
+"""Load training sentences from text files, tables, Wikipedia dumps and Hub datasets, one sentence per row."""
 
 import codecs
 import contextlib
@@ -28,13 +28,14 @@ STRING = Value("string")
 FEATURES = Features({"text": STRING})
 FORMATS = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 KNOWN = ".txt, .csv, .tsv, .json, .jsonl (also .gz, .bz2, .xz, .zst), .parquet, .xml.bz2 (a Wikipedia dump)"
-HEAD_ROWS = 1000  # rows looked at to learn what a table's columns hold
-BLOCK_ROWS = 10_000  # rows in a block of the cache: opening it visits each block, so few of them; some MB of memory
+HEAD_ROWS = 1000  # rows that are read to find the types of a table's columns
+BLOCK_ROWS = 10_000  # rows in a block of the cache, some MB; opening the cache visits each block
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")
-_READERS = ("text", "csv", "json", "pandas", "parquet", "arrow", "xml", "webdataset", "generator")  # of datasets
+# Readers of the library `datasets`; these names are not ids on the Hub.
+_READERS = ("text", "csv", "json", "pandas", "parquet", "arrow", "xml", "webdataset", "generator")
 
 Sentences: TypeAlias = Dataset | IterableDataset
-Columns: TypeAlias = Mapping[str, str | None]  # what the columns become, "text" and others, → their names in the source
+Columns: TypeAlias = Mapping[str, str | None]  # our column, such as "text" → its name in the source
 
 
 def load_sentences(
@@ -50,11 +51,11 @@ def load_sentences(
 ) -> Sentences:
     """Return the non-empty rows of a file, or of the `split` of a Hub dataset, as a dataset of one column, "text".
 
-    With `documents` a row of a text file or a dump is a document, its sentences on a line each; a row of anything else
-    is one anyway.
+    With `documents` a row of a text file or a dump is a document with one sentence per line. In other sources each row
+    is a document in any case.
 
-    Rows with labels, of a table, also have the columns "positive" and "negative" where these are named; they are kept
-    where all of their texts are there.
+    If `positive_column` or `negative_column` is given, a table's rows also have the columns "positive" and "negative".
+    A row is dropped if one of its texts is missing.
 
     Raises:
         InputError: the source is missing, unreadable, empty, not UTF-8 or malformed, or has no such column.
@@ -76,14 +77,14 @@ def load_sentences(
     except InputError:
         raise
     except (DatasetsError, ValueError, pyarrow.ArrowException) as error:
-        raise _mended(kind, train_file, error) from error
+        raise _as_input_error(kind, train_file, error) from error
     if first is None:
         raise _no_rows(train_file)
     return sentences
 
 
 def fingerprint_text(path: str) -> dict[str, str | int]:
-    """Return what tells a source again in a record: a local file's name, size and SHA-256, or a dataset's id."""
+    """Return what identifies a source in a record: a local file's name, size and SHA-256, or a dataset's id."""
     if not os.path.exists(path):
         return {"dataset": path}
     digest = hashlib.sha256()
@@ -97,7 +98,7 @@ def source_kind(path: str) -> str:
     """Return the reader for a path: "text", "csv", "tsv", "json", "parquet", "wikipedia" or "hub".
 
     Raises:
-        InputError: it is neither a readable, non-empty file of a known suffix nor a dataset's id.
+        InputError: the path is neither a readable, non-empty file with a known suffix nor a dataset's id.
     """
     name = os.path.basename(path).lower()
     stem, compression = split_compression(name)
@@ -109,7 +110,7 @@ def source_kind(path: str) -> str:
     if not os.path.exists(path):
         if kind is None and _HUB_ID.fullmatch(path) and path not in _READERS:
             return "hub"
-        raise InputError(f"{path}: expected a file or a Hub dataset id (owner/name), found neither; mend it")
+        raise InputError(f"{path}: expected a file or a Hub dataset id (owner/name), found neither; fix the name")
     if os.path.isdir(path):
         raise InputError(f"{path}: expected a file, found a directory; name a file in it")
     if kind is None:
@@ -120,7 +121,7 @@ def source_kind(path: str) -> str:
 
 
 def read_articles(path: str) -> Iterator[list[str]]:
-    """Yield the sentences of each article of a Wikipedia dump, with its errors as InputErrors."""
+    """Yield the sentences of each article of a Wikipedia dump. Its errors become InputErrors."""
     with readable(path) as file:
         try:
             yield from wikipedia.read_articles(file)
@@ -128,19 +129,19 @@ def read_articles(path: str) -> Iterator[list[str]]:
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"{path}: expected a Wikipedia dump (pages-articles), found another thing ({error}); fetch one"
+                f"{path}: expected a Wikipedia dump (pages-articles), found something else ({error}); download one"
             ) from error
 
 
-def _state(path: str) -> dict[str, str | int]:
-    """Return what tells a file's content from an earlier one without reading it: place, size and time of change."""
+def _file_state(path: str) -> dict[str, str | int]:
+    """Return what shows, without reading a file, whether it changed: its path, size and modification time."""
     status = os.stat(path)
     return {"path": os.path.abspath(path), "bytes": status.st_size, "changed_ns": status.st_mtime_ns}
 
 
 def _check_once(path: str, cache_dir: str | None) -> None:
-    """Check a file's bytes, unless the cache says that they were found good: a start does not read the whole file."""
-    key = hashlib.sha256(json.dumps(_state(path)).encode()).hexdigest()
+    """Check that a file is UTF-8, unless the cache records that it passed before: a large file is checked only once."""
+    key = hashlib.sha256(json.dumps(_file_state(path)).encode()).hexdigest()
     mark = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "cmlmcse-checked" / key
     if not mark.exists():
         check_utf8(path)
@@ -149,7 +150,7 @@ def _check_once(path: str, cache_dir: str | None) -> None:
 
 
 def _rows(kind: str, path: str, version: int, documents: bool = False, **state: int) -> Iterator[dict[str, str]]:
-    """Yield a generated dataset's rows; `version` and `state` only make the cache's key."""
+    """Yield the rows of a generated dataset. `version` and `state` are used only for the cache key."""
     texts: Iterator[str]
     if documents:
         texts = map("\n".join, read_documents(path) if kind == "text" else filter(None, read_articles(path)))
@@ -160,8 +161,8 @@ def _rows(kind: str, path: str, version: int, documents: bool = False, **state: 
 
 
 def _generated(kind: str, path: str, streaming: bool, cache_dir: str | None, documents: bool) -> Sentences:
-    """Return the dataset of a text file or a dump, cached by the file's place, size and time of change."""
-    arguments = {"kind": kind, "version": wikipedia.VERSION, "documents": documents, **_state(path)}
+    """Return the dataset of a text file or a dump, cached by the file's path, size and modification time."""
+    arguments = {"kind": kind, "version": wikipedia.VERSION, "documents": documents, **_file_state(path)}
     if streaming:
         return IterableDataset.from_generator(_rows, features=FEATURES, gen_kwargs=arguments)
     return Dataset.from_generator(
@@ -170,7 +171,7 @@ def _generated(kind: str, path: str, streaming: bool, cache_dir: str | None, doc
 
 
 def _from_table(kind: str, path: str, columns: Columns, streaming: bool, cache_dir: str | None) -> Sentences:
-    """Return the dataset of a .csv, .tsv, .json, .jsonl or .parquet file through datasets' own reader."""
+    """Return the dataset of a .csv, .tsv, .json, .jsonl or .parquet file with the reader of `datasets`."""
     options: dict[str, Any] = {}
     if kind != "parquet":
         _check_once(path, cache_dir)
@@ -181,7 +182,7 @@ def _from_table(kind: str, path: str, columns: Columns, streaming: bool, cache_d
         columns = _parquet_columns(path, columns)
         options["columns"] = list(dict.fromkeys(columns.values()))
     name = "csv" if kind == "tsv" else kind
-    file = glob.escape(os.path.abspath(path))  # datasets reads a name as a pattern
+    file = glob.escape(os.path.abspath(path))  # `datasets` treats a name as a pattern
     rows = datasets.load_dataset(
         name, data_files=file, split="train", streaming=streaming, cache_dir=cache_dir, **options
     )
@@ -202,7 +203,7 @@ def _csv_options(kind: str, path: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _parquet_columns(path: str, columns: Columns) -> dict[str, str]:
-    """Return the columns of a .parquet file by its schema."""
+    """Choose the columns of a .parquet file by its schema."""
     schema = parquet.read_schema(path)
     types = Features.from_arrow_schema(schema)
     return _choose_columns(path, list(types), [name for name in types if _is_string(types[name])], columns)
@@ -213,13 +214,13 @@ def _is_string(feature: object) -> bool:
     return isinstance(feature, Value) and feature.dtype in ("string", "large_string", "string_view")
 
 
-def _mended(kind: str, path: str, error: BaseException) -> InputError:
-    """Return the InputError for what datasets raised: its innermost cause."""
+def _as_input_error(kind: str, path: str, error: BaseException) -> InputError:
+    """Return the InputError for an exception of `datasets`, with its innermost cause."""
     while error.__cause__ is not None and not isinstance(error, InputError):
         error = error.__cause__
     if isinstance(error, InputError):
         return error
-    if "corresponds to no data" in str(error):  # what datasets says of a file without rows
+    if "corresponds to no data" in str(error):  # the message of `datasets` for a file without rows
         return _no_rows(path)
     return _malformed(kind, path, error)
 
@@ -230,10 +231,10 @@ def _no_rows(path: str) -> InputError:
 
 
 def _malformed(kind: str, path: str, detail: object) -> InputError:
-    """Return the error for a file which its reader refuses, with the line where that can be found out."""
+    """Return the error for a file that its reader refuses. For JSON it names the line."""
     where = _bad_json_line(path) if kind == "json" else ""
     found = where or " ".join(str(detail).split())
-    return InputError(f"{path}: expected well-formed {kind}, found {found}; mend it")
+    return InputError(f"{path}: expected well-formed {kind}, found {found}; fix the file")
 
 
 def _bad_json_line(path: str) -> str:
@@ -270,7 +271,7 @@ def _from_hub(
 
 
 def _choose_columns(source: str, names: list[str], strings: list[str], columns: Columns) -> dict[str, str]:
-    """Return the wanted columns; for the text "text", else the only column of strings, if none is named."""
+    """Return the source's columns to use. If no text column is named: "text", else the only column of strings."""
     chosen = {}
     for use, wanted in columns.items():
         if wanted is None and "text" not in names and len(strings) != 1:
@@ -282,14 +283,14 @@ def _choose_columns(source: str, names: list[str], strings: list[str], columns: 
 
 
 def _no_column(source: str, expected: str, names: list[str], use: str) -> InputError:
-    """Return the error for a column which is not there."""
+    """Return the error for a missing column."""
     return InputError(f"{source}: expected {expected}, found the columns {', '.join(names)}; set {use}_column")
 
 
 def _only_columns(rows: Sentences, source: str, columns: Columns) -> Sentences:
-    """Return the wanted columns alone, without rows that are null or blank in one of them."""
+    """Keep only the wanted columns, and drop the rows that are null or blank in one of them."""
     features = rows.features
-    if features is None:  # a stream that has not been looked at
+    if features is None:  # a stream whose columns are not known yet
         head = list(rows.take(HEAD_ROWS // 10))
         names = list(dict.fromkeys(name for row in head for name in row))
         strings = [name for name in names if any(isinstance(row.get(name), str) for row in head)]
@@ -303,11 +304,11 @@ def _only_columns(rows: Sentences, source: str, columns: Columns) -> Sentences:
     options: dict[str, Any] = {"remove_columns": names, "features": features, "fn_kwargs": {"columns": chosen}}
     if isinstance(rows, Dataset):
         options |= {"batch_size": BLOCK_ROWS, "writer_batch_size": BLOCK_ROWS, "desc": "Dropping blank rows"}
-    return rows.map(_clean, batched=True, **options)
+    return rows.map(_drop_blank_rows, batched=True, **options)
 
 
-def _clean(batch: dict[str, list[str | None]], columns: dict[str, str]) -> dict[str, list[str]]:
-    """Keep the rows of a batch that have text in each column, without line ends at their end."""
+def _drop_blank_rows(batch: dict[str, list[str | None]], columns: dict[str, str]) -> dict[str, list[str]]:
+    """Keep the rows of a batch that have text in every column, and strip line breaks from the ends of texts."""
     rows = zip(*(batch[column] for column in columns.values()), strict=True)
     whole = [[text.rstrip("\r\n") for text in row] for row in rows if all(text and text.strip() for text in row)]
     return {use: [row[place] for row in whole] for place, use in enumerate(columns)}
@@ -315,7 +316,7 @@ def _clean(batch: dict[str, list[str | None]], columns: dict[str, str]) -> dict[
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence datasets' own error log: what it says is in the InputError."""
+    """Silence the error log of `datasets`: the InputError repeats its content."""
     level = datasets.logging.get_verbosity()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:

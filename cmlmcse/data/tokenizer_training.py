@@ -1,7 +1,7 @@
-"""A tokenizer trained on the text: WordPiece for BERT, byte-level BPE for RoBERTa; the same on every run.
+"""Train a tokenizer on text: WordPiece for BERT, byte-level BPE for RoBERTa. Every run gives the same tokenizer.
 
-The `tokenizers` library does the work. Left to itself it numbers single characters in the order of a hash table, which
-differs from process to process, and breaks ties by these numbers; here the characters are numbered beforehand.
+The `tokenizers` library does the work. By default it numbers single characters in the order of a hash table, which
+differs between processes, and breaks ties by these numbers. Here the characters are numbered in advance.
 """
 
 import json
@@ -16,8 +16,8 @@ from cmlmcse.common.errors import InputError
 
 BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-ALPHABET = 1000  # characters, the most frequent ones; the library's own limit
-SMALLEST = 300  # 256 bytes and the special tokens fit
+MAX_ALPHABET = 1000  # the most frequent characters are kept; the library's own limit
+MIN_VOCAB_SIZE = 300  # enough for 256 bytes and the special tokens
 
 
 def train_word_piece(lines: Callable[[], Iterable[str]], vocab_size: int, lower_case: bool) -> PreTrainedTokenizerBase:
@@ -25,7 +25,7 @@ def train_word_piece(lines: Callable[[], Iterable[str]], vocab_size: int, lower_
     learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
     learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    alphabet, inside = characters(learner, lines(), min(ALPHABET, vocab_size // 4))
+    alphabet, inside = characters(learner, lines(), min(MAX_ALPHABET, vocab_size // 4))
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*BERT_SPECIAL, *(f"##{character}" for character in alphabet if character in inside)],
@@ -34,12 +34,12 @@ def train_word_piece(lines: Callable[[], Iterable[str]], vocab_size: int, lower_
         show_progress=False,
     )
     learner.train_from_iterator(lines(), trainer)
-    # Only its vocabulary is kept: in the learner the characters are special tokens.
+    # Only the vocabulary is kept, because the learner holds the `##` characters as special tokens.
     return BertTokenizer(vocab=learner.get_vocab(), do_lower_case=lower_case)
 
 
-def characters(learner: Tokenizer, lines: Iterable[str], most: int) -> tuple[list[str], set[str]]:
-    """The most frequent characters, sorted, and those that stand anywhere but at the beginning of a word."""
+def characters(learner: Tokenizer, lines: Iterable[str], limit: int) -> tuple[list[str], set[str]]:
+    """The `limit` most frequent characters, sorted, and all characters that occur after the start of a word."""
     chunks = Counter(chunk for line in lines for chunk in line.split())
     counts: Counter[str] = Counter()
     inside: set[str] = set()
@@ -48,7 +48,7 @@ def characters(learner: Tokenizer, lines: Iterable[str], most: int) -> tuple[lis
             counts.update(dict.fromkeys(word, count))
             inside.update(word[1:])
     frequent = sorted(counts, key=lambda character: (-counts[character], character))
-    return sorted(frequent[:most]), inside
+    return sorted(frequent[:limit]), inside
 
 
 def train_byte_bpe(lines: Callable[[], Iterable[str]], vocab_size: int, lower_case: bool) -> PreTrainedTokenizerBase:
@@ -73,22 +73,22 @@ TRAINERS = {"bert": train_word_piece, "roberta": train_byte_bpe}
 def train_tokenizer(
     model_type: str, lines: Callable[[], Iterable[str]], vocab_size: int, lower_case: bool = True
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a kind of model, trained on text.
+    """Train the tokenizer of a type of model on text.
 
     Args:
         model_type: `bert` or `roberta`.
-        lines: gives the text, line by line; it may be asked twice.
-        vocab_size: how many tokens, special ones included.
+        lines: returns the text, line by line; it may be called twice.
+        vocab_size: number of tokens, with the special tokens.
         lower_case: whether a WordPiece tokenizer lower-cases and drops accents ("uncased").
 
     Raises:
-        InputError: another kind of model, or a vocabulary too small.
+        InputError: the type of model is not supported, or the vocabulary is too small.
     """
     if model_type not in TRAINERS:
         raise InputError(
-            f"a tokenizer is trained for model_type {' or '.join(TRAINERS)}, found {model_type!r}; set tokenizer_name "
-            "to an existing one"
+            f"training a tokenizer expects model_type {' or '.join(TRAINERS)}, found {model_type!r}; set "
+            "tokenizer_name to an existing one"
         )
-    if vocab_size < SMALLEST:
-        raise InputError(f"vocab_size must be at least {SMALLEST}, found {vocab_size}; raise it")
+    if vocab_size < MIN_VOCAB_SIZE:
+        raise InputError(f"vocab_size must be at least {MIN_VOCAB_SIZE}, found {vocab_size}; raise it")
     return TRAINERS[model_type](lines, vocab_size, lower_case)

@@ -1,1 +1,1 @@
-"""Scores of sentence encoders: each task is a module, found by name in `tasks.TASKS`."""
+"""Scores of sentence encoders. Each task is a module; `tasks.TASKS` finds it by its name."""

@@ -1,4 +1,4 @@
-"""Embeddings kept on disk, so that a text is encoded once by a model, whatever is evaluated when."""
+"""Embeddings kept on disk: a model encodes a text once, even over several evaluations."""
 
 import hashlib
 import os
@@ -14,17 +14,17 @@ from cmlmcse.common.errors import InputError
 from .sts import Encode
 
 FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.py")  # what an embedding depends on
-LOOKED_UP = 500  # texts of one query; SQLite takes up to 999
+KEYS_PER_QUERY = 500  # SQLite allows at most 999 parameters in a query
 
 
 class CachedEncoder:
     """An encoder whose vectors are kept in a SQLite file, N texts → (N, H) float32.
 
-    The file lies in a folder and is named after the model's fingerprint, so that another model, or the same one with
-    other settings, never meets its vectors. Several processes may use it at a time.
+    The file's name is the model's fingerprint. So another model, or the same model with other settings, has another
+    file. Several processes may use one file at the same time.
 
     Raises:
-        InputError: the folder cannot be written to, or the file holds something else.
+        InputError: the folder cannot be written to, or the file is not such a database.
     """
 
     def __init__(self, encode: Encode, folder: Path, fingerprint: str) -> None:
@@ -32,37 +32,39 @@ class CachedEncoder:
         self.path = folder / f"{fingerprint}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._store = sqlite3.connect(self.path, timeout=60)
-            self._store.execute("create table if not exists vectors (text blob primary key, vector blob) without rowid")
+            self._database = sqlite3.connect(self.path, timeout=60)
+            self._database.execute(
+                "create table if not exists vectors (text blob primary key, vector blob) without rowid"
+            )
         except (OSError, sqlite3.Error) as error:
             raise InputError(f"--cache {folder}: expected a folder to keep embeddings in, found {error}") from error
 
     def __call__(self, sentences: list[str]) -> np.ndarray:
-        """Texts → (N, H), from the file where known."""
+        """Texts → (N, H). Known texts are read from the file, new ones are encoded and stored."""
         keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in sentences]
-        found = dict(self._known(keys))
+        found = dict(self._stored_vectors(keys))
         new = {key: text for key, text in zip(keys, sentences, strict=True) if key not in found}
         if new:
             vectors = np.ascontiguousarray(self._encode(list(new.values())), np.float32)  # (new, H)
             rows = list(zip(new, map(bytes, vectors), strict=True))
-            with self._store:
-                self._store.executemany("insert or replace into vectors values (?, ?)", rows)
+            with self._database:
+                self._database.executemany("insert or replace into vectors values (?, ?)", rows)
             found |= dict(rows)
         return np.stack([np.frombuffer(found[key], np.float32) for key in keys])  # (N, H)
 
-    def _known(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """The keys that the file has, with their vectors."""
-        for start in range(0, len(keys), LOOKED_UP):
-            part = keys[start : start + LOOKED_UP]
-            marks = ",".join("?" * len(part))
-            yield from self._store.execute(f"select text, vector from vectors where text in ({marks})", part)
+    def _stored_vectors(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Those of the keys that the file holds, with their vectors."""
+        for start in range(0, len(keys), KEYS_PER_QUERY):
+            chunk = keys[start : start + KEYS_PER_QUERY]
+            placeholders = ",".join("?" * len(chunk))
+            yield from self._database.execute(f"select text, vector from vectors where text in ({placeholders})", chunk)
 
 
 def fingerprint_model(source: str, settings: dict[str, Any]) -> str:
-    """A name for a local model's embeddings: a hash of its files and of what changes an embedding.
+    """A name for a local model's embeddings: a hash of its files and of the settings that change an embedding.
 
     Raises:
-        InputError: it is not on this machine.
+        InputError: the model is not on this machine.
     """
     path = Path(source)
     if not path.exists():

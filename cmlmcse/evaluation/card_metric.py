@@ -1,13 +1,13 @@
-"""What a task measured, as the metadata of a model card name it."""
+"""A measured number with the names that a model card's metadata needs."""
 
 from typing import NamedTuple
 
 
 class CardMetric(NamedTuple):
-    """A number on a part of a data set; each task's `measured` makes them of its entry in a results file.
+    """A number measured on one split of a data set. Each task's `card_metrics` makes them from its results.
 
-    `kind` is a task of the Hub's list, `data` a Hub dataset or another source, `config` a part of it, `name` what
-    people call it, `metric` a name for programs and one to read.
+    `kind`: the task's name on the Hub. `data`: a Hub dataset or another source. `config`: the dataset's configuration.
+    `name`: the data set's name for readers. `metric`: the metric's name for programs, and its name for readers.
     """
 
     kind: str

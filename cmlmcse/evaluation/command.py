@@ -18,38 +18,39 @@ from .tasks import TASKS, Task, choose_tasks
 if TYPE_CHECKING:
     from .sts import EncodeOnce
 
-FULL = 0  # --whitening without a number
+ALL_DIMENSIONS = 0  # the value of --whitening without a number
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = Parser(
         prog="cmlmcse evaluate",
-        description="Score a sentence encoder and print a table like the papers'.",
+        description="Score a sentence encoder, and print a table like those in the papers.",
         epilog="tasks: " + "; ".join(f"{name}: {task.summary}" for name, task in TASKS.items()),
         allow_abbrev=False,
     )
     parser.add_argument("models", metavar="MODEL", nargs="+", help="exported folder, checkpoint, run folder, Hub "
                         "name, package:NAME/path, plain backbone, or a file of word vectors (GloVe's format; .txt, "
-                        ".vec, .gz, .zip); several are set side by side, with bootstrap intervals of their "
-                        "differences to the first")  # fmt: skip
-    parser.add_argument("--tasks", default="sts", help="comma-separated, of those below (default: sts)")
-    parser.add_argument("--data_dir", help="folder that holds sts/ and so on (default: from the Hub)")
-    parser.add_argument("--output", type=Path, metavar="FILE.json", help="write the results there")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table there: .md, .tex, or .csv with "
-                        "every number")  # fmt: skip
-    parser.add_argument("--published", action="store_true", help="set the papers' rows beside, marked as published")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw pictures there (PNG and SVG)")
-    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep embeddings there, by model and text")
-    parser.add_argument("--pooling", help="for models that record none: cls_before_pooler, avg, avg_top2, …")
-    parser.add_argument("--whitening", nargs="?", type=positive, const=FULL, metavar="K", help="whiten the embeddings "
-                        "(Su et al. 2021), to the K dimensions of most variance (default: all)")  # fmt: skip
-    parser.add_argument("--whitening_file", metavar="TEXT", help="sentences that the whitening is fitted on (default: "
-                        "all distinct ones of the evaluated sets)")  # fmt: skip
+                        ".vec, .gz, .zip). Several models are compared with the first one, with bootstrap "
+                        "intervals of the differences.")  # fmt: skip
+    parser.add_argument("--tasks", default="sts", help="comma-separated names of tasks, listed below (default: sts)")
+    parser.add_argument("--data_dir", help="folder that holds sts/, transfer/, beir/, glue/ (default: from the Hub)")
+    parser.add_argument("--output", type=Path, metavar="FILE.json", help="write the results to this file")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table to this file: .md, .tex, or "
+                        ".csv (every number)")  # fmt: skip
+    parser.add_argument("--published", action="store_true", help="add rows from the papers, marked as published")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write plots to this folder (PNG and SVG)")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep embeddings in this folder, and reuse them")
+    parser.add_argument("--pooling", help="pooling of a model that records none: cls_before_pooler, avg, avg_top2, …")
+    parser.add_argument("--whitening", nargs="?", type=positive, const=ALL_DIMENSIONS, metavar="K", help="whiten the "
+                        "embeddings (Su et al. 2021), and keep the K dimensions of largest variance (default: all)"
+                        )  # fmt: skip
+    parser.add_argument("--whitening_file", metavar="TEXT", help="file of sentences to fit the whitening on "
+                        "(default: all distinct sentences of the evaluated sets)")  # fmt: skip
     parser.add_argument("--batch_size", type=positive, default=64, help="sentences in a forward pass (default: 64)")
-    parser.add_argument("--max_seq_length", type=positive, help="tokens a sentence is cut to (default: the model's)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, …; glue knows cpu alone, and CUDA_VISIBLE_DEVICES "
-                        "(default: cuda if there is one)")  # fmt: skip
+    parser.add_argument("--max_seq_length", type=positive, help="most tokens in a sentence (default: the model's)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one). The task glue only "
+                        "takes cpu here; choose its GPUs with CUDA_VISIBLE_DEVICES.")  # fmt: skip
     for name, task in TASKS.items():
         for option, given in task.options.items():
             parser.add_argument(f"--{name}_{option}", default=given.default, type=given.type, metavar="VALUE",
@@ -61,10 +62,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Make sure before the work that what is asked for can be written.
+    """Check before the evaluation that all requested files can be written.
 
     Raises:
-        InputError: no such folder, a file that does not hold results, or a table of an unknown format.
+        InputError: no such folder, a file that holds something other than results, or an unknown table format.
     """
     for option in ("output", "table"):
         path = getattr(args, option)
@@ -88,8 +89,8 @@ def check_outputs(args: argparse.Namespace) -> None:
         plots_folder(args.plots)
 
 
-def write_whole(path: Path, text: str, option: str) -> None:
-    """Write a file whole or not at all.
+def write_atomically(path: Path, text: str, option: str) -> None:
+    """Write a file completely, or not at all.
 
     Raises:
         InputError: the folder cannot be written to.
@@ -102,10 +103,10 @@ def write_whole(path: Path, text: str, option: str) -> None:
 
 
 def load_data(tasks: dict[str, Task], data_dir: str | None) -> tuple[dict[str, Any], list[str]]:
-    """The data of every task that has any, and a line for each part that is missing.
+    """The data of every task that has some, and one line for each missing part.
 
     Raises:
-        InputError: none has any.
+        InputError: no task has data.
     """
     from .sts_data import MissingData
 
@@ -139,18 +140,18 @@ def evaluate(
         tasks: names of tasks, in a list or separated by commas: sts, transfer, retrieval, indomain, geometry, glue, ….
         data_dir: the folder that holds sts/, transfer/, beir/ (default: the same data from the Hub).
         pooling: how a model that records no pooling becomes a sentence encoder: avg, cls_before_pooler, ….
-        max_seq_length: tokens a sentence is cut to (default: the model's).
+        max_seq_length: sentences are cut to this many tokens (default: the model's limit).
         batch_size: sentences in a forward pass.
         device: cpu, cuda, cuda:1, … (default: cuda if there is one).
-        options: any other option of the command that takes a value: `cache="folder"`, `whitening=256`,
+        options: any other option of the command that has a value: `cache="folder"`, `whitening=256`,
             `glue_epochs=1`, ….
 
     Returns:
         The content of results.json: `{"model": …, "settings": …, "sts": {"STS12": …, "avg": …}, …}`. Correlations and
-        accuracies are in per cent. A task that did not run is absent; a warning says which data were missing.
+        accuracies are in per cent. A task that did not run has no entry; a warning names the missing data.
 
     Raises:
-        InputError: a wrong model, task or option, or no data at all.
+        InputError: a wrong model, task or option, or no data for any task.
     """
     chosen = ",".join([tasks] if isinstance(tasks, str) else tasks)
     given = {"tasks": chosen, "data_dir": data_dir, "pooling": pooling, "max_seq_length": max_seq_length,
@@ -164,8 +165,8 @@ def evaluate(
 
 
 def score(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple[dict[str, Any], "EncodeOnce"]:
-    """The results of one model on these data, and the model as an encoder."""
-    encode, settings = load(model, args, data)
+    """Score one model: its results, and the model as an encoder."""
+    encode, settings = prepare_encoder(model, args, data)
     results: dict[str, Any] = {"model": model, "settings": settings}
     for name, content in data.items():
         task = TASKS[name]
@@ -179,7 +180,7 @@ def score(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple[d
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """Evaluate one model, or several side by side; exit status 1 if a part of the data was missing."""
+    """Evaluate one model, or compare several. Exit status 1 if a part of the data was missing."""
     args = parse(argv)
     names = check_models(args.models)
     tasks = choose_tasks(args.tasks)
@@ -187,15 +188,15 @@ def main(argv: list[str] | None = None) -> None:
     kept = f"no results were written{f'; the embeddings in {args.cache} are kept' if args.cache else ''}"
     with interruptible(lambda: kept):
         data, missing = load_data(tasks, args.data_dir)
-        compare(args, names, data)
+        evaluate_models(args, names, data)
     for line in missing:
         print(f"missing: {line}", file=sys.stderr)
     if missing:
         sys.exit(1)
 
 
-def compare(args: argparse.Namespace, names: list[str], data: dict[str, Any]) -> None:
-    """Score the models; print the tables, write the files and draw the pictures that are asked for."""
+def evaluate_models(args: argparse.Namespace, names: list[str], data: dict[str, Any]) -> None:
+    """Score the models, print the tables, and write the requested files and plots."""
     from .compare import bootstrap_differences, score_pairs
 
     results, scored = {}, {}
@@ -209,12 +210,12 @@ def compare(args: argparse.Namespace, names: list[str], data: dict[str, Any]) ->
             plot_model(encode, data, args.plots, name, several=len(names) > 1)
     baseline, *others = names
     differences = {other: bootstrap_differences(scored[baseline], scored[other]) for other in others if scored}
-    report(results, differences, args.published)
-    write(results, differences, scored, args)
+    print_results(results, differences, args.published)
+    write_results(results, differences, scored, args)
 
 
 def check_models(models: list[str]) -> list[str]:
-    """The models' names in tables and pictures: the last part of a path where that tells them apart.
+    """The models' names in tables and plots: the last part of each path if these differ, else the full paths.
 
     Raises:
         InputError: a model is given twice.
@@ -228,13 +229,14 @@ def check_models(models: list[str]) -> list[str]:
     return short if len(set(short)) == len(short) else models
 
 
-def load(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple["EncodeOnce", dict[str, Any]]:
-    """A model as an encoder that the command line has set up, and what the results say of its settings."""
+def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple["EncodeOnce", dict[str, Any]]:
+    """Load a model as an encoder with the options of the command line; also the settings for the results."""
     from cmlmcse.models.encoders import load_encoder, resolve_model, was_trained_here
 
     from .sts import EncodeOnce
 
-    # Beside others, a model keeps the pooling that it was trained with; alone, it would be an error to name another.
+    # With several models, --pooling applies only to those that record none. With one model, a different --pooling is an
+    # error of load_encoder.
     model = resolve(model)
     pooling = None if len(args.models) > 1 and was_trained_here(model) else args.pooling
     limits = (args.max_seq_length, args.batch_size, args.device)
@@ -249,12 +251,12 @@ def load(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple["E
     if args.whitening is not None:
         from .whitening import whiten
 
-        whitened, said = whiten(encode, data, args.whitening or None, args.whitening_file)
-        encode, settings = EncodeOnce(whitened), settings | said
+        whitened, whitening_settings = whiten(encode, data, args.whitening or None, args.whitening_file)
+        encode, settings = EncodeOnce(whitened), settings | whitening_settings
     return encode, settings
 
 
-def report(results: dict[str, dict[str, Any]], differences: dict[str, Any], published: bool) -> None:
+def print_results(results: dict[str, dict[str, Any]], differences: dict[str, Any], published: bool) -> None:
     """Print the tables and the settings."""
     from .compare import format_differences
     from .published import PUBLISHED
@@ -278,19 +280,21 @@ def report(results: dict[str, dict[str, Any]], differences: dict[str, Any], publ
     print("\n\n".join(block for block in blocks if block))
 
 
-def write(
+def write_results(
     results: dict[str, dict[str, Any]], differences: dict[str, Any], scored: dict[str, Any], args: argparse.Namespace
 ) -> None:
-    """Write the results, the table and the pictures that were asked for."""
+    """Write the requested results, table and plots."""
     if args.output:
         (first, *others) = results.values()
         several = {"model": list(results), "results": list(results.values()), "differences": differences}
         content = several if others else first
-        write_whole(args.output, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "--output")
+        write_atomically(
+            args.output, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "--output"
+        )
     if args.table:
         from .tables import write_table
 
-        write_whole(args.table, write_table(args.table.suffix, results, args.published), "--table")
+        write_atomically(args.table, write_table(args.table.suffix, results, args.published), "--table")
     if args.plots:
         from .plots import plot_results
 

@@ -1,4 +1,4 @@
-"""Is one model better than another, or were the pairs kind to it? Bootstrap intervals of differences in STS."""
+"""Is one model better than another, or is it chance? Bootstrap intervals of differences in STS."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,23 +14,23 @@ from .sts_data import STS_SETS, Pairs
 from .tables import STS_COLUMNS
 
 LEVEL = 0.95
-AT_A_TIME = 1 << 21  # similarities of resampled sets held at once: 16 MiB
+MAX_SIMILARITIES = 1 << 21  # similarities of resampled sets in memory at a time: 16 MiB
 
 
 class Scored(NamedTuple):
-    """A set's human scores (N,) and a model's cosine similarities (N,) of the same pairs, subsets concatenated."""
+    """Human scores (N,) of a set, and a model's cosine similarities (N,) of the same pairs; subsets concatenated."""
 
     gold: NDArray[np.float64]
     cosines: NDArray[np.float64]
 
 
 def score_pairs(encode: Encode, sets: dict[str, dict[str, Pairs]]) -> dict[str, Scored]:
-    """The similarities of every pair of the STS sets, by set."""
-    once = EncodeOnce.of(encode)
+    """The similarities of all pairs, for each STS set."""
+    encoder = EncodeOnce.of(encode)
     return {
         name: Scored(
             np.concatenate([pairs.scores for pairs in subsets.values()]),
-            np.concatenate([cosine(once(pairs.first), once(pairs.second)) for pairs in subsets.values()]),
+            np.concatenate([cosine(encoder(pairs.first), encoder(pairs.second)) for pairs in subsets.values()]),
         )
         for name, subsets in sets.items()
     }
@@ -39,14 +39,14 @@ def score_pairs(encode: Encode, sets: dict[str, dict[str, Pairs]]) -> dict[str, 
 def bootstrap_differences(
     first: dict[str, Scored], second: dict[str, Scored], resamples: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Spearman × 100 of `second` minus that of `first` on each set, and "avg" over all seven if they are there.
+    """Spearman × 100 of `second` minus that of `first` on each set; also "avg" if all seven sets are there.
 
-    Paired bootstrap (Efron & Tibshirani 1993, §16): a resample draws pairs with replacement, the same ones for both
-    models, each set by itself; the interval is the middle 95 % of the resamples' differences. It says how much the
-    choice of test pairs matters, and nothing of the seeds of training.
+    Paired bootstrap (Efron & Tibshirani 1993, §16): in each set, a resample draws pairs with replacement, the same
+    pairs for both models. The interval is the middle 95 % of the resampled differences. It shows how much the choice
+    of test pairs matters. It says nothing about the seeds of training.
 
     Returns:
-        A dict by set of `difference`, `low` and `high`.
+        set → `difference`, `low` and `high`.
     """
     rng = np.random.default_rng(seed)
     points, samples = {}, {}
@@ -56,7 +56,7 @@ def bootstrap_differences(
         samples[name] = 100 * np.concatenate(
             [
                 _spearman(other[rows], gold[rows]) - _spearman(one[rows], gold[rows])
-                for rows in _resampled(rng, len(gold), resamples)
+                for rows in _resample_rows(rng, len(gold), resamples)
             ]
         )
     if set(STS_SETS) <= set(points):
@@ -66,21 +66,21 @@ def bootstrap_differences(
 
 
 def _interval(point: float, samples: NDArray[np.float64]) -> dict[str, float | None]:
-    """A difference and its interval; None where a similarity was constant."""
+    """A difference and its interval; None if all similarities of a resample are equal."""
     tail = 50 * (1 - LEVEL)
     low, high = np.percentile(samples, [tail, 100 - tail]) if np.isfinite(samples).all() else (np.nan, np.nan)
     return {"difference": rounded(point), "low": rounded(low), "high": rounded(high)}
 
 
-def _resampled(rng: np.random.Generator, count: int, resamples: int) -> Iterator[NDArray[np.int64]]:
-    """Rows of `resamples` bootstrap samples of `count` pairs, (B, count) at a time."""
-    size = max(AT_A_TIME // count, 1)
+def _resample_rows(rng: np.random.Generator, count: int, resamples: int) -> Iterator[NDArray[np.int64]]:
+    """Row numbers of `resamples` bootstrap samples of `count` pairs, in blocks (B, count)."""
+    size = max(MAX_SIMILARITIES // count, 1)
     for start in range(0, resamples, size):
         yield rng.integers(count, size=(min(size, resamples - start), count))
 
 
 def _spearman(cosines: NDArray[np.float64], gold: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B, N) and (B, N) → (B,) rank correlations, ties at average ranks; NaN where one side is constant."""
+    """(B, N) and (B, N) → (B,) Spearman correlations, average ranks for ties; NaN where one side is constant."""
     first, second = (stats.rankdata(values, axis=1) for values in (cosines, gold))
     first, second = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (first, second))
     norms = np.sqrt(np.square(first).sum(axis=1) * np.square(second).sum(axis=1))
@@ -88,7 +88,7 @@ def _spearman(cosines: NDArray[np.float64], gold: NDArray[np.float64]) -> NDArra
 
 
 def format_differences(differences: dict[str, dict[str, Any]], baseline: str) -> str:
-    """The differences of some models to a baseline as a Markdown table; bold where the interval leaves out zero."""
+    """The differences to a baseline as a Markdown table. Bold: the interval does not contain zero."""
     names = list(next(iter(differences.values())))
     headings = [STS_COLUMNS.get(name, "Avg.") for name in names]
     rows = ([model, *(_cell(found[name]) for name in names)] for model, found in differences.items())
@@ -96,7 +96,7 @@ def format_differences(differences: dict[str, dict[str, Any]], baseline: str) ->
 
 
 def _cell(found: dict[str, float | None]) -> str:
-    """A difference with its interval."""
+    """One cell: a difference with its interval."""
     if found["low"] is None or found["high"] is None:
         return DASH
     text = f"{found['difference']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"

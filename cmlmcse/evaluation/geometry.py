@@ -9,31 +9,31 @@ from .card_metric import CardMetric
 from .sts import Encode, EncodeOnce, Pairs, rounded, sentences_of
 from .sts_data import STSB_DEV
 
-POSITIVE_SCORE = 4.0  # pairs at least this similar count as positives, as in SimCSE's analysis on STS-B
-BLOCK = 1024  # rows of the similarity matrix held at once: 1,024 × 3,000 float64 are 25 MB
+POSITIVE_SCORE = 4.0  # pairs with at least this score are positives, as in SimCSE's analysis on STS-B
+BLOCK = 1024  # rows of the similarity matrix in memory at a time: 1,024 × 3,000 float64 are 25 MB
 
 
 def geometry(encode: Encode, stsb_pairs: Pairs) -> dict[str, Any]:
-    """Measures of the embeddings of M distinct sentences on the unit sphere; None where one is not defined.
+    """Measures of the normalised embeddings of M distinct sentences; None if a measure is not defined.
 
-    `alignment` is the mean of ‖u − v‖² over the pairs with a score of at least 4, `uniformity` the logarithm of the
-    mean of exp(−2 ‖x − y‖²) over all pairs of distinct sentences, both better when lower (Wang & Isola 2020, §4.1,
-    α = 2, t = 2). `anisotropy` is the mean cosine over the same pairs, 0 where directions are spread evenly
-    (Ethayarajh 2019, §3.4). The others are of :func:`spectrum`.
+    `alignment` is the mean of ‖u − v‖² over the pairs with a score of at least 4. `uniformity` is the logarithm of the
+    mean of exp(−2 ‖x − y‖²) over all pairs of distinct sentences. Lower is better for both (Wang & Isola 2020, §4.1,
+    α = 2, t = 2). `anisotropy` is the mean cosine over all pairs of distinct sentences; it is 0 if directions are
+    spread evenly (Ethayarajh 2019, §3.4). The other measures come from :func:`spectrum`.
     """
-    once = EncodeOnce.of(encode)
+    encoder = EncodeOnce.of(encode)
     sentences = sentences_of([stsb_pairs])
-    vectors = _unit(once(sentences))  # (M, H)
+    vectors = _unit(encoder(sentences))  # (M, H)
     row = {text: index for index, text in enumerate(sentences)}
-    chosen = [index for index, score in enumerate(stsb_pairs.scores) if score >= POSITIVE_SCORE]
-    first = vectors[[row[stsb_pairs.first[index]] for index in chosen]]  # (P, H)
-    second = vectors[[row[stsb_pairs.second[index]] for index in chosen]]  # (P, H)
+    positives = [index for index, score in enumerate(stsb_pairs.scores) if score >= POSITIVE_SCORE]
+    first = vectors[[row[stsb_pairs.first[index]] for index in positives]]  # (P, H)
+    second = vectors[[row[stsb_pairs.second[index]] for index in positives]]  # (P, H)
     return {
-        "alignment": rounded(np.square(first - second).sum(axis=1).mean()) if chosen else None,
+        "alignment": rounded(np.square(first - second).sum(axis=1).mean()) if positives else None,
         "uniformity": rounded(uniformity(vectors)) if len(vectors) > 1 else None,
         "anisotropy": rounded(anisotropy(vectors)) if len(vectors) > 1 else None,
         **spectrum(vectors),
-        "positive_pairs": len(chosen),
+        "positive_pairs": len(positives),
         "sentences": len(sentences),
     }
 
@@ -50,19 +50,20 @@ def uniformity(vectors: np.ndarray) -> float:
 
 def anisotropy(vectors: np.ndarray) -> float:
     """(M, H) of length 1 → the mean cosine over the M(M − 1)/2 pairs, from ‖Σ x‖² = Σ ‖x‖² + 2 Σ cos(x, y)."""
-    together = np.square(vectors.sum(axis=0)).sum() - np.square(vectors).sum()
-    return float(together / (len(vectors) * (len(vectors) - 1)))
+    pair_sum = np.square(vectors.sum(axis=0)).sum() - np.square(vectors).sum()
+    return float(pair_sum / (len(vectors) * (len(vectors) - 1)))
 
 
 def spectrum(vectors: np.ndarray) -> dict[str, Any]:
-    """The singular values σ of (M, H) embeddings of length 1, not centred, as SimCSE §5 looks at them.
+    """The singular values σ of (M, H) embeddings of length 1, as in SimCSE §5.
 
-    There the squared ones, the eigenvalues of W Wᵀ, have the sum M whatever the model, and the contrastive loss presses
-    on the largest; a common direction of all embeddings is the anisotropy in question, and centring would hide it.
+    The squares σ² are the eigenvalues of W Wᵀ. Their sum is M for every model, and the contrastive loss lowers the
+    largest one. The embeddings are not centred: a direction common to all of them is what anisotropy measures, and
+    centring would remove it.
 
     Returns:
-        `effective_rank`, exp of the entropy of σ / Σσ (Roy & Vetterli 2007), 1 if all embeddings are equal and
-        min(M, H) if all σ are; `top_share`, the largest σ² / Σσ²; `spectrum`, σ / Σσ, the largest first.
+        `effective_rank`: exp of the entropy of σ / Σσ (Roy & Vetterli 2007); 1 if all embeddings are equal, min(M, H)
+        if all σ are equal. `top_share`: the largest σ² / Σσ². `spectrum`: σ / Σσ, largest first.
     """
     sigma = np.linalg.svd(vectors, compute_uv=False) if np.isfinite(vectors).all() else np.zeros(0)  # (min(M, H),)
     if not sigma.any():

@@ -1,4 +1,4 @@
-"""GLUE: how well the encoder does when it is fine-tuned on each task, unlike all tasks on frozen embeddings."""
+"""GLUE: the encoder is fine-tuned on each task. All other tasks use frozen embeddings."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -32,11 +32,11 @@ from .transfer_data import Examples
 
 
 def _correlation(references: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """Both correlations in per cent, NaN where they are not defined."""
+    """Pearson and Spearman correlation in per cent; NaN if not defined."""
     return STSCorrelation().compute(predictions=predictions, references=references)
 
 
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # references, predictions (N,) → in per cent
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # references (N,), predictions (N,) → per cent
     "accuracy": lambda references, predictions: 100 * accuracy_score(references, predictions),
     "f1": lambda references, predictions: 100 * f1_score(references, predictions, zero_division=0),
     "matthews": lambda references, predictions: 100 * matthews_corrcoef(references, predictions),
@@ -47,19 +47,19 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # references,
 
 @dataclass(frozen=True)
 class FineTuning:
-    """How a task is trained on; the schedule is linear without warm-up, and nothing is tuned on a task."""
+    """How to fine-tune on a task. The schedule is linear without warm-up; nothing is tuned for a single task."""
 
     learning_rate: float = 2e-5
     epochs: int = 3
     batch_size: int = 32
     max_seq_length: int = 128
     seed: int = 42
-    device: str | None = None  # of the GPUs transformers' Trainer takes those that CUDA_VISIBLE_DEVICES leaves
+    device: str | None = None  # "cpu", or None: transformers' Trainer uses all GPUs in CUDA_VISIBLE_DEVICES
 
 
 @dataclass(frozen=True)
 class Collator:
-    """Rows of a label and one or two texts → a padded batch: `input_ids` and so on (B, T), `labels` (B,)."""
+    """Rows (label, one or two texts) → a padded batch: `input_ids` and so on (B, T), `labels` (B,)."""
 
     tokenizer: Any
     max_length: int
@@ -78,15 +78,15 @@ def run_glue_task(name_or_path: str, data: dict[str, GlueData], **options: Any) 
 
 
 def glue(name_or_path: str, data: dict[str, GlueData], settings: FineTuning | None = None) -> dict[str, Any]:
-    """Scores in per cent on the GLUE tasks (Wang et al. 2018; CLEAR, Table 1), a model fine-tuned on each.
+    """Scores in per cent on the GLUE tasks (Wang et al. 2018; CLEAR, Table 1). A fresh copy is fine-tuned on each task.
 
-    Accuracy, but Matthews correlation for CoLA, and the mean of accuracy and F1 for MRPC and QQP, of Pearson and
-    Spearman correlation for STS-B, of the matched and the mismatched split for MNLI. RoBERTa (Liu et al. 2019,
-    §5.1) tries several learning rates and batch sizes on each task and reports the median of five seeds; here all tasks
+    CoLA: Matthews correlation. MRPC and QQP: mean of accuracy and F1. STS-B: mean of Pearson and Spearman correlation.
+    MNLI: mean accuracy of the matched and the mismatched split. Other tasks: accuracy. RoBERTa (Liu et al. 2019, §5.1)
+    tries several learning rates and batch sizes on each task, and reports the median of five seeds. Here all tasks
     share one setting and one seed.
 
-    "details" holds the examples trained on, and each metric of each split scored on. "avg" needs all eight tasks, all
-    on GLUE's own dev splits; a correlation that is not defined is None.
+    "details" holds the number of training examples, and each metric on each scored split. "avg" needs all eight tasks,
+    each scored on GLUE's own dev splits. A correlation that is not defined is None.
 
     Args:
         name_or_path: an exported folder, a run's output folder, a plain backbone or a Hub name.
@@ -94,7 +94,7 @@ def glue(name_or_path: str, data: dict[str, GlueData], settings: FineTuning | No
         settings: how to fine-tune.
 
     Raises:
-        InputError: no model there that can be fine-tuned.
+        InputError: no model that can be fine-tuned is there.
     """
     source, settings = resolve_model(name_or_path), settings or FineTuning()
     results: dict[str, Any] = {}
@@ -112,18 +112,18 @@ def glue(name_or_path: str, data: dict[str, GlueData], settings: FineTuning | No
 
 
 def fine_tune(source: str, data: GlueData, classes: int, settings: FineTuning) -> dict[str, np.ndarray]:
-    """Train a fresh classifier on the encoder, and return its outputs (N, K) on each split; K = 1 for a score.
+    """Fine-tune the encoder with a fresh classifier; its outputs (N, K) on each split, K = 1 for a score.
 
     Args:
         source: the model's folder or Hub name.
-        data: a task's.
+        data: the task's examples.
         classes: the number of labels, 0 to predict a score.
-        settings: how.
+        settings: how to fine-tune.
     """
     tokenizer = load_tokenizer(source)
-    set_seed(settings.seed)  # before the classifier's weights are drawn
+    set_seed(settings.seed)  # before the classifier's weights are initialised
     model = load_classifier(source, classes)
-    most = min(settings.max_seq_length, max_positions(model.base_model), tokenizer.model_max_length)
+    max_length = min(settings.max_seq_length, max_positions(model.base_model), tokenizer.model_max_length)
     with TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
@@ -137,24 +137,26 @@ def fine_tune(source: str, data: GlueData, classes: int, settings: FineTuning) -
             logging_strategy="no",
             report_to="none",
             remove_unused_columns=False,
-            dataloader_pin_memory=torch.cuda.is_available() and settings.device != "cpu",  # elsewhere it would warn
+            dataloader_pin_memory=torch.cuda.is_available() and settings.device != "cpu",  # without a GPU it would warn
             disable_tqdm=not sys.stderr.isatty(),
         )
-        trainer = Trainer(model, arguments, data_collator=Collator(tokenizer, most), train_dataset=_rows(data.train))
+        trainer = Trainer(
+            model, arguments, data_collator=Collator(tokenizer, max_length), train_dataset=_rows(data.train)
+        )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
         return {split: np.asarray(trainer.predict(_rows(one)).predictions) for split, one in data.scored.items()}
 
 
 def load_classifier(source: str, classes: int) -> PreTrainedModel:
-    """The encoder with a fresh classifier, or with a fresh regression for 0 classes.
+    """The encoder with a fresh classification head, or with a fresh regression head for 0 classes.
 
     Raises:
-        InputError: it cannot be loaded, such as a training checkpoint, which is not a plain model.
+        InputError: transformers cannot load it. A training checkpoint is such a case: it is not a plain model.
     """
     problem = "single_label_classification" if classes else "regression"
     level = logging.get_verbosity()
-    logging.set_verbosity_error()  # that the classifier's weights are new is meant to be so
+    logging.set_verbosity_error()  # it would warn that the head's weights are new, which is intended
     try:
         return AutoModelForSequenceClassification.from_pretrained(
             source, num_labels=classes or 1, problem_type=problem, dtype=torch.float32, trust_remote_code=False
@@ -170,18 +172,18 @@ def load_classifier(source: str, classes: int) -> PreTrainedModel:
 
 
 def score(outputs: np.ndarray, references: np.ndarray, metrics: tuple[str, ...]) -> dict[str, float | None]:
-    """Outputs (N, K) against labels or scores (N,): each metric in per cent, None where it is not defined."""
+    """Outputs (N, K) against labels or scores (N,): each metric in per cent; None if not defined."""
     predictions = outputs[:, 0] if outputs.shape[1] == 1 else outputs.argmax(axis=1)  # (N,)
     return {metric: rounded(METRICS[metric](references, predictions)) for metric in metrics}
 
 
 def _rows(examples: Examples) -> Any:
-    """Rows of a label and texts, a list, which is as good as a `Dataset` of torch."""
+    """Rows (label, texts) as a list, which torch takes as a `Dataset`."""
     return list(zip(examples.labels.tolist(), *examples.sides, strict=True))
 
 
 def _mean(values: list[float | None]) -> float | None:
-    """The mean, None if a part is."""
+    """The mean; None if any value is None."""
     present = [value for value in values if value is not None]
     return rounded(float(np.mean(present))) if len(present) == len(values) else None
 

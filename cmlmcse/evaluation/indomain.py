@@ -1,4 +1,4 @@
-"""In-domain retrieval: the paraphrase of a sentence among all sentences of the STS-B test set."""
+"""In-domain retrieval: find the paraphrase of a sentence among all sentences of the STS-B test set."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,23 +10,23 @@ from .retrieval import search, unit
 from .sts import Encode, EncodeOnce, rounded
 from .sts_data import STS_SETS, Pairs, sentences_of
 
-POSITIVE_SCORE = 5.0  # the end of the scale: this alone gives the 97 pairs of the paper
+POSITIVE_SCORE = 5.0  # the highest score; only this threshold gives the paper's 97 pairs
 DEPTHS = (1, 5, 10)  # InfoCSE, Table 11
 
 
 def indomain(encode: Encode, pairs: Pairs) -> dict[str, Any]:
     """R@1, R@5 and R@10 in per cent (InfoCSE §6.2, Table 11, after DiffCSE).
 
-    Each pair with the score 5 is a query, its first sentence, whose second sentence is looked for among the k nearest
-    of the corpus without the query itself. A sentence that occurs several times is one of the corpus: of the 2,758
-    sides of the STS-B test set 2,551 are distinct. Were every copy in it, then 31 of the 97 queries would find a copy
-    of themselves first and R@1 could not exceed 68.04, but Table 11 has 74.23 and more. A query that has several
-    paraphrases counts once for each, and each must be found; so R@1 can reach 88.66 at most. A pair of identical
-    sentences (STS-B has none with this score) is no query. Equally similar sentences keep their order in the set.
+    Each pair with the score 5 is a query: its first sentence is searched, its second sentence must be among the k
+    nearest. The query itself is excluded. The corpus holds the distinct sentences: 2,551 of the 2,758 sides of the
+    STS-B test set. With all copies, 31 of the 97 queries would find a copy of themselves first, and R@1 could not
+    exceed 68.04; but Table 11 reports 74.23 and more. A sentence with several paraphrases is one query for each of
+    them, so R@1 is at most 88.66. A pair of identical sentences is skipped (STS-B has none with this score). Equally
+    similar sentences keep their order in the set.
     """
-    once = EncodeOnce.of(encode)
+    encoder = EncodeOnce.of(encode)
     sentences = sentences_of([pairs])
-    vectors = unit(once(sentences))  # (M, H)
+    vectors = unit(encoder(sentences))  # (M, H)
     row = {text: index for index, text in enumerate(sentences)}
     chosen = [
         (row[first], row[second])

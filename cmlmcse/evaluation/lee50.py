@@ -1,4 +1,4 @@
-"""Similarity of the 50 news texts of Lee, Pincombe & Welsh (2005), which come with gensim: nothing to download."""
+"""Similarity of the 50 news texts of Lee, Pincombe & Welsh (2005). They come with gensim: nothing is downloaded."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ PAIRS = DOCUMENTS * (DOCUMENTS - 1) // 2  # 1225
 LeeData = tuple[list[str], np.ndarray]
 
 
-def _folder() -> Path:
-    """Return the folder of gensim's test data, without importing gensim."""
+def _gensim_data_folder() -> Path:
+    """The folder of gensim's test data, found without importing gensim."""
     spec = find_spec("gensim")
     if spec is None or not spec.submodule_search_locations:
         raise InputError('the Lee similarities come with gensim, which was not found; pip install "cmlmcse[wiki]"')
@@ -26,13 +26,13 @@ def _folder() -> Path:
 
 
 def load_lee50(folder: str | Path | None = None) -> LeeData:
-    """Return the documents and the human scores (50, 50), whose upper triangle holds means of ratings, 0 to 1.
+    """The documents, and the human scores (50, 50): mean ratings from 0 to 1 in the upper triangle.
 
     Raises:
         InputError: gensim or one of the two files is missing, or a file does not hold 50 documents or 1225 pairs.
     """
-    place = _folder() if folder is None else Path(folder)
-    corpus, matrix = place / "lee.cor", place / "similarities0-1.txt"
+    data_folder = _gensim_data_folder() if folder is None else Path(folder)
+    corpus, matrix = data_folder / "lee.cor", data_folder / "similarities0-1.txt"
     for file in (corpus, matrix):
         if not file.is_file():
             raise InputError(f"{file.name}: expected it in gensim's test data, found no such file; reinstall gensim")
@@ -47,17 +47,19 @@ def load_lee50(folder: str | Path | None = None) -> LeeData:
         pairs = f"{PAIRS} pairs ({DOCUMENTS} x {DOCUMENTS})"
         found = " x ".join(map(str, scores.shape))
         raise InputError(f"{matrix.name}: expected {pairs}, found {found}; reinstall gensim")
-    above = scores[np.triu_indices(DOCUMENTS, 1)]  # (1225,)
-    if not ((above > 0) & (above <= 1)).all():
-        raise InputError(f"{matrix.name}: expected {PAIRS} pairs scored 0 to 1, found others; reinstall gensim")
+    upper = scores[np.triu_indices(DOCUMENTS, 1)]  # (1225,)
+    if not ((upper > 0) & (upper <= 1)).all():
+        raise InputError(
+            f"{matrix.name}: expected {PAIRS} pairs with scores from 0 to 1, found other values; reinstall gensim"
+        )
     return documents, scores
 
 
 def lee50(encode: Callable[[list[str]], np.ndarray], data: LeeData | None = None) -> dict[str, float | int]:
-    """Return the correlations, in per cent, of cosine with human similarity over all pairs of documents.
+    """Correlations, in per cent, of cosine and human similarity over all pairs of documents.
 
     Raises:
-        ValueError: `encode` did not return one row a document.
+        ValueError: `encode` did not return one row for each document.
     """
     documents, scores = load_lee50() if data is None else data
     vectors = np.asarray(encode(documents), dtype=np.float64)  # (50, H)
@@ -67,7 +69,7 @@ def lee50(encode: Callable[[list[str]], np.ndarray], data: LeeData | None = None
     pairs = np.triu_indices(len(documents), 1)
     cosine, human = (unit @ unit.T)[pairs], np.asarray(scores)[pairs]  # (1225,), (1225,)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # NaN says it
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # the result is NaN, no warning needed
         spearman, pearson = stats.spearmanr(cosine, human).statistic, stats.pearsonr(cosine, human).statistic
     return {"spearman": 100 * float(spearman), "pearson": 100 * float(pearson), "pairs": len(human)}
 

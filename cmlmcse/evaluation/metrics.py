@@ -11,11 +11,11 @@ from scipy import stats
 
 
 class STSCorrelation(evaluate.Metric):
-    """Spearman and Pearson correlation in per cent, ties at average ranks (SentEval, Conneau & Kiela 2018).
+    """Spearman and Pearson correlation in per cent, average ranks for ties (SentEval, Conneau & Kiela 2018).
 
-    Predictions (N,) and references (N,) → two numbers; both are NaN where one side is constant or not finite.
-    Nothing is downloaded and nothing is written: it works offline, with a read-only home, in every rank of a
-    distributed run and in concurrent runs, in some tens of milliseconds for a STS set.
+    Predictions (N,) and references (N,) → two numbers; both are NaN if one side is constant or not finite. It downloads
+    and writes nothing. So it works offline, with a read-only home, in every rank of a distributed run, and in
+    concurrent runs. One STS set takes some tens of milliseconds.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -31,7 +31,7 @@ class STSCorrelation(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        """No folder: the base class would create one in the user's cache even if all stays in memory."""
+        """No folder. The base class would create one in the user's cache, even with `keep_in_memory`."""
         return super()._build_data_dir() if not self.keep_in_memory else ""
 
     def _compute(self, predictions: list[float], references: list[float]) -> dict[str, float]:  # type: ignore[override]

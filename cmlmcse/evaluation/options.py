@@ -1,4 +1,4 @@
-"""The kinds of values that options of the command line take."""
+"""Types of command-line values, with their checks."""
 
 import math
 from argparse import ArgumentTypeError
@@ -23,7 +23,7 @@ def positive_number(text: str) -> float:
 
 
 def seed(text: str) -> int:
-    """A whole number that every random generator takes as its seed."""
+    """A seed that every random generator accepts."""
     if not text.isdecimal() or int(text) >= 2**32:
         raise ArgumentTypeError(f"expected a whole number from 0 to {2**32 - 1}, found {text!r}")
     return int(text)

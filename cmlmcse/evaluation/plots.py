@@ -1,4 +1,4 @@
-"""Pictures of evaluated models: how they order pairs, where they lie, how they compare."""
+"""Plots of evaluated models: similarities, embedding space, and comparison of scores."""
 
 from pathlib import Path
 from typing import Any
@@ -13,50 +13,50 @@ from .sts import Encode, EncodeOnce
 from .sts_data import Pairs
 from .tables import STS_COLUMNS, Results
 
-NO_SHARE = 1e-6  # singular values below are zero but for rounding, and would flatten all others in the picture
-MAPPED = 60  # pairs of the map: more cannot be told apart
+MIN_SHARE = 1e-6  # smaller singular values are rounding errors; they would flatten the curve of all others
+MAP_PAIRS = 60  # pairs on the map; with more of them a reader cannot tell them apart
 
 
 def plots_folder(folder: Path) -> Path:
-    """A folder for pictures, made if need be.
+    """The folder for plots, created if it does not exist.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: it cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--plots {folder}: expected a folder for pictures, found {error.strerror}") from error
+        raise InputError(f"--plots {folder}: expected a folder for plots, found {error.strerror}") from error
     return folder
 
 
 def plot_model(encode: Encode, data: dict[str, Any], folder: Path, model: str, several: bool) -> None:
-    """The pictures that need a model's embeddings: the map."""
+    """The plot that needs a model's embeddings: the map."""
     dev = data.get("stsb_dev") or data.get("geometry") or data.get("sts", ({}, None))[1]
     if dev is not None:
         plot_map(encode, dev, folder, model, f"_{file_name(model)}" if several else "")
 
 
 def plot_results(results: dict[str, Results], scored: dict[str, dict[str, Scored]], folder: Path) -> None:
-    """The pictures of what was measured; those of tasks that did not run are left out."""
+    """The plots of the results. Plots of tasks that did not run are left out."""
     plot_violins(scored, folder)
-    plot_plane(results, folder)
+    plot_alignment_uniformity(results, folder)
     plot_bars(results, folder)
     plot_spectrum(results, folder)
 
 
 def plot_violins(scored: dict[str, dict[str, Scored]], folder: Path) -> None:
-    """`cosine_by_gold…`: the distribution of the similarities by human score over all sets, a picture a model."""
+    """`cosine_by_gold…`: the distribution of the similarities by human score over all sets; one plot for each model."""
     for model, sets in scored.items():
-        # Every set has its own scale of human scores: each from its least to its highest.
+        # Sets have different scales of human scores: scale each set to 0–1.
         gold = np.concatenate([(one.gold - one.gold.min()) / max(np.ptp(one.gold), 1e-12) for one in sets.values()])
         cosines = np.concatenate([one.cosines for one in sets.values()])
         name = "cosine_by_gold" + (f"_{file_name(model)}" if len(scored) > 1 else "")
         plot_cosine_by_gold(cosines, gold, folder, f"{model}, {len(sets)} STS sets, scores as 0–1", name=name)
 
 
-def plot_plane(results: dict[str, Results], folder: Path) -> None:
-    """`alignment_uniformity`: the models in the plane of Wang & Isola 2020, better to the lower left."""
+def plot_alignment_uniformity(results: dict[str, Results], folder: Path) -> None:
+    """`alignment_uniformity`: each model as a point (Wang & Isola 2020); lower left is better."""
     points = {model: result["geometry"] for model, result in results.items() if "geometry" in result}
     points = {model: one for model, one in points.items() if None not in (one["alignment"], one["uniformity"])}
     if not points:
@@ -73,7 +73,7 @@ def plot_plane(results: dict[str, Results], folder: Path) -> None:
 
 
 def plot_bars(results: dict[str, Results], folder: Path) -> None:
-    """`subsets`: for every subset of every STS set the gain on the first model, or its own score if it is alone."""
+    """`subsets`: the gain over the first model on every subset of the STS sets; with one model, its scores."""
     baseline, *others = results
     scores = {model: subset_scores(result) for model, result in results.items()}
     names = [name for name in scores[baseline] if all(name in scores[model] for model in others)]
@@ -106,12 +106,12 @@ def subset_scores(results: Results) -> dict[str, float]:
 
 
 def plot_map(encode: Encode, pairs: Pairs, folder: Path, model: str, suffix: str = "") -> None:
-    """`map`: the pairs of most and of least similar meaning in two dimensions (t-SNE of cosine distances), each
-    joined by a line: a good encoder draws the first short and the second long."""
+    """`map`: the most and the least similar pairs in two dimensions (t-SNE of cosine distances), each pair joined by
+    a line. A good encoder gives short lines for similar pairs and long lines for the others."""
     from sklearn.manifold import TSNE
 
     order = np.argsort(pairs.scores, kind="stable")
-    chosen = [*order[-MAPPED // 2 :], *order[: MAPPED // 2]]
+    chosen = [*order[-MAP_PAIRS // 2 :], *order[: MAP_PAIRS // 2]]
     texts = [side[index] for side in (pairs.first, pairs.second) for index in chosen]
     vectors = EncodeOnce.of(encode)(texts)  # (2P, H)
     perplexity = min(10.0, (len(texts) - 1) / 3)
@@ -119,7 +119,7 @@ def plot_map(encode: Encode, pairs: Pairs, folder: Path, model: str, suffix: str
     points = tsne.fit_transform(vectors)  # (2P, 2)
     first, second = points[: len(chosen)], points[len(chosen) :]
     figure, axes = plt.subplots(figsize=(6.5, 6))
-    similar = len(chosen) - MAPPED // 2
+    similar = len(chosen) - MAP_PAIRS // 2
     groups = (("least similar pairs", slice(similar, None), ORANGE), ("most similar pairs", slice(similar), BLUE))
     for label, rows, colour in groups:
         for one, other in zip(first[rows], second[rows], strict=True):
@@ -134,14 +134,14 @@ def plot_map(encode: Encode, pairs: Pairs, folder: Path, model: str, suffix: str
 
 
 def plot_spectrum(results: dict[str, Results], folder: Path) -> None:
-    """`spectrum`: the singular values of the embeddings; a flat curve uses all dimensions."""
+    """`spectrum`: the singular values of the embeddings. A flat curve means that all dimensions are used."""
     spectra = {model: result.get("geometry", {}).get("spectrum") for model, result in results.items()}
     drawn = {model: values for model, values in spectra.items() if values}
     if not drawn:
         return
     figure, axes = plt.subplots(figsize=(6.5, 4))
     for (model, values), colour in zip(drawn.items(), COLOURS * len(drawn), strict=False):
-        shares = np.where(np.array(values) > NO_SHARE, values, np.nan)
+        shares = np.where(np.array(values) > MIN_SHARE, values, np.nan)
         axes.plot(np.arange(1, len(values) + 1), shares, color=colour, label=model)
     axes.set_yscale("log")
     axes.legend(frameon=False, fontsize=8)
@@ -150,5 +150,5 @@ def plot_spectrum(results: dict[str, Results], folder: Path) -> None:
 
 
 def file_name(model: str) -> str:
-    """A model's name as part of a file's."""
+    """A model's name with characters that a file name may have."""
     return "".join(character if character.isalnum() or character in "-." else "_" for character in model).strip("._")

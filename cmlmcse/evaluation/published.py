@@ -1,4 +1,4 @@
-"""STS figures as papers published them, to stand beside measured ones and marked as published."""
+"""STS scores from papers. Tables show them below the measured scores, marked as published."""
 
 from typing import NamedTuple
 

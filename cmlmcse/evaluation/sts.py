@@ -32,7 +32,7 @@ Encode = Callable[[list[str]], np.ndarray]
 
 
 class EncodeOnce:
-    """An encoder that encodes each distinct text once, whichever tasks ask for it; texts (N,) → (N, H)."""
+    """An encoder that encodes each distinct text once, over all tasks; texts (N,) → (N, H)."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -41,14 +41,14 @@ class EncodeOnce:
 
     @classmethod
     def of(cls, encode: Encode) -> "EncodeOnce":
-        """The encoder itself if it already is one, else wrapped."""
+        """The encoder itself if it is an EncodeOnce already, else wrapped in one."""
         return encode if isinstance(encode, cls) else cls(encode)
 
     def prepare(self, sentences: Iterable[str]) -> "EncodeOnce":
-        """Encode those of the sentences that are new, in one call, and return itself.
+        """Encode the new ones of these sentences in one call; returns self.
 
         Raises:
-            ValueError: the wrapped encoder did not return one row a sentence.
+            ValueError: the wrapped encoder did not return one row for each sentence.
         """
         new = [text for text in dict.fromkeys(sentences) if text not in self._rows]
         if new:
@@ -60,11 +60,11 @@ class EncodeOnce:
         return self
 
     def encode_uncached(self, sentences: list[str]) -> np.ndarray:
-        """Texts → (N, H) without keeping them, for more texts than memory would hold."""
+        """Texts → (N, H), not kept: for more texts than memory can hold."""
         return np.asarray(self._encode(sentences))
 
     def __call__(self, sentences: list[str]) -> np.ndarray:
-        """Texts → (N, H), from memory where known."""
+        """Texts → (N, H); known texts come from memory."""
         self.prepare(sentences)
         return self._table[[self._rows[text] for text in sentences]]  # (N, H)
 
@@ -77,11 +77,11 @@ def cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def correlation(predictions: np.ndarray, references: np.ndarray, what: str) -> dict[str, float | None]:
-    """`spearman` and `pearson` in per cent; None, with a warning, where they are not defined.
+    """`spearman` and `pearson` in per cent; None, with a warning, if not defined.
 
     Args:
         predictions, references: (N,).
-        what: named in the warning.
+        what: the name of the data, for the warning.
     """
     values = STSCorrelation().compute(predictions=predictions, references=references)
     if not all(math.isfinite(value) for value in values.values()):
@@ -90,19 +90,19 @@ def correlation(predictions: np.ndarray, references: np.ndarray, what: str) -> d
 
 
 def rounded(value: float | None) -> float | None:
-    """Four decimals, as results files hold them; None for what JSON cannot hold."""
+    """Four decimals, as in results files; None for NaN and infinity, which JSON cannot hold."""
     return None if value is None or not math.isfinite(value) else round(float(value), 4)
 
 
 def sts(encode: Encode, data: dict[str, dict[str, Pairs]]) -> dict[str, Any]:
     """Spearman × 100 of cosine similarity on STS sets (SentEval's settings "all", "mean" and "wmean").
 
-    "all" is one correlation over the concatenated subsets, which the papers here report; "mean" and "wmean"
-    average the subsets' correlations, unweighted and by pairs. "avg", the mean of "all", needs all seven sets.
+    "all" is one correlation over the concatenated subsets; the papers report this one. "mean" is the mean of the
+    subsets' correlations, "wmean" weights them by pairs. "avg" is the mean of "all"; it needs all seven sets.
     """
-    once = EncodeOnce.of(encode)
-    once.prepare(sentences_of(pairs for subsets in data.values() for pairs in subsets.values()))
-    results: dict[str, Any] = {name: _score_set(once, name, subsets) for name, subsets in data.items()}
+    encoder = EncodeOnce.of(encode)
+    encoder.prepare(sentences_of(pairs for subsets in data.values() for pairs in subsets.values()))
+    results: dict[str, Any] = {name: _score_set(encoder, name, subsets) for name, subsets in data.items()}
     if set(STS_SETS) <= set(results):
         average = _average([results[name]["all"] for name in STS_SETS])
         results |= {} if average is None else {"avg": average}
@@ -110,7 +110,7 @@ def sts(encode: Encode, data: dict[str, dict[str, Pairs]]) -> dict[str, Any]:
 
 
 def _score_set(encode: Encode, name: str, subsets: dict[str, Pairs]) -> dict[str, Any]:
-    """One set's entry of the results."""
+    """The results of one set."""
     predicted = {subset: cosine(encode(pairs.first), encode(pairs.second)) for subset, pairs in subsets.items()}
     scores = np.concatenate([pairs.scores for pairs in subsets.values()])  # (N,)
     overall = correlation(np.concatenate(list(predicted.values())), scores, name)["spearman"]
@@ -130,16 +130,16 @@ def _score_set(encode: Encode, name: str, subsets: dict[str, Pairs]) -> dict[str
 
 
 def _average(values: Sequence[float | None], weights: Sequence[int] | None = None) -> float | None:
-    """The (weighted) mean, None if a part is."""
+    """The (weighted) mean; None if any value is None."""
     present = [value for value in values if value is not None]
     return rounded(np.average(present, weights=weights)) if len(present) == len(values) else None
 
 
 def stsb_dev(encode: Encode, pairs: Pairs) -> dict[str, Any]:
     """Spearman and Pearson × 100 of cosine similarity on the STS-B development set."""
-    once = EncodeOnce.of(encode)
-    once.prepare(sentences_of([pairs]))
-    values = correlation(cosine(once(pairs.first), once(pairs.second)), pairs.scores, "STS-B dev")
+    encoder = EncodeOnce.of(encode)
+    encoder.prepare(sentences_of([pairs]))
+    values = correlation(cosine(encoder(pairs.first), encoder(pairs.second)), pairs.scores, "STS-B dev")
     return {**{name: rounded(value) for name, value in values.items()}, "pairs": len(pairs.scores)}
 
 
@@ -155,19 +155,21 @@ def load_sts_task(data_dir: str | None) -> tuple[dict[str, dict[str, Pairs]], Pa
 def run_sts_task(encode: Encode, data: tuple[dict[str, dict[str, Pairs]], Pairs | None]) -> dict[str, Any]:
     """The entries `sts` and `stsb_dev` of the results."""
     sets, dev = data
-    once = EncodeOnce.of(encode)
-    once.prepare(sentences_of([*(pairs for one in sets.values() for pairs in one.values()), *([dev] if dev else [])]))
-    return {"sts": sts(once, sets), **({"stsb_dev": stsb_dev(once, dev)} if dev else {})}
+    encoder = EncodeOnce.of(encode)
+    encoder.prepare(
+        sentences_of([*(pairs for subsets in sets.values() for pairs in subsets.values()), *([dev] if dev else [])])
+    )
+    return {"sts": sts(encoder, sets), **({"stsb_dev": stsb_dev(encoder, dev)} if dev else {})}
 
 
 def missing_sts_task(data_dir: str | None, data: tuple[dict[str, dict[str, Pairs]], Pairs | None]) -> list[str]:
-    """A line for each set that is not in the data."""
+    """One line for each set that is not in the data."""
     sets, dev = data
     return [*missing_sts(data_dir, sets), *([] if dev else missing_stsb_dev(data_dir))]
 
 
 def sts_card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:
-    """The seven sets, setting all, for a model card."""
+    """The seven sets (setting "all"), for a model card."""
     metric = (COSINE_SPEARMAN[0], f"{COSINE_SPEARMAN[1]}, setting all")
     for name, heading in STS_COLUMNS.items():
         if name in found:

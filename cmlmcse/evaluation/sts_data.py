@@ -13,7 +13,7 @@ from cmlmcse.common.errors import InputError
 
 
 class Pairs(NamedTuple):
-    """N scored sentence pairs: human scores (N,) and the two sides."""
+    """N scored sentence pairs: human scores (N,), and N first and N second sentences."""
 
     scores: np.ndarray
     first: list[str]
@@ -21,16 +21,16 @@ class Pairs(NamedTuple):
 
 
 class STSSet(NamedTuple):
-    """Where a set lies: its folder under `sts/`, its files with their published pair counts, its Hub dataset."""
+    """A set: its folder under `sts/`, the published number of pairs of each file, its Hub dataset."""
 
     folder: str
     counts: dict[str, int]
     hub: str
 
 
-SENTEVAL = "princeton-nlp/datasets-for-simcse"  # whose senteval.tar is SentEval's data
+SENTEVAL = "princeton-nlp/datasets-for-simcse"  # its senteval.tar holds SentEval's data
 
-# Pair counts as published for SentEval's form of the sets: unscored pairs dropped, STS13 without SMT.
+# Published pair counts of SentEval's version of the sets: without unscored pairs, STS13 without SMT.
 STS_SETS: dict[str, STSSet] = {
     "STS12": STSSet(
         "sts12",
@@ -54,61 +54,62 @@ STS_SETS: dict[str, STSSet] = {
         "mteb/sts16-sts",
     ),
     "STSBenchmark": STSSet("stsb", {"test": 1379}, "mteb/stsbenchmark-sts"),
-    # mteb/sickr-sts holds all 9,927 pairs; the papers score the 4,927 of the test split, which is in SentEval's
-    # archive as the authors of SimCSE keep it on the Hub.
+    # mteb/sickr-sts holds all 9,927 pairs. The papers score the 4,927 of the test split. SentEval's archive has that
+    # split; SimCSE's authors keep the archive on the Hub.
     "SICKRelatedness": STSSet("sickr", {"test": 4927}, SENTEVAL),
 }
 STSB_DEV = STSSet("stsb", {"dev": 1500}, "mteb/stsbenchmark-sts")
-UNSPLIT = "all"  # the one subset of a set whose source does not name its subsets
-SICK_MEMBER = "SICK/SICK_test_annotated.txt"  # of senteval.tar
+UNSPLIT = "all"  # name of the only subset if the source has no subsets
+SICK_MEMBER = "SICK/SICK_test_annotated.txt"  # in senteval.tar
 
 
 class MissingData(InputError):
-    """A data set that is not there, as opposed to one that is wrong."""
+    """A data set that does not exist, unlike one that is malformed."""
 
 
 def sentences_of(pairs: Iterable[Pairs]) -> list[str]:
-    """The distinct sentences of some sets of pairs, in order of appearance."""
+    """The distinct sentences of sets of pairs, in order of appearance."""
     return list(dict.fromkeys(text for item in pairs for side in (item.first, item.second) for text in side))
 
 
 def load_sts(data_dir: str | None) -> dict[str, dict[str, Pairs]]:
-    """The STS sets that are there, by result name and subset; see :func:`missing_sts` for those that are not.
+    """The STS sets whose files are there: set → subset → pairs. :func:`missing_sts` names the others.
 
-    A set counts as there only if all its files are. Without `data_dir` the sets come from the Hub, where STS12-16
-    are not split into subsets.
+    A set needs all its files. Without `data_dir` the sets come from the Hub; there STS12-16 have no subsets.
 
     Raises:
-        InputError: no such folder, a malformed file, a wrong number of pairs, no Hub; `MissingData` if none of the
-            sets is there.
+        InputError: no such folder, a malformed file, a wrong number of pairs, no Hub; `MissingData` if no set
+            has all its files.
     """
     if data_dir is None:
-        return {name: _from_hub(one, "test") for name, one in STS_SETS.items()}
+        return {name: _from_hub(sts_set, "test") for name, sts_set in STS_SETS.items()}
     root = sts_root(data_dir)
-    found = {name: one for name, one in STS_SETS.items() if not _absent(root, one)}
+    found = {name: sts_set for name, sts_set in STS_SETS.items() if not _missing_files(root, sts_set)}
     if not found:
         raise MissingData(f"STS: none of the sets under {root}, expected such as {root / 'sts12' / 'MSRpar.tsv'}")
-    return {name: _from_folder(root, one) for name, one in found.items()}
+    return {name: _from_folder(root, sts_set) for name, sts_set in found.items()}
 
 
 def missing_sts(data_dir: str | None, data: dict[str, dict[str, Pairs]]) -> list[str]:
-    """A line for each of the seven sets that is not in `data`, with the files that lack."""
+    """One line for each of the seven sets that is not in `data`, with its missing files."""
     if data_dir is None:
         return []
-    lacking = {name: _absent(sts_root(data_dir), one) for name, one in STS_SETS.items() if name not in data}
-    return [f"{name}: no {', '.join(map(str, paths))}" for name, paths in lacking.items()]
+    missing = {
+        name: _missing_files(sts_root(data_dir), sts_set) for name, sts_set in STS_SETS.items() if name not in data
+    }
+    return [f"{name}: no {', '.join(map(str, paths))}" for name, paths in missing.items()]
 
 
 def missing_stsb_dev(data_dir: str | None) -> list[str]:
-    """A line if the STS-B development set is not there."""
-    return [f"STS-B dev: no {path}" for path in _absent(sts_root(data_dir), STSB_DEV)] if data_dir else []
+    """One line if the STS-B development set does not exist."""
+    return [f"STS-B dev: no {path}" for path in _missing_files(sts_root(data_dir), STSB_DEV)] if data_dir else []
 
 
 def load_stsb_dev(data_dir: str | None) -> Pairs:
     """The 1,500 pairs of the STS-B development set.
 
     Raises:
-        InputError: as :func:`load_sts`; `MissingData` if the file is not there.
+        InputError: as :func:`load_sts`; `MissingData` if the file does not exist.
     """
     return _load_stsb(data_dir, STSB_DEV, "dev", "validation")
 
@@ -117,19 +118,19 @@ def load_stsb_test(data_dir: str | None) -> Pairs:
     """The 1,379 pairs of the STS-B test set.
 
     Raises:
-        InputError: as :func:`load_sts`; `MissingData` if the file is not there.
+        InputError: as :func:`load_sts`; `MissingData` if the file does not exist.
     """
     return _load_stsb(data_dir, STS_SETS["STSBenchmark"], "test", "test")
 
 
-def _load_stsb(data_dir: str | None, one: STSSet, split: str, hub_split: str) -> Pairs:
-    """The one subset of a split of STS-B."""
+def _load_stsb(data_dir: str | None, sts_set: STSSet, split: str, hub_split: str) -> Pairs:
+    """The pairs of one split of STS-B."""
     if data_dir is None:
-        return _from_hub(one, hub_split)[hub_split]
+        return _from_hub(sts_set, hub_split)[hub_split]
     root = sts_root(data_dir)
-    if absent := _absent(root, one):
-        raise MissingData(f"STS-B {split}: no {absent[0]}")
-    return _from_folder(root, one)[split]
+    if missing := _missing_files(root, sts_set):
+        raise MissingData(f"STS-B {split}: no {missing[0]}")
+    return _from_folder(root, sts_set)[split]
 
 
 def sts_root(data_dir: str) -> Path:
@@ -138,7 +139,7 @@ def sts_root(data_dir: str) -> Path:
 
 
 def data_root(data_dir: str, part: str) -> Path:
-    """A folder of a data folder, which need not be there.
+    """A subfolder of the data folder; it may not exist.
 
     Raises:
         InputError: the data folder does not exist.
@@ -148,23 +149,23 @@ def data_root(data_dir: str, part: str) -> Path:
     return Path(data_dir) / part
 
 
-def _absent(root: Path, one: STSSet) -> list[Path]:
-    """The files of a set that are not there."""
-    paths = [root / one.folder / f"{subset}.tsv" for subset in one.counts]
+def _missing_files(root: Path, sts_set: STSSet) -> list[Path]:
+    """The files of a set that do not exist."""
+    paths = [root / sts_set.folder / f"{subset}.tsv" for subset in sts_set.counts]
     return [path for path in paths if not path.is_file()]
 
 
-def _from_folder(root: Path, one: STSSet) -> dict[str, Pairs]:
-    """All subsets of a set, their counts checked."""
+def _from_folder(root: Path, sts_set: STSSet) -> dict[str, Pairs]:
+    """All subsets of a set, with checked pair counts."""
     subsets = {}
-    for subset, expected in one.counts.items():
-        path = root / one.folder / f"{subset}.tsv"
-        subsets[subset] = _checked(read_pairs(path), expected, str(path))
+    for subset, expected in sts_set.counts.items():
+        path = root / sts_set.folder / f"{subset}.tsv"
+        subsets[subset] = _check_count(read_pairs(path), expected, str(path))
     return subsets
 
 
-def _checked(pairs: Pairs, expected: int, source: str) -> Pairs:
-    """The pairs, if their number is the published one."""
+def _check_count(pairs: Pairs, expected: int, source: str) -> Pairs:
+    """The pairs, if there are as many as published."""
     if len(pairs.scores) != expected:
         raise InputError(
             f"{source}: expected {expected} pairs, as published, found {len(pairs.scores)}; scores on other data "
@@ -174,10 +175,10 @@ def _checked(pairs: Pairs, expected: int, source: str) -> Pairs:
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Read score TAB sentence TAB sentence lines; nothing is quoted or escaped.
+    """Read lines of score TAB sentence TAB sentence, without quotes or escapes.
 
     Raises:
-        InputError: a line has other columns, a score that is no number, or is not UTF-8.
+        InputError: a line without three columns, with a score that is not a number, or not in UTF-8.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -185,27 +186,28 @@ def read_pairs(path: Path) -> Pairs:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     if not lines[-1]:
         lines.pop()
-    return _pairs(_fields(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
+    return _pairs(_parse_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
 
 
 def _pairs(rows: Iterable[tuple[float, str, str]]) -> Pairs:
-    """Rows of score and two sentences as columns."""
+    """Rows (score, sentence, sentence) as :class:`Pairs`."""
     scores, first, second = map(list, zip(*rows, strict=True)) if (rows := list(rows)) else ([], [], [])
     return Pairs(np.array(scores, np.float64), first, second)
 
 
-def _fields(line: bytes, where: str) -> tuple[float, str, str]:
-    """Score and sentences of one line."""
+def _parse_line(line: bytes, where: str) -> tuple[float, str, str]:
+    """The score and the sentences of one line."""
     try:
         columns = line.decode().removesuffix("\r").split("\t")
     except UnicodeDecodeError as error:
-        raise InputError(f"{where}: expected UTF-8, found byte {error.start + 1} that is not") from error
+        found = f"byte {error.object[error.start]:#04x} at offset {error.start}"
+        raise InputError(f"{where}: expected UTF-8, found {found}") from error
     if len(columns) != 3:
         raise InputError(f"{where}: expected 3 columns (score TAB sentence TAB sentence), found {len(columns)}")
-    return _score(columns[0], where), columns[1], columns[2]
+    return _parse_score(columns[0], where), columns[1], columns[2]
 
 
-def _score(text: str, where: str) -> float:
+def _parse_score(text: str, where: str) -> float:
     """A human score."""
     try:
         score = float(text)
@@ -216,26 +218,26 @@ def _score(text: str, where: str) -> float:
     return score
 
 
-def _from_hub(one: STSSet, split: str) -> dict[str, Pairs]:
-    """A set from the Hub, its count checked; STS12-16 as one unnamed subset.
+def _from_hub(sts_set: STSSet, split: str) -> dict[str, Pairs]:
+    """A set from the Hub, with a checked pair count. STS12-16 are one subset.
 
     Raises:
-        InputError: the Hub cannot be reached, or holds something else.
+        InputError: the Hub cannot be reached, or its data are different.
     """
-    with hub_errors(one.hub, "sts"):
-        pairs = _sick_from_hub() if one.folder == "sickr" else _rows_from_hub(one.hub, split)
-    _checked(pairs, sum(one.counts.values()), f"Hub dataset {one.hub}, split {split}")
-    return {split if len(one.counts) == 1 else UNSPLIT: pairs}
+    with hub_errors(sts_set.hub, "sts"):
+        pairs = _sick_from_hub() if sts_set.folder == "sickr" else _rows_from_hub(sts_set.hub, split)
+    _check_count(pairs, sum(sts_set.counts.values()), f"Hub dataset {sts_set.hub}, split {split}")
+    return {split if len(sts_set.counts) == 1 else UNSPLIT: pairs}
 
 
 @contextmanager
 def hub_errors(name: str, folder: str) -> Iterator[None]:
-    """Turn whatever goes wrong with a Hub dataset into an :class:`InputError` that names the data folder's part."""
+    """Turn any error of loading a Hub dataset into an :class:`InputError` that advises --data_dir."""
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # datasets, huggingface_hub, httpx, tarfile: no common ancestor
+    except Exception as error:  # errors of datasets, huggingface_hub, httpx, tarfile have no common base class
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"cannot load {name} from the Hub ({reason}); pass --data_dir with a folder that holds {folder}/"
@@ -243,7 +245,7 @@ def hub_errors(name: str, folder: str) -> Iterator[None]:
 
 
 def _rows_from_hub(name: str, split: str) -> Pairs:
-    """A split with the columns score, sentence1 and sentence2."""
+    """One split of a dataset with the columns score, sentence1 and sentence2."""
     from datasets import load_dataset
 
     rows = load_dataset(name, split=split)
@@ -251,17 +253,20 @@ def _rows_from_hub(name: str, split: str) -> Pairs:
 
 
 def _sick_from_hub() -> Pairs:
-    """SICK's test split out of SentEval's archive: a header line, then id, sentence, sentence, score, judgment."""
+    """SICK's test split from SentEval's archive. Columns: id, sentence, sentence, score, judgment; one header line."""
     lines = senteval_files([SICK_MEMBER])[SICK_MEMBER].decode().splitlines()[1:]
     rows = (line.split("\t") for line in lines if line)
-    return _pairs((_score(row[3], SICK_MEMBER), row[1], row[2]) for row in rows)
+    return _pairs((_parse_score(row[3], SICK_MEMBER), row[1], row[2]) for row in rows)
 
 
 def senteval_files(members: Sequence[str]) -> dict[str, bytes]:
-    """Files of SentEval's archive on the Hub, named from the task's folder on; see :func:`hub_errors`.
+    """Read files of SentEval's archive on the Hub. Call it inside :func:`hub_errors`.
+
+    Args:
+        members: paths that begin with the task's folder.
 
     Raises:
-        FileNotFoundError: the archive lacks one.
+        FileNotFoundError: the archive does not hold one of them.
     """
     from huggingface_hub import hf_hub_download
 
@@ -271,6 +276,6 @@ def senteval_files(members: Sequence[str]) -> dict[str, bytes]:
             for member in members:
                 if f"/{item.name}".endswith(f"/{member}") and (content := archive.extractfile(item)) is not None:
                     found[member] = content.read()
-    if lacking := [member for member in members if member not in found]:
-        raise FileNotFoundError(f"no {', '.join(lacking)} in senteval.tar")
+    if missing := [member for member in members if member not in found]:
+        raise FileNotFoundError(f"no {', '.join(missing)} in senteval.tar")
     return found

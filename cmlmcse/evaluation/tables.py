@@ -1,4 +1,4 @@
-"""Results as tables: STS figures like the papers', every other measure below, in Markdown, LaTeX and CSV."""
+"""Results as tables in Markdown, LaTeX and CSV: STS scores as in the papers, and all other measures."""
 
 import csv
 import io
@@ -21,9 +21,9 @@ Results = dict[str, Any]
 
 
 def format_table(results: dict[str, Results], published: tuple[Published, ...] = ()) -> str:
-    """Model name → its results, as a Markdown table of STS figures ("all") like the papers'; – is not measured.
+    """A Markdown table of STS scores (setting "all") as in the papers; – means not measured.
 
-    Rows that a paper published come last, their names with the paper's and "published".
+    `results` maps a model's name to its results. Published rows come last; their names hold "published" and the paper.
     """
     return markdown_table(HEADINGS, _sts_cells(results, published))
 
@@ -31,7 +31,7 @@ def format_table(results: dict[str, Results], published: tuple[Published, ...] =
 def sts_rows(
     results: dict[str, Results], published: tuple[Published, ...] = ()
 ) -> Iterator[tuple[str, list[float | None]]]:
-    """The name and the eight figures of each row of the STS table."""
+    """The name and the eight scores of each row of the STS table."""
     for model, result in results.items():
         scores = result.get("sts", {})
         yield model, [*(scores.get(name, {}).get("all") for name in STS_COLUMNS), scores.get("avg")]
@@ -40,17 +40,17 @@ def sts_rows(
 
 
 def _sts_cells(results: dict[str, Results], published: tuple[Published, ...] = ()) -> list[list[str]]:
-    """The rows of the STS table as texts."""
+    """The cells of the STS table as strings."""
     return [[name, *map(_cell, values)] for name, values in sts_rows(results, published)]
 
 
 def format_measures(results: Results) -> str:
-    """The numbers of every other task of one model's results, one a row; empty if there are none."""
+    """A table of one model's numbers in all other tasks, one row each; empty if there are none."""
     return format_all_measures({"Value": results})
 
 
 def format_all_measures(results: dict[str, Results]) -> str:
-    """The numbers of every other task, one a row, with a column for each model; empty if there are none."""
+    """A table of the numbers in all other tasks, one row each, one column per model; empty if there are none."""
     each = [dict(measures(result)) for result in results.values()]
     names = list(dict.fromkeys(name for found in each for name in found))
     if not names:
@@ -77,12 +77,12 @@ def _numbers(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, float |
 
 
 def latex_table(results: dict[str, Results], published: tuple[Published, ...] = ()) -> str:
-    """The STS table for a paper (package booktabs), the published rows below a rule."""
+    """The STS table in LaTeX (package booktabs), with the published rows below a rule."""
     return booktabs_table(HEADINGS, _sts_cells(results), _sts_cells({}, published)) + "\n"
 
 
 def csv_table(results: dict[str, Results], published: tuple[Published, ...] = ()) -> str:
-    """Every number as a row: model, measure, value, and the paper it was published in (empty: measured here)."""
+    """One row per number: model, measure, value, paper (empty if measured here)."""
     rows: list[tuple[str, str, float | int | None, str]] = []
     for name, result in results.items():
         (_, values), *_ = sts_rows({name: result})
@@ -108,10 +108,10 @@ WRITERS = {
 
 
 def write_table(suffix: str, results: dict[str, Results], published: bool) -> str:
-    """The table in the format of a file's suffix, with the papers' rows if asked for."""
+    """The table in the format of a file suffix; `published` adds the papers' rows."""
     return WRITERS[suffix](results, PUBLISHED if published else ())
 
 
 def _cell(value: float | int | None) -> str:
-    """A count as it is, two decimals of anything else, or a dash."""
+    """A count as it is, another number with two decimals, or a dash for None."""
     return DASH if value is None else str(value) if isinstance(value, int) else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""SentEval's seven transfer tasks, labelled sentences and pairs of sentences, from a data folder or the Hub."""
+"""The data of SentEval's seven transfer tasks, from a data folder or the Hub."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +12,18 @@ from .sts_data import SENTEVAL, MissingData, data_root, hub_errors, senteval_fil
 
 
 class Examples(NamedTuple):
-    """N labelled texts: labels (N,), and a list of N for each side, one for sentences and two for pairs."""
+    """N labelled texts: labels (N,), and lists of N texts: one list for sentences, two for pairs."""
 
     labels: np.ndarray
     sides: tuple[list[str], ...]
 
 
 class TransferSet(NamedTuple):
-    """How a task lies in files: its folder in SentEval's archive, the files of each part with the published rows of
-    each label, how a line reads, and what the first line starts with where it is no example."""
+    """The files of a task.
+
+    `member`: its folder in SentEval's archive. `parts`: the files of each part, with the published number of rows of
+    each label. `read`: parses a line. `header`: how a header line starts; empty if there is none.
+    """
 
     member: str
     parts: dict[str, dict[str, dict[str, int]]]  # part → file → label → rows
@@ -34,7 +37,7 @@ class TransferSet(NamedTuple):
 
 
 def _sentence(line: str, labels: dict[str, int], where: str) -> tuple[str, tuple[str, ...]]:
-    """A line of a file with one label."""
+    """A whole line is the sentence; the file has one label."""
     return next(iter(labels)), (line,)
 
 
@@ -47,7 +50,7 @@ def _labelled(line: str, labels: dict[str, int], where: str) -> tuple[str, tuple
 
 
 def _question(line: str, labels: dict[str, int], where: str) -> tuple[str, tuple[str, ...]]:
-    """A coarse and a fine label, and the question; the coarse one counts."""
+    """COARSE:fine QUESTION; the label is the coarse one."""
     label, colon, rest = line.partition(":")
     question = rest.partition(" ")[2]
     if not colon or not question.strip():
@@ -56,7 +59,7 @@ def _question(line: str, labels: dict[str, int], where: str) -> tuple[str, tuple
 
 
 def _paraphrase(line: str, labels: dict[str, int], where: str) -> tuple[str, tuple[str, ...]]:
-    """Label, two ids and the pair, with tabs between; nothing is quoted."""
+    """Label, two ids and the pair, separated by tabs, without quotes."""
     columns = line.split("\t")
     if len(columns) != 5:
         raise InputError(f"{where}: expected 5 columns (label, 2 ids, 2 sentences), found {len(columns)}; restore it")
@@ -64,15 +67,15 @@ def _paraphrase(line: str, labels: dict[str, int], where: str) -> tuple[str, tup
 
 
 def _two_files(member: str, positive: str, negative: str, *rows: int) -> TransferSet:
-    """A task that is one file a label, without parts of its own."""
+    """A task with one file for each label, and without train and test parts."""
     return TransferSet(member, {"all": {positive: {"1": rows[0]}, negative: {"0": rows[1]}}}, _sentence)
 
 
-# In the papers' order, with the rows that the sets' own papers and SentEval (Conneau & Kiela 2018, Table 1) count.
+# In the papers' order. The numbers of rows are those of the sets' papers and SentEval (Conneau & Kiela 2018, Table 1).
 TRANSFER_SETS: dict[str, TransferSet] = {
     "MR": _two_files("MR", "rt-polarity.pos", "rt-polarity.neg", 5331, 5331),
     "CR": _two_files("CR", "custrev.pos", "custrev.neg", 2407, 1368),
-    "SUBJ": _two_files("SUBJ", "subj.objective", "subj.subjective", 5000, 5000),  # objective is SentEval's 1
+    "SUBJ": _two_files("SUBJ", "subj.objective", "subj.subjective", 5000, 5000),  # SentEval gives objective the label 1
     "MPQA": _two_files("MPQA", "mpqa.pos", "mpqa.neg", 3312, 7294),
     "SST2": TransferSet(
         "SST/binary",
@@ -106,19 +109,18 @@ TRANSFER_SETS: dict[str, TransferSet] = {
 
 
 def load_transfer(data_dir: str | None) -> dict[str, dict[str, Examples]]:
-    """The transfer tasks that are there, by name and part ("all", or "train", "dev" and "test").
+    """The transfer tasks whose files are there: name → part ("all", or "train", "dev" and "test") → examples.
 
-    A task counts as there only if all its files are. Without `data_dir` the tasks come from SentEval's archive on
-    the Hub.
+    A task needs all its files. Without `data_dir` the tasks come from SentEval's archive on the Hub.
 
     Raises:
-        InputError: no such folder, a malformed file, a wrong number of rows, no Hub; `MissingData` if none of the
-            tasks is there.
+        InputError: no such folder, a malformed file, a wrong number of rows, no Hub; `MissingData` if no task
+            has all its files.
     """
     if data_dir is None:
         return _from_hub()
     root = data_root(data_dir, "transfer")
-    found = [name for name in TRANSFER_SETS if not absent(root, name)]
+    found = [name for name in TRANSFER_SETS if not missing_files(root, name)]
     if not found:
         expected = root / "MR" / "rt-polarity.pos"
         raise MissingData(f"transfer: none of the tasks under {root}, expected such as {expected}")
@@ -126,16 +128,16 @@ def load_transfer(data_dir: str | None) -> dict[str, dict[str, Examples]]:
 
 
 def missing_transfer(data_dir: str | None, data: dict[str, dict[str, Examples]]) -> list[str]:
-    """A line for each of the seven tasks that is not in `data`, with the files that lack."""
+    """One line for each of the seven tasks that is not in `data`, with its missing files."""
     if data_dir is None:
         return []
     root = data_root(data_dir, "transfer")
-    lacking = {name: absent(root, name) for name in TRANSFER_SETS if name not in data}
-    return [f"transfer {name}: no {', '.join(map(str, paths))}" for name, paths in lacking.items()]
+    missing = {name: missing_files(root, name) for name in TRANSFER_SETS if name not in data}
+    return [f"transfer {name}: no {', '.join(map(str, paths))}" for name, paths in missing.items()]
 
 
-def absent(root: Path, name: str) -> list[Path]:
-    """The files of a task that are not under `root`."""
+def missing_files(root: Path, name: str) -> list[Path]:
+    """The files of a task that do not exist under `root`."""
     paths = [root / name / file for file in TRANSFER_SETS[name].files]
     return [path for path in paths if not path.is_file()]
 
@@ -156,42 +158,44 @@ def load_set(root: Path, name: str) -> dict[str, Examples]:
 
 
 def _from_hub() -> dict[str, dict[str, Examples]]:
-    """All tasks out of SentEval's archive."""
+    """All tasks from SentEval's archive."""
     with hub_errors(SENTEVAL, "transfer"):
-        found = senteval_files([f"{one.member}/{file}" for one in TRANSFER_SETS.values() for file in one.files])
+        found = senteval_files([f"{task.member}/{file}" for task in TRANSFER_SETS.values() for file in task.files])
     return {
-        name: _parse(one, {file: found[f"{one.member}/{file}"] for file in one.files}, f"{SENTEVAL}: {one.member}")
-        for name, one in TRANSFER_SETS.items()
+        name: _parse(task, {file: found[f"{task.member}/{file}"] for file in task.files}, f"{SENTEVAL}: {task.member}")
+        for name, task in TRANSFER_SETS.items()
     }
 
 
-def _parse(one: TransferSet, contents: dict[str, bytes], folder: str) -> dict[str, Examples]:
-    """The parts of a task, its labels numbered in the order of their names, as SentEval numbers them."""
-    names = sorted({label for files in one.parts.values() for labels in files.values() for label in labels})
+def _parse(task: TransferSet, contents: dict[str, bytes], folder: str) -> dict[str, Examples]:
+    """The parts of a task. As in SentEval, labels are numbered in alphabetical order."""
+    names = sorted({label for files in task.parts.values() for labels in files.values() for label in labels})
     parts = {}
-    for part, files in one.parts.items():
+    for part, files in task.parts.items():
         rows = []
         for file, labels in files.items():
-            rows += _rows(one, contents[file], labels, f"{folder}/{file}")
+            rows += _rows(task, contents[file], labels, f"{folder}/{file}")
         parts[part] = _examples([(names.index(label), sides) for label, sides in rows])
     return parts
 
 
 def _rows(
-    one: TransferSet, content: bytes, published: dict[str, int], source: str
+    task: TransferSet, content: bytes, published: dict[str, int], source: str
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Label and sides of each row of a file, the number of rows checked.
+    """The label and the texts of each row of a file, with checked numbers of rows.
 
-    Words have one blank between them, as SentEval's users join its tokens again.
+    Words are separated by one blank, because users of SentEval join its tokens so.
     """
     lines = _decoded(content).split("\n")
     if not lines[-1]:
         lines.pop()
-    if one.header and (not lines or not lines[0].startswith(one.header)):
-        raise InputError(f"{source}, line 1: expected the header line that starts with {one.header!r}, found another")
+    if task.header and (not lines or not lines[0].startswith(task.header)):
+        raise InputError(
+            f"{source}, line 1: expected the header line that starts with {task.header!r}, found another; restore it"
+        )
     rows = []
-    for number, line in enumerate(lines[bool(one.header) :], 1 + bool(one.header)):
-        label, sides = one.read(line, published, f"{source}, line {number}")
+    for number, line in enumerate(lines[bool(task.header) :], 1 + bool(task.header)):
+        label, sides = task.read(line, published, f"{source}, line {number}")
         if label not in published:
             raise InputError(f"{source}, line {number}: expected a label of {', '.join(published)}, found {label!r}")
         rows.append((label, tuple(" ".join(text.split()) for text in sides)))
@@ -199,28 +203,28 @@ def _rows(
     found = {label: labels.count(label) for label in published}
     if found != published:
         raise InputError(
-            f"{source}: expected {_counted(published)}, as published, found {_counted(found)}; scores on other data "
-            "cannot be compared: take SentEval's files"
+            f"{source}: expected {_describe_counts(published)}, as published, found {_describe_counts(found)}; "
+            "scores on other data cannot be compared: take SentEval's files"
         )
     return rows
 
 
 def _decoded(content: bytes) -> str:
-    """UTF-8, without a byte order mark, or else latin-1, which SentEval's own archive has some files in."""
+    """Decode UTF-8, without a byte order mark, or else latin-1: some files of SentEval's archive are in latin-1."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         return content.decode("latin-1")
 
 
-def _counted(rows: dict[str, int]) -> str:
-    """Rows in words, those of each label if there are several."""
+def _describe_counts(rows: dict[str, int]) -> str:
+    """The number of rows in words, and that of each label if there are several."""
     each = f" ({', '.join(f'{label} {count}' for label, count in rows.items())})" if len(rows) > 1 else ""
     return f"{sum(rows.values())} rows{each}"
 
 
 def _examples(rows: list[tuple[int, tuple[str, ...]]]) -> Examples:
-    """Rows as columns, in SentEval's order, by words of each side and then by label, on which its folds depend."""
+    """Rows as :class:`Examples`, sorted as in SentEval by number of words, then label: the folds need this order."""
     rows = sorted(rows, key=lambda row: (*(len(text.split()) for text in row[1]), row[0]))
     labels, sides = zip(*rows, strict=True)
     return Examples(np.array(labels), tuple(map(list, zip(*sides, strict=True))))

@@ -1,4 +1,4 @@
-"""Whitening of sentence embeddings: a linear map, fitted on sentences, after any encoder."""
+"""Whitening of sentence embeddings: a linear map behind any encoder, fitted on sentences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ TARGET = "the evaluated sentences"
 class Whitening:
     """x → (x − μ) U Λ^(−1/2), where U Λ Uᵀ is the covariance of the fitted embeddings (Su et al. 2021, §3, Alg. 1).
 
-    The fitted embeddings themselves come out with mean 0 and covariance I. Attributes: `mean` (H,), `kernel` (H, K).
+    Applied to the fitted embeddings it gives mean 0 and covariance I. Attributes: `mean` (H,), `kernel` (H, K).
     """
 
     mean: NDArray[np.float64]
@@ -29,20 +29,20 @@ class Whitening:
 
     @classmethod
     def fit(cls, vectors: np.ndarray, dimensions: int | None = None) -> "Whitening":
-        """Fit on (M, H) embeddings, keeping the K directions of most variance.
+        """Fit on (M, H) embeddings, and keep the K directions of largest variance.
 
         Args:
             vectors: (M, H).
-            dimensions: K (default: all in which the embeddings vary at all, H if M > H as a rule).
+            dimensions: K (default: all directions with non-zero variance, usually H if M > H).
 
         Raises:
-            InputError: more dimensions than the embeddings vary in, or none in which they do.
+            InputError: K is above the number of directions with non-zero variance, or that number is 0.
         """
         vectors = np.asarray(vectors, np.float64)
         if not np.isfinite(vectors).all():
-            raise InputError("whitening expects finite embeddings to be fitted on, found others; check the model")
-        mean = vectors.mean(axis=0)  # (H,); PCA's own centring of tall data loses digits where the mean is large
-        with np.errstate(invalid="ignore"):  # it also divides by the total variance, which may be zero
+            raise InputError("whitening expects finite embeddings, found NaN or infinity; check the model")
+        mean = vectors.mean(axis=0)  # (H,); PCA's own centring of tall data is inaccurate if the mean is large
+        with np.errstate(invalid="ignore"):  # PCA also divides by the total variance, which may be zero
             pca = PCA().fit(vectors - mean)
         variances = pca.explained_variance_ * (len(vectors) - 1) / len(vectors)  # (min(M, H),), descending, biased
         rank = int((variances > variances[0] * vectors.shape[1] * np.finfo(np.float64).eps).sum())
@@ -61,7 +61,7 @@ class Whitening:
 
 @dataclass(frozen=True)
 class WhitenedEncoder:
-    """An encoder followed by a whitening, N texts → (N, K)."""
+    """An encoder followed by a whitening: N texts → (N, K)."""
 
     encode: Encode
     whitening: Whitening
@@ -73,19 +73,19 @@ class WhitenedEncoder:
 def whiten(
     encode: Encode, data: dict[str, Any], dimensions: int | None = None, file: str | None = None
 ) -> tuple[WhitenedEncoder, dict[str, Any]]:
-    """An encoder with a whitening behind it, and what the results say of it.
+    """An encoder with a whitening behind it, and its settings for the results.
 
-    One map serves all tasks. Su et al. fit one a data set, on all its splits ("target"), or one on SNLI and MNLI
-    ("NLI", which is what the tables of SimCSE and CMLM-CSE quote): for that, give the NLI sentences as `file`.
+    One map serves all tasks. Su et al. fit one map for each data set, on all its splits ("target"), or one map on SNLI
+    and MNLI ("NLI"). SimCSE's and CMLM-CSE's tables quote "NLI": for that, give the NLI sentences as `file`.
 
     Args:
         encode: the encoder.
-        data: the evaluated tasks' data, whose distinct sentences are what is fitted on without `file`.
+        data: the evaluated tasks' data; without `file` the map is fitted on their distinct sentences.
         dimensions: as in :meth:`Whitening.fit`.
-        file: text to fit on instead, in any format that training reads.
+        file: text to fit on instead, in any format of training text.
 
     Raises:
-        InputError: data without sentence pairs and no file, or as :meth:`Whitening.fit`.
+        InputError: a task without sentence pairs and no file; as :meth:`Whitening.fit`.
     """
     sentences = target_sentences(data) if file is None else file_sentences(file)
     whitening = Whitening.fit(encode(sentences), dimensions)
@@ -101,7 +101,7 @@ def target_sentences(data: dict[str, Any]) -> list[str]:
     """The distinct sentences of all pairs in the tasks' data.
 
     Raises:
-        InputError: a task whose data are not sentence pairs.
+        InputError: the data of a task are not sentence pairs.
     """
     found: list[str] = []
     for task, content in data.items():
@@ -121,7 +121,7 @@ def target_sentences(data: dict[str, Any]) -> list[str]:
 
 
 def pairs_in(data: Any) -> Iterator[Pairs]:
-    """The sets of pairs in a task's data, however nested."""
+    """All sets of pairs in a task's data, at any depth."""
     if isinstance(data, Pairs):
         yield data
     elif isinstance(data, (dict, list, tuple)):

@@ -1,1 +1,1 @@
-"""From a trained model to a folder that others load: export, card, publishing."""
+"""Export a trained model to a folder that others can load, write its model card, and publish it."""

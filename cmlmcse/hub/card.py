@@ -1,4 +1,4 @@
-"""The card of an encoder, from its run's own records and from nothing else."""
+"""The model card of an encoder, written only from the records of its run."""
 
 import re
 import shutil
@@ -59,7 +59,7 @@ tokenizer = AutoTokenizer.from_pretrained({source})
 embeddings = model.encode(["A sentence.", "Another one."], tokenizer=tokenizer)
 ```
 
-With sentence-transformers, without any code of this repository:
+With sentence-transformers, which runs no code of this repository:
 
 """
 
@@ -73,16 +73,17 @@ embeddings = SentenceTransformer({source}).encode(["A sentence.", "Another one."
 BACKENDS = """
 
 The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or
-`backend="openvino"`, in an environment with `pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
+`backend="openvino"`, in an environment installed with
+`pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
 
 NO_BACKENDS = """
 
-The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backends of sentence-transformers: they
-average the last layer alone, and say nothing."""
+The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backends of sentence-transformers. They
+average only the last layer, without a warning, and give wrong embeddings."""
 
 
 class Record(dict[str, Any]):
-    """A record of a run, of which an entry that a card needs may be missing."""
+    """A record of a run. A missing entry is an :class:`InputError` that names the file."""
 
     def __init__(self, content: Any, name: str) -> None:
         if not isinstance(content, dict):
@@ -94,17 +95,17 @@ class Record(dict[str, Any]):
         raise InputError(f"{self.name}: expected the entry {key!r} of a run's record, found none; restore the file")
 
     def part(self, key: str) -> "Record":
-        """An entry that is an object itself."""
+        """An entry that is itself a JSON object."""
         return Record(self[key], f"{self.name}, {key}")
 
 
 def usage(source: str | None = None, revision: str | None = None, trust_free: bool = False) -> str:
-    """How to load an export, in code.
+    """The card's code that loads an export.
 
     Args:
-        source: its repository.
+        source: the repository.
         revision: the branch, tag or commit to load.
-        trust_free: there is no code in it.
+        trust_free: the export holds no code.
     """
     pinned = f', revision="{revision}"' if revision else ""
     where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
@@ -118,12 +119,12 @@ def pinned_commit(card: str) -> str | None:
 
 
 def public_name(source: str) -> str:
-    """A model or text as a card may name it: of a path on somebody's machine, the last part alone."""
+    """The name of a model or text for a card: only the last part of a path on somebody's machine."""
     return Path(source).name if source.startswith(("/", ".", "~")) else source
 
 
 def bare_card(use: str = "", identity: Identity | None = None) -> str:
-    """README.md of a checkpoint that lies beside no records of its run; see :func:`model_card`."""
+    """README.md of a checkpoint without records of its run; see :func:`model_card`."""
     return write_card(encoder_metadata(identity), {"summary": "A sentence encoder.", "use": use or usage()})
 
 
@@ -141,12 +142,12 @@ def model_card(
         record: content of run.json.
         results: content of results.json.
         use: how to load it (default: :func:`usage` of a folder with code).
-        plots: a run's pictures, see :func:`copy_plots`.
+        plots: the run's plots, see :func:`copy_plots`.
         identity: licence and language.
         template: see :func:`write_card`.
 
     Raises:
-        InputError: an entry of the records, or a field of the template, that is not there.
+        InputError: the records lack an entry, or the template names an unknown field.
     """
     run = Record(record, "run.json")
     fields, results = run.part("fields"), Record(results, "results.json")
@@ -168,7 +169,7 @@ def model_card(
 def encoder_metadata(
     identity: Identity | None = None, run: Record | None = None, measured: Sequence[CardMetric] = ()
 ) -> ModelCardData:
-    """The metadata of an encoder's card, with a model-index of all that was measured."""
+    """The metadata of an encoder's card, with a model-index of all measured numbers."""
     source = run.part("fields")["model_name_or_path"] if run else None
     hub_name = source is not None and source == public_name(source) and ":" not in source
     entries = [
@@ -195,12 +196,12 @@ def encoder_metadata(
 
 
 def unlabelled(fields: Record) -> bool:
-    """Whether the positives are the sentences themselves."""
+    """Whether the run trained without labels: each sentence is its own positive."""
     return fields["positive_column"] is None
 
 
 def method_of(fields: Record) -> str:
-    """The method that a recipe's fields amount to, by its name in the papers, and what is added to it."""
+    """The papers' name of the method that a recipe's fields give, and the objectives added to it."""
     used = [objective for name, objective in AUXILIARY_OBJECTIVES.items() if fields.get(f"{name}_weight", 0) > 0]
     naming = next((objective for objective in used if objective.method(fields)), None)
     contrast = CONTRASTIVE_LOSSES[fields["contrastive_loss"]].method
@@ -210,15 +211,19 @@ def method_of(fields: Record) -> str:
 
 
 def results_text(run: Record, results: Record) -> str:
-    """The measured scores; or that there are none."""
+    """The measured scores, or a sentence that there are none."""
     parts = []
     if "sts" in results:
-        parts.append("Spearman × 100, setting all.\n\n" + format_table({run["recipe"]: results}))
+        parts.append('Spearman × 100, setting "all".\n\n' + format_table({run["recipe"]: results}))
     if measures := format_measures({name: value for name, value in results.items() if name != "dev"}):
         parts.append(measures)
     if "dev" in results:
         dev = results.part("dev")
-        role = "which chose the checkpoint" if run.part("fields")["load_best_model_at_end"] else "which chose nothing"
+        role = (
+            "which chose the checkpoint"
+            if run.part("fields")["load_best_model_at_end"]
+            else "which did not choose the checkpoint"
+        )
         parts.append(
             f"Development set, {role}: {dev['set']}, {dev['pairs']} pairs, Spearman × 100 = {dev['spearman']:.2f}."
         )
@@ -235,8 +240,8 @@ def training_text(run: Record) -> str:
         "mask rate": fields["mlm_probability"],
         "temperature": fields["temp"],
         "learning rate": fields.get("learning_rate"),
-        "sentences in a batch": fields.get("per_device_train_batch_size"),
-        "tokens a sentence is cut to": fields.get("max_seq_length"),
+        "sentences per batch": fields.get("per_device_train_batch_size"),
+        "most tokens per sentence": fields.get("max_seq_length"),
         "pooling": fields["pooling"],
         "steps": run["steps"],
         "tokens seen": run.get("tokens"),
@@ -249,19 +254,19 @@ def training_text(run: Record) -> str:
 
 
 def limits_text(run: Record, results: Record) -> str:
-    """What the records do not show, in plain words."""
+    """What the records do not show, as a list."""
     fields = run.part("fields")
     absent = [name for name in TASKS if name not in results]
     length = fields.get("max_seq_length")
     lines = [
-        "One run with one seed: another seed gives other figures.",
-        "Cosines order pairs; their size is not calibrated, and a threshold has to be chosen on data of your own.",
-        f"Trained on the text named above and not tested on other domains or languages. What `"
-        f"{public_name(fields['model_name_or_path'])}` learned before, prejudices included, is still in it.",
+        "This is one run with one seed. Another seed gives other scores.",
+        "Use cosines to rank pairs. Their values are not calibrated: choose a threshold on your own data.",
+        f"It was trained on the text named above, and not tested on other domains or languages. It keeps what `"
+        f"{public_name(fields['model_name_or_path'])}` learned before, biases included.",
     ]
     if length is not None:
         lines.append(
-            f"Training sentences were cut to {length} tokens; longer texts are encoded, but none was seen in training."
+            f"Training sentences were cut to {length} tokens. It encodes longer texts, but saw none in training."
         )
     if absent:
         lines.append(f"Not measured: {', '.join(absent)}.")
@@ -269,12 +274,12 @@ def limits_text(run: Record, results: Record) -> str:
 
 
 def plots_of(run_folder: Path) -> list[Path]:
-    """The pictures of a run."""
+    """The plots of a run."""
     return sorted((run_folder / "plots").glob("*.png"))
 
 
 def copy_plots(run_folder: Path, folder: Path) -> None:
-    """Put a run's pictures where the card of its export looks for them."""
+    """Copy a run's plots to the folder that the card of its export links to."""
     for file in plots_of(run_folder):
         (folder / file.parent.name).mkdir(exist_ok=True)
         shutil.copy(file, folder / file.parent.name / file.name)

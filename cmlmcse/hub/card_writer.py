@@ -1,8 +1,8 @@
-"""Every card is written here: of an encoder, of what stage 1 exports, and of a release.
+"""Write model cards: of an encoder, of a stage 1 export, and of a release.
 
-The template is a Jinja file, by default `card_template.md`, which leaves out the sections that are empty. Its fields:
-`card_data` (the metadata, for the head), `name`, `summary`, `use`, `results`, `plots` (each with a `title` and a
-`file`), `training`, `limits`, `citation`.
+The template is a Jinja file, by default `card_template.md`; it leaves out empty sections. Its fields: `card_data` (the
+metadata at the head), `name`, `summary`, `use`, `results`, `plots` (each has a `title` and a `file`), `training`,
+`limits`, `citation`.
 """
 
 from pathlib import Path
@@ -20,24 +20,24 @@ FIELDS = ("name", "summary", "use", "results", "plots", "training", "limits", "c
 
 
 class Identity(NamedTuple):
-    """What no record knows: the licence of the weights and the language of the text, as the Hub writes them."""
+    """The licence of the weights and the language of the text, as the Hub writes them. No record holds them."""
 
     license: str | None = None
     language: str | None = None
 
 
 def write_card(data: ModelCardData, values: dict[str, Any], template: Path = TEMPLATE) -> str:
-    """A README.md: what huggingface_hub's `ModelCard.from_template` makes, but in a sandbox.
+    """A README.md, as from huggingface_hub's `ModelCard.from_template`, but rendered in a sandbox.
 
-    The sandbox is there because a template may be a stranger's: it can reach nothing but its fields.
+    The sandbox is needed because a template may come from somebody else: it can read nothing but its fields.
 
     Args:
         data: the metadata.
-        values: the template's fields (head of this module); those left out are empty.
+        values: the template's fields (see the head of this module); missing ones are empty.
 
     Raises:
-        InputError: the template cannot be read, is no template, has a field that is not known, or has a head that the
-            Hub would refuse.
+        InputError: the template cannot be read, has a syntax error or an unknown field, or has a head that the Hub
+            would refuse.
     """
     fields = {"card_data": data.to_yaml(), **dict.fromkeys(FIELDS, ""), **values}
     environment = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
@@ -57,11 +57,11 @@ def write_card(data: ModelCardData, values: dict[str, Any], template: Path = TEM
 
 
 def metadata(pipeline_tag: str, identity: Identity | None = None, **more: Any) -> ModelCardData:
-    """The metadata at a card's head; what is None is left out."""
+    """The metadata at a card's head, without values that are None."""
     chosen = {name: value for name, value in (identity or Identity())._asdict().items() if value}
     return ModelCardData(library_name="transformers", pipeline_tag=pipeline_tag, **chosen, **more)
 
 
 def bullets(facts: dict[str, Any]) -> str:
-    """Facts by name as a Markdown list; what is None is left out."""
+    """Named facts as a Markdown list, without values that are None."""
     return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value is not None)

@@ -1,13 +1,13 @@
 """Export: a folder that loads as a plain backbone, as this project's model, and as a SentenceTransformer.
 
-The weights are the encoder's alone, under the plain backbone's own names, and config.json is the plain backbone's
-with an `auto_map` and a few fields of ours (`CMLMCSEConfig.to_export_dict`). So the same folder loads
+The weights are only the encoder's, with the plain backbone's own names. config.json is the plain backbone's with an
+`auto_map` and a few fields of ours (`CMLMCSEConfig.to_export_dict`). So the same folder loads
 
-- in `AutoModel.from_pretrained(folder, trust_remote_code=True)` with `pooler_output` = the sentence embedding,
-- in `SentenceTransformer(folder)`, which reads the pooling from modules.json and needs no trust,
-- and, exported with `trust_free`, without any code in it at all.
+- in `AutoModel.from_pretrained(folder, trust_remote_code=True)`; its `pooler_output` is the sentence embedding,
+- in `SentenceTransformer(folder)`, which reads the pooling from modules.json and runs no code of the folder.
 
-`verify` loads such a folder as a stranger would, in a fresh process, and compares its embeddings with the model's.
+An export with `trust_free` holds no code. `verify` loads a folder in a fresh process, without this project, and
+compares its embeddings with the model's.
 """
 
 import copy
@@ -28,6 +28,7 @@ from transformers import PreTrainedTokenizerBase
 
 import modeling_cmlmcse
 from cmlmcse.common.errors import InputError
+from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -41,14 +42,14 @@ POOLING_MODES = {  # key of sentence-transformers' pooling configuration → its
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
 }
-TOLERANCE = 1e-5  # the project's bound on any difference between two ways to the same embedding
-SENTENCES = [  # the last is longer than any model's limit: it is cut, and must be cut at the same token
+TOLERANCE = 1e-5  # the largest allowed difference between two ways to compute the same embedding
+SENTENCES = [  # the last is longer than any model's limit: all ways must cut it at the same token
     "Yes.",
     "A man is playing a guitar.",
     "The committee met on Tuesday to discuss the budget, but it could not agree on anything before lunch.",
     " ".join(["a quick brown fox jumps over the lazy dog"] * 60),
 ]
-FRESH = """
+LOAD_SCRIPT = """
 import json, sys
 sys.modules["modeling_cmlmcse"] = sys.modules["cmlmcse"] = None  # not importable, even where they are installed
 import numpy as np, torch
@@ -60,14 +61,16 @@ tokens = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt"
 with torch.no_grad():
     output = model(**tokens)
 if with_code:
-    encoded = model.encode(sentences, tokenizer=tokenizer)
+    encoded = model.encode(sentences)
     found = {"AutoModel": output.pooler_output.numpy(), "AutoModel.encode": encoded}
 else:
     found = {"AutoModel, tokens": (output.last_hidden_state * tokens["attention_mask"][..., None]).numpy()}
 if with_sentence_transformers:
     from sentence_transformers import SentenceTransformer
-    loaded = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.float32})
-    found["SentenceTransformer"] = loaded.encode(sentences)
+    for trust in (False, True) if with_code else (False,):
+        name = "SentenceTransformer" + ", with code" * trust
+        options = {"model_kwargs": {"dtype": torch.float32}, "trust_remote_code": trust}
+        found[name] = SentenceTransformer(folder, device="cpu", **options).encode(sentences)
 np.savez(out, **found)
 """
 
@@ -79,10 +82,10 @@ def export(
     card: str = "",
     trust_free: bool = False,
 ) -> Path:
-    """Write the Hub folder of a trained model: written aside, then renamed, so that it is whole or not there.
+    """Write the Hub folder of a trained model. It is written under another name, then renamed: complete or absent.
 
     Args:
-        model: the trained model; its auxiliary network stays behind.
+        model: the trained model; its auxiliary network is not exported.
         tokenizer: its tokenizer.
         folder: a path that does not exist yet.
         card: text of README.md.
@@ -100,6 +103,7 @@ def export(
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.backbone.state_dict().items()}
     if POOLINGS[model.config.pooling].keeps_head:
         weights |= {f"projection.{name}": tensor.cpu() for name, tensor in model.projection.state_dict().items()}
+    weights |= plain_pooler(model)
     save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
     tokenizer.save_pretrained(aside)
@@ -113,14 +117,33 @@ def export(
     return folder
 
 
+def plain_pooler(model: CMLMCSEForSentenceEmbedding) -> dict[str, torch.Tensor]:
+    """Weights for the pooler that a plain BertModel or RobertaModel has and this model has not.
+
+    Without them plain transformers would fill the pooler with random numbers and print an alarm. If the pooling keeps
+    its head, which is Linear and Tanh, the head is the pooler. Otherwise all is zero, so that nobody takes the plain
+    model's `pooler_output` for an embedding.
+    """
+    if "add_pooling_layer" not in family_of(model.backbone.config).options:
+        return {}
+    if POOLINGS[model.config.pooling].keeps_head:
+        head = model.projection.dense.state_dict()
+        return {f"pooler.dense.{name}": tensor.detach().cpu().clone() for name, tensor in head.items()}
+    size = model.config.hidden_size
+    return {
+        "pooler.dense.weight": torch.zeros(size, size, dtype=model.dtype),
+        "pooler.dense.bias": torch.zeros(size, dtype=model.dtype),
+    }
+
+
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON, readable and with a newline at its end."""
+    """Write indented JSON with a newline at the end."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_tokenizer_config(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """The saved tokenizer_config.json in the names that transformers 4 and 5 read, and with what the tokenizer returns,
-    where the defaults of the two differ."""
+    """Rewrite tokenizer_config.json for transformers 4 and 5: names that both read, and the list of the tokenizer's
+    outputs, because the defaults of the two versions differ."""
     fields = json.loads(path.read_text(encoding="utf-8"))
     if fields["tokenizer_class"] == "TokenizersBackend":
         fields["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -130,14 +153,14 @@ def write_tokenizer_config(tokenizer: PreTrainedTokenizerBase, path: Path) -> No
 
 
 def write_config(model: CMLMCSEForSentenceEmbedding, folder: Path, trust_free: bool) -> None:
-    """config.json of the plain backbone, with the way to this project's classes unless `trust_free`."""
+    """config.json of the plain backbone, with an `auto_map` to this project's classes unless `trust_free`."""
     fields = model.config.to_export_dict()
     fields["architectures"] = [type(model.backbone).__name__]
     fields["dtype"] = str(model.dtype).removeprefix("torch.")
     fields["output_hidden_states"] = POOLINGS[model.config.pooling].layers != (
         -1,
     )  # sentence-transformers' layer pooling reads them
-    if rotary := fields.get("rope_parameters"):  # ModernBERT's, for which transformers 4 has other names
+    if rotary := fields.get("rope_parameters"):  # ModernBERT: transformers 4 has other names for these fields
         fields["global_rope_theta"] = rotary["full_attention"]["rope_theta"]
         fields["local_rope_theta"] = rotary["sliding_attention"]["rope_theta"]
     for name in ("_name_or_path", "transformers_version") + (("cmlmcse",) if trust_free else ()):
@@ -146,7 +169,7 @@ def write_config(model: CMLMCSEForSentenceEmbedding, folder: Path, trust_free: b
 
 
 def copy_code(folder: Path) -> None:
-    """Copy the model's code: every file of its folder."""
+    """Copy the model's code: every Python file of its package."""
     for file in Path(modeling_cmlmcse.__file__).parent.glob("*.py"):
         shutil.copy(file, folder / file.name)
 
@@ -154,7 +177,7 @@ def copy_code(folder: Path) -> None:
 def write_sentence_transformers(
     model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, folder: Path
 ) -> None:
-    """modules.json and its parts, in the names that old and new sentence-transformers read."""
+    """modules.json and its folders, with names that old and new sentence-transformers read."""
     size, depth = model.config.hidden_size, model.config.backbone_config.num_hidden_layers
     pooling = POOLINGS[model.config.pooling]
     modules = [("", "Transformer")]
@@ -199,8 +222,9 @@ def verify(model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBas
     """Load an exported folder in a fresh process, without this project, and compare it with the model, in float32.
 
     Returns:
-        the largest difference by way of loading: AutoModel, and SentenceTransformer where it is installed. It is the
-        absolute one, or relative to the largest coordinate where that is above 1, as float32's own error is.
+        way of loading → largest difference. The ways are AutoModel and, if installed, SentenceTransformer. The
+        difference is absolute, or relative to the largest coordinate if that is above 1, because float32's own error
+        grows with it.
 
     Raises:
         InputError: the folder does not load, or a difference is above `TOLERANCE`.
@@ -225,14 +249,16 @@ def verify(model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBas
 
 
 def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference of two arrays; infinite if their shapes differ or one is not a number."""
+    """The largest difference of two arrays; infinite if their shapes differ or a value is NaN."""
     if found.shape != expected.shape:
         return float("inf")
     return float(np.nan_to_num(np.abs(found - expected) / max(1.0, np.abs(expected).max()), nan=np.inf).max())
 
 
 def load_fresh(folder: Path, with_code: bool, with_sentence_transformers: bool) -> dict[str, np.ndarray]:
-    """What an exported folder computes of `SENTENCES` in a fresh process: no token, no network, no module cache.
+    """The arrays that a fresh process computes for `SENTENCES` with an exported folder.
+
+    The process has no Hub token, no network and no module cache.
 
     Raises:
         InputError: the process failed.
@@ -245,7 +271,7 @@ def load_fresh(folder: Path, with_code: bool, with_sentence_transformers: bool) 
             *map(json.dumps, (with_code, with_sentence_transformers, SENTENCES)),
         ]
         done = subprocess.run(
-            [sys.executable, "-c", FRESH, *arguments],
+            [sys.executable, "-c", LOAD_SCRIPT, *arguments],
             env=clean_environment(temporary), cwd=temporary, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
@@ -256,7 +282,7 @@ def load_fresh(folder: Path, with_code: bool, with_sentence_transformers: bool) 
 
 
 def clean_environment(temporary: str) -> dict[str, str]:
-    """This process's environment for a stranger: without tokens, this checkout, a GPU or a network."""
+    """The environment variables of this process without tokens, this checkout, a GPU and the network."""
     checkout = Path(__file__).resolve().parents[2]
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != checkout]
     kept = {name: value for name, value in os.environ.items() if not name.upper().endswith("TOKEN")}

@@ -1,7 +1,7 @@
-"""Publishing: one commit on the Hub holds the export, the whole of it and nothing else, or nothing has changed.
+"""Publish an export on the Hub. One commit holds exactly the export; if it fails, the branch is unchanged.
 
-Where the export brings code, a second one puts the first one's name into the card: who follows its lines runs the code
-that was published with it, whatever the branch holds by then.
+If the export holds code, a second commit writes the first commit's name into the card. The card's code snippets then
+stay pinned to the first commit, even if the branch moves later.
 """
 
 import tempfile
@@ -28,13 +28,14 @@ from .card import pinned_commit
 
 MAIN = "main"
 CARD = "README.md"
-KEPT = ".gitattributes"  # the Hub's own file
-TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]  # of httpx or httpx2, whichever the client is built on
+KEPT = ".gitattributes"  # the Hub's own file, never removed
+# The base class of network errors in httpx or httpx2, whichever huggingface_hub uses.
+TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where and how to publish; `private` is None for the Hub's default, or as the repository is."""
+    """Where and how to publish. `private` is None to keep an existing visibility, or to take the Hub's default."""
 
     repo_id: str
     private: bool | None = None
@@ -44,7 +45,7 @@ class Target:
     message: str = "Publish a sentence encoder"
 
     def __post_init__(self) -> None:
-        """Check what can be checked without the Hub.
+        """Check everything that needs no connection to the Hub.
 
         Raises:
             InputError: an illegal repository, branch or tag name, or options that contradict one another.
@@ -62,7 +63,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Published:
-    """What came of it: the last commit, the pull request's address if one was made, the files that were removed."""
+    """The outcome: the last commit, the address of a pull request, the removed files, whether anything changed."""
 
     oid: str
     pr_url: str | None
@@ -71,10 +72,10 @@ class Published:
 
 
 def check_repo_id(repo_id: str) -> None:
-    """Let OWNER/NAME pass.
+    """Refuse a name that is not OWNER/NAME.
 
     Raises:
-        InputError: a name that is something else, or that the Hub would not take.
+        InputError: the Hub would not accept the name.
     """
     expected = "--repo_id expects OWNER/NAME of letters, digits, '-', '_' and '.', NAME of at most 96"
     try:
@@ -86,7 +87,7 @@ def check_repo_id(repo_id: str) -> None:
 
 
 def legal_ref(name: str) -> bool:
-    """Whether Git takes a name for a branch or tag."""
+    """Whether Git accepts a name for a branch or tag."""
     bad_character = any(c in " ~^:?*[\\" or not c.isprintable() for c in name)
     parts = name.split("/")
     bad_part = any(not p or p.startswith((".", "-")) or p.endswith((".", ".lock")) for p in parts)
@@ -94,11 +95,11 @@ def legal_ref(name: str) -> bool:
 
 
 def check(api: HfApi, target: Target) -> None:
-    """Ask the Hub for everything that would stop :func:`publish` later, and change nothing.
+    """Ask the Hub for every reason why :func:`publish` would fail; nothing is changed.
 
     Raises:
-        InputError: no token, a refused one, a tag that exists, another visibility than asked for, a pull request to
-            a repository that is not there.
+        InputError: no token, a refused token, an existing tag, a different visibility, or a pull request to a
+            repository that does not exist.
         Stopped: the Hub does not answer.
     """
     with hub_errors(api, target):
@@ -120,19 +121,19 @@ def check(api: HfApi, target: Target) -> None:
 
 
 def check_token(token: str | None) -> None:
-    """Let a token pass that can be sent at all: a client that fails to send one names it in its error.
+    """Refuse a token that cannot be sent in a header. Otherwise the client would print it in its error.
 
     Raises:
-        InputError: none, or one with a character that no token has.
+        InputError: no token, or one with an illegal character.
     """
     if token is None:
         raise InputError("publishing expects a Hub token, found none; set HF_TOKEN or run hf auth login")
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise InputError("expected a Hub token of letters and digits, found other characters in it; copy it anew")
+        raise InputError("expected a Hub token of letters and digits, found other characters in it; copy it again")
 
 
 def visibility(api: HfApi, repo_id: str) -> bool | None:
-    """Whether a repository is private; None if there is none that the token may see."""
+    """Whether a repository is private; None if the token can see no such repository."""
     try:
         return bool(api.model_info(repo_id).private)
     except RepositoryNotFoundError:
@@ -140,10 +141,10 @@ def visibility(api: HfApi, repo_id: str) -> bool | None:
 
 
 def card_on_hub(api: HfApi, target: Target) -> str:
-    """README.md as the branch has it; empty if there is none.
+    """The branch's README.md; empty if there is none.
 
     Raises:
-        InputError: the Hub refuses it.
+        InputError: the Hub refuses the request.
         Stopped: the Hub does not answer.
     """
     with hub_errors(api, target), tempfile.TemporaryDirectory() as temporary:
@@ -157,19 +158,19 @@ def card_on_hub(api: HfApi, target: Target) -> str:
 def publish(api: HfApi, target: Target, folder: Path, card: Callable[[str], str] | None = None) -> Published:
     """Make the repository, branch, commit and tag; call :func:`check` first.
 
-    The large files go up first: they belong to no commit yet. Only then is a missing branch made, and one commit on
-    top of the one that was there at the start adds, replaces and removes files, or fails as a whole.
+    The large files are uploaded first; no commit refers to them yet. Then a missing branch is created. Then one commit
+    adds, replaces and removes all files, or fails as a whole. Its parent is the branch's commit at the start.
 
     Args:
         api: the client.
-        target: where to.
-        folder: what.
-        card: makes the card that names a commit, for the commit's name; it takes the place of the folder's card in a
-            commit of its own. None: the folder's stays, as in a pull request, whose commit never reaches the branch.
+        target: where to publish.
+        folder: the export.
+        card: commit name → the card that names it. A second commit replaces the folder's card with this one. None keeps
+            the folder's card, as in a pull request: its commit never reaches the branch.
 
     Raises:
-        InputError: the token may not write there.
-        Stopped: the Hub cannot be reached, fails, or somebody else committed meanwhile.
+        InputError: the token has no write access.
+        Stopped: the Hub cannot be reached or fails, or somebody else committed at the same time.
     """
     with hub_errors(api, target):
         if visibility(api, target.repo_id) is None:
@@ -177,10 +178,10 @@ def publish(api: HfApi, target: Target, folder: Path, card: Callable[[str], str]
         heads = {branch.name: branch.target_commit for branch in api.list_repo_refs(target.repo_id).branches}
         start = target.revision if target.revision in heads else MAIN
         parent = heads.get(start)
-        there = set(api.list_repo_files(target.repo_id, revision=parent)) if parent else set()
+        existing = set(api.list_repo_files(target.repo_id, revision=parent)) if parent else set()
         paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
         additions = [CommitOperationAdd(name, path) for name, path in paths.items()]
-        removed = sorted(there - paths.keys() - {KEPT})
+        removed = sorted(existing - paths.keys() - {KEPT})
         upload = partial(api.preupload_lfs_files, target.repo_id, additions, free_memory=False)
         upload(revision=start, create_pr=target.create_pr)
         if target.revision not in heads:
@@ -194,9 +195,9 @@ def publish(api: HfApi, target: Target, folder: Path, card: Callable[[str], str]
             parent_commit=parent,
         )
     last, changed = commit.oid, commit.oid != parent
-    there_but = f"{target.repo_id} was published at {commit.oid}, but "
+    published_but = f"{target.repo_id} was published at {commit.oid}, but "
     if card is not None and (changed or pinned_commit((folder / CARD).read_text(encoding="utf-8")) is None):
-        with hub_errors(api, target, f"{there_but}its card does not name that commit: "):
+        with hub_errors(api, target, f"{published_but}its card does not name that commit: "):
             last = api.create_commit(
                 target.repo_id,
                 [CommitOperationAdd(CARD, card(commit.oid).encode())],
@@ -205,20 +206,20 @@ def publish(api: HfApi, target: Target, folder: Path, card: Callable[[str], str]
                 parent_commit=commit.oid,
             ).oid
     if target.tag is not None:
-        with hub_errors(api, target, f"{there_but}not tagged {target.tag}: "):
+        with hub_errors(api, target, f"{published_but}not tagged {target.tag}: "):
             api.create_tag(target.repo_id, tag=target.tag, revision=last)
     return Published(last, commit.pr_url, removed, changed)
 
 
 @contextmanager
 def hub_errors(api: HfApi, target: Target, before: str = "nothing was published: ") -> Iterator[None]:
-    """Turn what the Hub's client raises into one line, without a token in it, and keep its own log quiet.
+    """Turn errors of the Hub's client into one line without the token, and silence the client's own log.
 
-    What the user can mend is an :class:`InputError`, exit status 2. What the Hub, the network or somebody else did
-    is :class:`Stopped`, exit status 1: the same command may well work later.
+    What the user can fix is an :class:`InputError`, exit status 2. A failure of the Hub or the network, or a commit of
+    somebody else, is :class:`Stopped`, exit status 1: the same command may work later.
     """
     level = logging.get_verbosity()
-    logging.set_verbosity_error()  # it would name every retry, with signed addresses
+    logging.set_verbosity_error()  # it would print every retry, with signed addresses
     try:
         yield
     except OfflineModeIsEnabled as error:
@@ -236,8 +237,8 @@ def hub_errors(api: HfApi, target: Target, before: str = "nothing was published:
 
 
 def explain(error: HfHubHTTPError, target: Target) -> tuple[Callable[[str], Exception], str]:
-    """The kind of error and the words for an answer of the Hub."""
-    status, said = error.response.status_code, (error.server_message or "").strip()
+    """The error class and the message for an error response of the Hub."""
+    status, server_message = error.response.status_code, (error.server_message or "").strip()
     where = f"{target.repo_id} ({target.revision})"
     if status == 401:
         return InputError, "the Hub refused the token (401); set HF_TOKEN to a valid one, or run hf auth login"
@@ -252,11 +253,11 @@ def explain(error: HfHubHTTPError, target: Target) -> tuple[Callable[[str], Exce
         return Stopped, f"somebody else changed {where} meanwhile ({status}); look at it and run the command again"
     if status == 429 or status >= 500:
         return Stopped, f"the Hub failed ({status}); run the command again later"
-    return InputError, f"the Hub refused {where} ({status}): {said or 'without a reason'}"
+    return InputError, f"the Hub refused {where} ({status}): {server_message or 'without a reason'}"
 
 
 def explain_cause(error: BaseException, api: HfApi, target: Target) -> tuple[Callable[[str], Exception], str]:
-    """The same for what never became an answer, or was wrapped by the client's upload threads."""
+    """The same for an error without a response, or one wrapped by the client's upload threads."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, HfHubHTTPError):
@@ -271,6 +272,6 @@ def explain_cause(error: BaseException, api: HfApi, target: Target) -> tuple[Cal
 
 
 def redact(message: str) -> str:
-    """A message without the token, wherever a library put it."""
+    """A message with the token replaced by ***."""
     token = get_token()
     return message.replace(token, "***").replace(repr(token)[1:-1], "***") if token else message

@@ -1,6 +1,6 @@
 """The command `cmlmcse push CHECKPOINT --repo_id OWNER/NAME`: export a checkpoint, verify the export, and publish it.
 
-The export is loaded in a fresh process and its embeddings compared with the checkpoint's before anything is uploaded.
+A fresh process loads the export. Its embeddings must equal the checkpoint's before anything is uploaded.
 """
 
 import argparse
@@ -16,37 +16,43 @@ from cmlmcse.common.errors import InputError, Parser, as_input_error, command, i
 if TYPE_CHECKING:
     from .publish import Published, Target
 
-DESCRIPTION = """Export a checkpoint, verify the export, and publish it. The export is loaded in a fresh process and its
-embeddings are compared with the checkpoint's before anything is uploaded."""
+DESCRIPTION = """Export a checkpoint, verify the export, and publish it. A fresh process loads
+the export, and its embeddings must equal the checkpoint's before anything is uploaded."""
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line.
 
     Raises:
-        InputError: neither a repository nor a folder to write to, or options that contradict one another.
+        InputError: neither a repository nor an output folder, or options that contradict each other.
     """
     parser = Parser(prog="cmlmcse push", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint folder of a run (runs/NAME/checkpoint-N)")
     parser.add_argument("--repo_id", metavar="OWNER/NAME", help="repository on the Hub; created if it does not exist")
-    seen = parser.add_mutually_exclusive_group()
-    seen.add_argument("--private", action="store_true", help="create the repository private")
-    seen.add_argument("--public", action="store_true", help="create the repository public")
-    parser.add_argument("--revision", metavar="BRANCH", default="main", help="branch; made from main if it is missing")
-    parser.add_argument("--tag", metavar="TAG", help="tag of the new commit; must not exist yet")
+    visibility = parser.add_mutually_exclusive_group()
+    visibility.add_argument("--private", action="store_true", help="create the repository private")
+    visibility.add_argument("--public", action="store_true", help="create the repository public")
+    parser.add_argument(
+        "--revision", metavar="BRANCH", default="main", help="branch; created from main if it does not exist"
+    )
+    parser.add_argument("--tag", metavar="TAG", help="tag for the new commit; must not exist yet")
     parser.add_argument("--create_pr", action="store_true", help="propose the commit for main as a pull request")
     parser.add_argument("--commit_message", metavar="TEXT", default="Publish a sentence encoder")
-    parser.add_argument("--export_only", action="store_true", help="write the folder and publish nothing")
+    parser.add_argument("--export_only", action="store_true", help="write the folder, and publish nothing")
     parser.add_argument("--output_dir", metavar="FOLDER", help="where --export_only writes; must not exist yet")
     parser.add_argument("--license", metavar="ID", help="licence of the weights, as the Hub writes it: apache-2.0, …")
     parser.add_argument("--language", metavar="CODE", help="language of the text, as the Hub writes it: en, de, …")
-    parser.add_argument("--card_template", metavar="FILE", type=Path, help="a card of your own; docs/publishing.md")
-    parser.add_argument("--trust_free", action="store_true", help="a plain BertModel/RobertaModel folder without code")
+    parser.add_argument(
+        "--card_template", metavar="FILE", type=Path, help="your own card template; see docs/tutorials/publish.md"
+    )
+    parser.add_argument(
+        "--trust_free", action="store_true", help="export a plain BertModel or RobertaModel, without code"
+    )
     args = parser.parse_args(argv)
     if args.export_only and args.output_dir is None:
         parser.error("--export_only expects --output_dir FOLDER, found none")
     if args.output_dir is not None and not args.export_only:
-        parser.error("--output_dir expects --export_only, found it alone: a published export leaves no folder here")
+        parser.error("--output_dir expects --export_only, found it alone; without --export_only no folder is kept")
     if not args.export_only and args.repo_id is None:
         parser.error("expected --repo_id OWNER/NAME or --export_only, found neither")
     return args
@@ -56,7 +62,7 @@ def read_target(args: argparse.Namespace) -> "Target | None":
     """Where to publish; None without a repository.
 
     Raises:
-        InputError: a name that the Hub would not take.
+        InputError: the Hub would not accept a name.
     """
     if args.repo_id is None:
         return None
@@ -70,7 +76,7 @@ def check_checkpoint(name: str) -> Path:
     """The folder to load: a checkpoint of this project, or a run's export.
 
     Raises:
-        InputError: it is not there, or holds something else.
+        InputError: it does not exist, or holds something else.
     """
     from cmlmcse.models.encoders import resolve_model
 
@@ -86,11 +92,12 @@ def check_checkpoint(name: str) -> Path:
 
 
 def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = None) -> str:
-    """README.md, from the records that lie in the checkpoint's run folder, if there are any; its lines pin the code to
-    the commit.
+    """README.md, from the records in the checkpoint's run folder, if there are any.
+
+    Its code snippets are pinned to `commit`, or to the tag or branch.
 
     Raises:
-        InputError: a record or a template that cannot be read, or lacks an entry.
+        InputError: a record or the template cannot be read, or a record lacks an entry.
     """
     from .card import TEMPLATE, Identity, bare_card, model_card, plots_of, usage
 
@@ -100,7 +107,9 @@ def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = 
     records = [run_folder / "run.json", run_folder / "results.json"]
     if not all(record.is_file() for record in records):
         if args.card_template:
-            raise InputError(f"--card_template expects run.json and results.json in {run_folder}, found not both")
+            raise InputError(
+                f"--card_template expects run.json and results.json in {run_folder}, found at most one; drop the option"
+            )
         return bare_card(use, identity)
     with as_input_error(f"{run_folder}: expected JSON in run.json and results.json: "):
         record, results = (json.loads(path.read_text(encoding="utf-8")) for path in records)
@@ -108,10 +117,10 @@ def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = 
 
 
 def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, card: str) -> None:
-    """Write the export to `folder`, with its card; one that cannot be verified does not stay.
+    """Write the export with its card to `folder`, and verify it. An export that fails is removed.
 
     Raises:
-        InputError: the checkpoint cannot be loaded, or its export computes something else.
+        InputError: the checkpoint cannot be loaded, or its export gives other embeddings.
     """
     from cmlmcse.models.encoders import load_model_encoder
 
@@ -132,14 +141,14 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     print(f"Verified in a fresh process: largest difference {max(differences.values()):.1e} ({ways})")
 
 
-def report(target: "Target", published: "Published", trust_free: bool) -> None:
-    """Say what is on the Hub now, and how to load exactly that."""
+def print_published(target: "Target", published: "Published", trust_free: bool) -> None:
+    """Print what is on the Hub now, and code that loads exactly that."""
     from .card import usage
 
     if published.removed:
         print(f"Removed from {target.repo_id}, not part of the export: {', '.join(published.removed)}")
     if not published.changed:
-        print(f"{target.repo_id} held exactly this already")
+        print(f"{target.repo_id} already held exactly these files")
     if published.pr_url is not None:
         print(f"Proposed {target.repo_id} at {published.oid}: {published.pr_url}")
     else:
@@ -150,28 +159,28 @@ def report(target: "Target", published: "Published", trust_free: bool) -> None:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """Export, verify, and unless told otherwise publish the folder."""
+    """Export and verify a checkpoint, and publish it unless --export_only is given."""
     args = parse(argv)
     if args.export_only:
         kept = f"{args.output_dir} was not verified: remove it if it is there"
     else:
-        kept = f"each commit to {args.repo_id} is whole or not there; the same command goes on"
+        kept = f"a commit to {args.repo_id} is complete or absent; run the same command again"
     with interruptible(lambda: kept):
         push(args)
 
 
 def push(args: argparse.Namespace) -> None:
-    """Do what the command line says.
+    """Run the command.
 
     Raises:
-        InputError: no checkpoint, no right to write, or an export that computes something else.
+        InputError: no checkpoint, no write access, or an export that gives other embeddings.
         Stopped: the Hub cannot be reached or fails.
     """
     target = read_target(args)
     if args.export_only and Path(args.output_dir).exists():
         raise InputError(f"the export folder must not exist yet, found {args.output_dir}; choose another or remove it")
     checkpoint = check_checkpoint(args.checkpoint)
-    card = partial(write_card, checkpoint.resolve().parent, args)  # for a commit's name
+    card = partial(write_card, checkpoint.resolve().parent, args)  # commit name → card
     if args.export_only:
         export_and_verify(checkpoint, Path(args.output_dir), args, card())
         print(f"Exported to {args.output_dir}")
@@ -187,9 +196,9 @@ def push(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "export"
         if args.trust_free or args.create_pr:
-            card_with_commit, before = None, None
-        else:  # with the commit that is named there, an export that is there already differs in nothing
-            card_with_commit, before = card, pinned_commit(card_on_hub(api, target))
-        export_and_verify(checkpoint, folder, args, card(before))
+            card_with_commit, commit_in_card = None, None
+        else:  # an unchanged export keeps its commit name, so its card is unchanged too
+            card_with_commit, commit_in_card = card, pinned_commit(card_on_hub(api, target))
+        export_and_verify(checkpoint, folder, args, card(commit_in_card))
         published = publish(api, target, folder, card_with_commit)
-    report(target, published, args.trust_free)
+    print_published(target, published, args.trust_free)

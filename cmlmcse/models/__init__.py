@@ -1,1 +1,1 @@
-"""From a model's name to a loaded encoder."""
+"""Load encoders from a folder or a Hub name."""

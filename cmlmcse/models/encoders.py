@@ -1,4 +1,4 @@
-"""From a model's folder or Hub name to one callable, texts → embeddings, whatever kind of model it is."""
+"""Load any kind of model, from its folder or Hub name, as one callable: texts → embeddings."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 HEADLESS_POOLINGS = tuple(name for name, pooling in POOLINGS.items() if not pooling.keeps_head)
-# What sentence-transformers records, by its name for the mode: a pooling of the last layer.
+# sentence-transformers' name of a pooling mode → our pooling. Its poolings use the last layer only.
 SENTENCE_TRANSFORMERS_POOLINGS = {
     POOLINGS[name].mode: name for name in HEADLESS_POOLINGS if POOLINGS[name].layers == (-1,)
 }
@@ -29,7 +29,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.b
 
 @dataclass
 class Encoder:
-    """A loaded model as a callable, N texts → (N, H) float32 array; `settings` says how it encodes."""
+    """A loaded model as a callable: N texts → (N, H) float32 array. `settings` records how it encodes."""
 
     model: "CMLMCSEForSentenceEmbedding"
     tokenizer: Any
@@ -51,7 +51,7 @@ def load_encoder(
     """Load a model as :func:`load_model_encoder` does, or a text file of word vectors.
 
     Raises:
-        InputError: as there; a file of something else; an argument for models with layers.
+        InputError: as :func:`load_model_encoder`; a malformed file of word vectors; or an argument that these lack.
     """
     name_or_path = resolve(name_or_path)
     if not is_word_vectors(name_or_path):
@@ -74,25 +74,25 @@ def load_model_encoder(
 
     Args:
         name_or_path: a folder, a Hub name, or `package:NAME/path`, a folder in an installed package.
-        pooling: how a model that records no pooling becomes a sentence encoder.
-        max_seq_length: tokens a sentence is cut to (default: the most that model and tokenizer take).
-        batch_size: sentences in a forward pass.
+        pooling: for a model that records no pooling.
+        max_seq_length: sentences are cut to this many tokens (default: the most that model and tokenizer take).
+        batch_size: sentences per forward pass.
         device: where to compute (default: cuda if there is one, else cpu).
-        show_progress_bar: whether to show one.
+        show_progress_bar: whether to show a progress bar.
 
     Raises:
-        InputError: no model or tokenizer there, a file that cannot be read, another kind of model, or an argument
-            that contradicts what the model records.
+        InputError: the model or its tokenizer is missing, a file cannot be read, the kind of model is not supported,
+            or an argument contradicts what the model records.
     """
     source = resolve_model(name_or_path)
     config = _read_json(source, "config.json", dict)
     if config is None:
         raise InputError(f"{source}: expected a model's folder or Hub name, found no config.json; check the name")
-    ours = _ours(source, config)
+    ours = _own_settings(source, config)
     chosen, normalize = _choose_pooling(source, ours, pooling)
     tokenizer = load_tokenizer(source)
     model = _load_model(source, ours is not None, chosen)
-    limit = _limit(source, model, tokenizer, max_seq_length)
+    limit = _max_length(source, model, tokenizer, max_seq_length)
     model = _to_device(model, device)
     arguments = {
         "batch_size": batch_size,
@@ -109,34 +109,34 @@ def load_model_encoder(
     return Encoder(model, tokenizer, arguments, settings)
 
 
-def _ours(source: str, config: dict[str, Any]) -> dict[str, Any] | None:
-    """What a model of ours records of itself; None of another model."""
-    # A checkpoint of ours says so in its model type; an export is a plain backbone's with a section of ours.
+def _own_settings(source: str, config: dict[str, Any]) -> dict[str, Any] | None:
+    """The settings that this project recorded in a model's config; None for any other model."""
+    # Our checkpoints have our model type. Our exports have a plain backbone's config with one more section.
     ours = config if config.get("model_type") == CMLMCSEConfig.model_type else config.get(EXPORT_KEY)
     if ours is not None and not isinstance(ours, dict):
-        raise InputError(f"{source}/config.json: expected {EXPORT_KEY} to be a dict, found {ours!r}; export anew")
+        raise InputError(f"{source}/config.json: expected {EXPORT_KEY} to be a dict, found {ours!r}; export it again")
     return ours
 
 
 def was_trained_here(name_or_path: str) -> bool:
-    """Whether a model is one of ours, which records the pooling that it was trained with.
+    """Whether this project trained the model. Such a model records its pooling.
 
     Raises:
-        InputError: a path that is not there, or a broken config.json.
+        InputError: the path does not exist, or config.json is malformed.
     """
     name_or_path = resolve(name_or_path)
     if is_word_vectors(name_or_path):
         return False
     source = resolve_model(name_or_path)
-    return _ours(source, _read_json(source, "config.json", dict) or {}) is not None
+    return _own_settings(source, _read_json(source, "config.json", dict) or {}) is not None
 
 
 def resolve_model(name_or_path: str) -> str:
-    """The folder to load, `export/` for a run's output folder, or the Hub name as it is; `package:NAME/path` is a
-    folder in an installed package.
+    """The folder to load. For a run's output folder this is its `export/`, for `package:NAME/path` a folder in an
+    installed package. A Hub name is returned unchanged.
 
     Raises:
-        InputError: a path that is not there, or is a file.
+        InputError: the path does not exist, or is a file.
     """
     name_or_path = resolve(name_or_path)
     path = Path(name_or_path)
@@ -150,13 +150,13 @@ def resolve_model(name_or_path: str) -> str:
     return name_or_path
 
 
-def _file(source: str, name: str) -> str | None:
-    """The local path of a model's file, fetched from the Hub if need be; None if it is not there."""
+def _cached_file(source: str, name: str) -> str | None:
+    """The local path of a model's file, downloaded from the Hub if needed; None if the model has no such file."""
     from transformers.utils import cached_file
 
     hub_log = logging.getLogger("huggingface_hub")
     level = hub_log.level
-    hub_log.setLevel(logging.ERROR)  # without a network it would report every retry
+    hub_log.setLevel(logging.ERROR)  # without a network it would log every retry
     try:
         return cached_file(source, name, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
@@ -167,8 +167,8 @@ def _file(source: str, name: str) -> str | None:
 
 
 def _read_json(source: str, name: str, kind: type) -> Any:
-    """The content of a model's JSON file, a `kind`; None if it is not there."""
-    path = _file(source, name)
+    """The content of a model's JSON file, which must be a `kind`; None if the model has no such file."""
+    path = _cached_file(source, name)
     if path is None:
         return None
     try:
@@ -182,10 +182,10 @@ def _read_json(source: str, name: str, kind: type) -> Any:
 
 
 def _sentence_transformers(source: str) -> tuple[str | None, bool]:
-    """The pooling that a sentence-transformers folder records (None without one), and whether it normalises.
+    """The pooling that a sentence-transformers folder records (None if it records none), and whether it normalises.
 
     Raises:
-        InputError: it holds modules or a pooling that are unknown here.
+        InputError: the folder has modules or a pooling that are not supported here.
     """
     listed = _read_json(source, "modules.json", list) or []
     modules = {item.get("type", "").split(".")[-1]: item.get("path", "") for item in listed}
@@ -193,7 +193,7 @@ def _sentence_transformers(source: str) -> tuple[str | None, bool]:
     if unknown:
         raise InputError(
             f"{source}: expected sentence-transformers modules among {', '.join(SENTENCE_TRANSFORMERS_MODULES)}, "
-            f"found {', '.join(unknown)} too, which would be left out; evaluate another model"
+            f"found {', '.join(unknown)} too, which is not supported; use another model"
         )
     config = _read_json(source, f"{modules.get('Pooling', '1_Pooling')}/config.json", dict)
     if config is None:
@@ -206,7 +206,7 @@ def _sentence_transformers(source: str) -> tuple[str | None, bool]:
 
 
 def _pooling_modes(config: dict[str, Any]) -> list[str]:
-    """The pooling modes of a sentence-transformers configuration: one key in new folders, a flag each in old."""
+    """The pooling modes of a sentence-transformers configuration. New folders have one key, old ones a flag each."""
     if "pooling_mode" in config:
         mode = config["pooling_mode"]
         return [mode] if isinstance(mode, str) else list(mode)
@@ -216,11 +216,11 @@ def _pooling_modes(config: dict[str, Any]) -> list[str]:
 
 
 def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None) -> tuple[str, bool]:
-    """The pooling, and whether vectors are normalised: what a model of ours was trained with, else what is given,
-    else what a sentence-transformers folder records.
+    """The pooling, and whether vectors are normalised. The pooling is the one that our model was trained with, else
+    the given one, else the one that a sentence-transformers folder records.
 
     Raises:
-        InputError: none of them says, or the given one contradicts training.
+        InputError: there is none of the three, or the given pooling contradicts the trained one.
     """
     if ours is not None:
         if given not in (None, ours.get("pooling")):
@@ -237,15 +237,18 @@ def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None)
 
 
 def load_tokenizer(source: str) -> Any:
-    """The model's tokenizer; its files are looked for first, as transformers would make up an empty one."""
+    """The model's tokenizer. Its files are checked first: without them transformers makes an empty tokenizer."""
     from transformers import AutoTokenizer
 
-    if not any(_file(source, name) for name in TOKENIZER_FILES):
+    from modeling_cmlmcse.backbone import quiet_loading
+
+    if not any(_cached_file(source, name) for name in TOKENIZER_FILES):
         raise InputError(f"{source}: expected a tokenizer, found none of {', '.join(TOKENIZER_FILES)}")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks; none needs code
-        tokenizer.chat_template = None  # its templates would be saved under names of their own
-        # datasets takes its name for a part of what it does: from each folder the text would be tokenised again
+        with quiet_loading():  # a checkpoint's own model type is unknown to transformers
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks to run code
+        tokenizer.chat_template = None  # a template would be saved as an extra file
+        # datasets hashes the name too: without this, a copy in another folder would tokenise the text again
         tokenizer.name_or_path = tokenizer.init_kwargs["name_or_path"] = ""
         return tokenizer
     except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the tokenizers library
@@ -274,12 +277,12 @@ def _reason(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def _limit(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, given: int | None) -> int:
-    """Tokens a sentence is cut to: what the caller says, else the least that model, tokenizer and
-    sentence-transformers settings say."""
+def _max_length(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, given: int | None) -> int:
+    """The number of tokens that sentences are cut to: the given one, else the smallest limit of the model, its
+    tokenizer and its sentence-transformers settings."""
     rows, tokens = len(model.get_input_embeddings().weight), len(tokenizer)  # type: ignore[arg-type]
     if tokens > rows:
-        raise InputError(f"{source}: expected a tokenizer of at most {rows} tokens, the model's, found {tokens}")
+        raise InputError(f"{source}: expected a tokenizer of at most {rows} tokens, as the model has, found {tokens}")
     most = min(model.max_positions, tokenizer.model_max_length)
     if given is not None and not 3 <= given <= most:
         raise InputError(f"--max_seq_length must be from 3 to {most}, the most {source} takes, found {given}")
@@ -288,7 +291,7 @@ def _limit(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, gi
 
 
 def _to_device(model: "CMLMCSEForSentenceEmbedding", device: str | None) -> "CMLMCSEForSentenceEmbedding":
-    """The model on its device."""
+    """Move the model to the device."""
     import torch
 
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")

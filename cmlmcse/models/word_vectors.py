@@ -1,4 +1,4 @@
-"""Averaged word vectors from a text file, GloVe's or word2vec's: the baseline "GloVe embeddings (avg.)"."""
+"""Averaged word vectors from a text file in GloVe's or word2vec's format: the baseline "GloVe embeddings (avg.)"."""
 
 import gzip
 import re
@@ -26,14 +26,14 @@ def is_word_vectors(name: str) -> bool:
 
 @dataclass
 class WordVectors:
-    """The mean of the vectors of a sentence's words, N texts → (N, D) float32 (CMLM-CSE Table 1, "GloVe (avg.)").
+    """The mean vector of a sentence's words: N texts → (N, D) float32 (CMLM-CSE Table 1, "GloVe (avg.)").
 
-    The sentence is lower-cased and cut at white space. What is a word of the file as it stands counts once; anything
-    else is cut further into runs of letters, digits and underscores, and single other characters, of which those in
-    the file count. Words that are not in the file are left out; a sentence without any is all zeros.
+    The sentence is lower-cased and split at white space. A piece that is in the file is one word. Any other piece is
+    split further, into runs of letters, digits and underscores, and single other characters. Words that are not in the
+    file are left out. The vector of a sentence without known words is all zeros.
     """
 
-    rows: dict[str, int]
+    rows: dict[str, int]  # word → its row in `table`
     table: NDArray[np.float32]  # (words, D)
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -45,25 +45,26 @@ class WordVectors:
         return vectors
 
     def words(self, sentence: str) -> list[str]:
-        """The words of a sentence, in the file or not."""
+        """The words of a sentence, whether or not they are in the file."""
         return [
             word for piece in sentence.lower().split() for word in ([piece] if piece in self.rows else split(piece))
         ]
 
 
 def split(piece: str) -> list[str]:
-    """A piece without white space → its words and punctuation marks."""
+    """Split a piece without white space into words and punctuation marks."""
     return PIECES.findall(piece)
 
 
 def load_word_vectors(name: str) -> WordVectors:
-    """Read lines of a word and its D numbers between single spaces; plain, .gz, or .zip with one file inside.
+    """Read a text file of word vectors: each line has a word and its D numbers, separated by single spaces.
 
-    A first line of two whole numbers is word2vec's header. Of a word that comes twice the first vector counts. Lines
-    whose word holds spaces, which GloVe's largest file has some of, are skipped: no word of a sentence does.
+    The file may be plain, .gz, or a .zip of one file. A first line of two whole numbers is word2vec's header. If a word
+    occurs twice, its first vector is used. Lines whose word contains spaces are skipped (GloVe's largest file has
+    some), because no word of a sentence contains a space.
 
     Raises:
-        InputError: a line with another number of numbers, something else than a number, or no line at all.
+        InputError: a line has the wrong number of values or a value that is not a number, or the file has no vectors.
     """
     rows: dict[str, int] = {}
     numbers = array("f")
@@ -78,7 +79,7 @@ def load_word_vectors(name: str) -> WordVectors:
             if size == 0 or len(fields) <= size or (len(fields) > size + 1 and _is_number(fields[-size - 1])):
                 raise InputError(
                     f"{where}: expected a word and {size or 'its'} numbers between single spaces, found "
-                    f"{len(fields) - 1} fields after the word; mend the file"
+                    f"{len(fields) - 1} fields after the word; fix the file"
                 )
             vector = _numbers(fields[-size:], where)
             if len(fields) == size + 1 and fields[0] not in rows:
@@ -94,10 +95,10 @@ def load_word_vectors(name: str) -> WordVectors:
 
 @contextmanager
 def _open(name: str) -> Iterator[IO[bytes]]:
-    """The lines of a file, decompressed.
+    """Open a file for reading, decompressed.
 
     Raises:
-        InputError: it cannot be read, is cut short, or is an archive of several files.
+        InputError: the file cannot be read, is truncated, or is an archive of several files.
     """
     try:
         if name.endswith(".zip"):
@@ -128,7 +129,7 @@ def _numbers(fields: list[str], where: str) -> list[float]:
         return list(map(float, fields))
     except ValueError:
         wrong = next(text for text in fields if not _is_number(text))
-        raise InputError(f"{where}: expected numbers after the word, found {wrong!r}; mend the file") from None
+        raise InputError(f"{where}: expected numbers after the word, found {wrong!r}; fix the file") from None
 
 
 def _is_number(text: str) -> bool:
@@ -141,8 +142,8 @@ def _is_number(text: str) -> bool:
 
 
 def _check_finite(table: NDArray[np.float32], rows: dict[str, int], name: str) -> None:
-    """Refuse vectors with an infinite number or none."""
+    """Raise an InputError if a vector has an infinite value or a NaN."""
     finite = np.isfinite(table).all(axis=1)
     if not finite.all():
         word = list(rows)[int(np.argmin(finite))]
-        raise InputError(f"{name}: expected finite numbers, found others in the vector of {word!r}; mend the file")
+        raise InputError(f"{name}: expected finite numbers, found inf or nan in the vector of {word!r}; fix the file")

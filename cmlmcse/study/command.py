@@ -1,4 +1,4 @@
-"""The command `cmlmcse study STUDY.yaml`: runs of several settings and seeds, and the report on them."""
+"""The command `cmlmcse study STUDY.yaml`: runs several settings with several seeds, and writes the report."""
 
 import argparse
 import signal
@@ -9,20 +9,24 @@ from cmlmcse.common.errors import InputError, Parser, command, interruptible
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
-    """The command line: the options, and the fields for all runs."""
+    """The command line → its options, and the recipe fields for all runs."""
     parser = Parser(
         prog="cmlmcse study",
         usage="cmlmcse study STUDY.yaml [options] [--field value ...]",
-        description="Do the runs of a study that are not done yet, and report on those that are.",
-        epilog="Any field of a recipe can be given for all runs, as for cmlmcse train: --data_dir DIR",
+        description="Do the remaining runs of a study, then report on all finished runs.",
+        epilog="Any recipe field can be set for all runs, for example --data_dir DIR",
         allow_abbrev=False,
     )
     parser.add_argument("study", metavar="STUDY.yaml", type=Path)
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
-    parser.add_argument("--only", action="append", metavar="ARM", help="runs of this arm alone; may be repeated")
-    parser.add_argument("--index", type=int, metavar="I", help="run number I alone, from 0, without a report")
-    parser.add_argument("--list", action="store_true", help="list the runs and their states, and do none")
-    parser.add_argument("--report", action="store_true", help="report on what is done, and do no run")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="number of runs at the same time (default: 1)"
+    )
+    parser.add_argument("--only", action="append", metavar="ARM", help="do only the runs of this arm; may be repeated")
+    parser.add_argument(
+        "--index", type=int, metavar="I", help="do only run number I (the first is 0), without a report"
+    )
+    parser.add_argument("--list", action="store_true", help="list the runs and their states; do no run")
+    parser.add_argument("--report", action="store_true", help="report on the runs that are done; do no run")
     args, rest = parser.parse_known_args(argv)
     if args.workers < 1:
         parser.error(f"--workers must be at least 1, found {args.workers}")
@@ -30,10 +34,10 @@ def parse(argv: list[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
 
 
 def given_fields(rest: list[str]) -> dict[str, str]:
-    """--field value and --field=value as fields.
+    """The words `--field value` and `--field=value` as a dictionary.
 
     Raises:
-        InputError: something else.
+        InputError: words of another form.
     """
     fields, words = {}, iter(rest)
     for word in words:
@@ -49,9 +53,9 @@ def given_fields(rest: list[str]) -> dict[str, str]:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """Work off a study; exit status 1 if a run failed."""
+    """Do the runs of a study and report; exit status 1 if a run failed."""
     args, fields = parse(argv)
-    # Imports that take seconds come after a wrong argument has been answered.
+    # These imports take seconds, so they come after the arguments are checked.
     from .plan import check_fields, load_study
     from .report import write_report
     from .runner import RunPool, check_unchanged, is_done, state
@@ -76,17 +80,17 @@ def main(argv: list[str] | None = None) -> None:
         return
     check_unchanged(study.runs)
     pool = RunPool(study, args.workers, gpus)
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runs are stopped too
+    previous_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # SystemExit stops the runs too
     try:
-        with interruptible(lambda: f"runs that are done are kept in {study.folder}; the same command goes on"):
+        with interruptible(lambda: f"finished runs are kept in {study.folder}; the same command continues"):
             pool.run_all(runs)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
     if args.index is None:
         print(f"\n{write_report(study)}", end="")
     for run in runs:
         if run.index not in pool.failed and not is_done(run):
-            print(f"left out: {run} is being done by another process", file=sys.stderr)
+            print(f"skipped: another process is doing {run}", file=sys.stderr)
     for line in pool.failed.values():
         print(f"failed: {line}", file=sys.stderr)
     if pool.failed:

@@ -1,4 +1,4 @@
-"""From a study's YAML file to its runs."""
+"""Reads a study's YAML file and lists its runs."""
 
 import dataclasses
 import os
@@ -13,13 +13,13 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.recipes import read_recipe
 from cmlmcse.training.arguments import parse_recipe
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")  # what may be a folder anywhere
-OWN_FIELDS = ("seed", "output_dir", "resume_from_checkpoint")  # which a study gives its runs itself
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")  # valid as a folder name on every system
+OWN_FIELDS = ("seed", "output_dir", "resume_from_checkpoint")  # a study sets these itself for each run
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: an arm of a study with a seed. `fields` are those of the command line, as text."""
+    """One training run: one arm with one seed. `fields` are the recipe fields of its command line, as text."""
 
     index: int
     arm: str
@@ -30,7 +30,7 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """What cmlmcse train is called with, but for where it writes."""
+        """The arguments of cmlmcse train, except --output_dir."""
         return [self.recipe, *(part for name, value in self.fields.items() for part in (f"--{name}", value))]
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Published:
-    """Figures of a paper to be shown beside ours: metric → arm → value."""
+    """A paper's results, shown beside ours: metric → arm → value."""
 
     source: str
     values: dict[str, dict[str, float]]
@@ -47,20 +47,20 @@ class Published:
 
 @dataclass(frozen=True)
 class Study:
-    """A study as its YAML file has it.
+    """The content of a study's YAML file.
 
     Attributes:
-        name: of the study, and of the folder beside its file that it writes to.
-        recipe: what cmlmcse train takes as RECIPE.
-        seeds: every arm runs with each; a seed gives all arms the same data order and the same fresh weights.
-        arms: arm → the fields in which it differs.
-        baseline: the arm that the others are compared with.
-        metrics: entries of results.json, such as `dev.spearman` or `sts.avg`; higher is better.
-        common: fields of every run.
-        launch: what starts the training, such as `accelerate launch --config_file FILE` (default: this Python).
-        keep_checkpoints: whether a run that is done keeps its checkpoints; its export it always keeps.
-        published: figures of a paper.
-        folder: where it writes.
+        name: the study's name, and the name of its output folder, which lies beside the YAML file.
+        recipe: the RECIPE argument of cmlmcse train.
+        seeds: every arm runs with every seed. A seed gives all arms the same data order and the same fresh weights.
+        arms: arm → the recipe fields that this arm sets.
+        baseline: the arm that all others are compared with.
+        metrics: entries of results.json, such as `dev.spearman` or `sts.avg`. Higher is better.
+        common: recipe fields that all runs share.
+        launch: command that starts the training, such as `accelerate launch --config_file FILE` (default: this Python).
+        keep_checkpoints: whether a finished run keeps its checkpoints. It always keeps its export.
+        published: a paper's results.
+        folder: the output folder.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Study:
 
     @property
     def runs(self) -> list[Run]:
-        """All runs, all arms of one seed before the next seed, so that pairs are complete early."""
+        """All runs. All arms of one seed come before the next seed, so that paired runs are complete early."""
         pairs = [(arm, seed) for seed in self.seeds for arm in self.arms]
         return [
             Run(
@@ -92,14 +92,14 @@ class Study:
         ]
 
     def fields(self, arm: str) -> dict[str, str]:
-        """An arm's fields, above those of every run."""
+        """The fields of an arm: the common fields, overridden by its own."""
         return {**self.common, **self.arms[arm]}
 
     def with_fields(self, fields: dict[str, str]) -> "Study":
-        """The study with more common fields, above its own.
+        """A copy of the study with these common fields added; they override its own.
 
         Raises:
-            InputError: a field that is an arm's or a run's own.
+            InputError: a field that an arm sets, or that a study sets itself.
         """
         for name in fields:
             if owner := next((arm for arm, own in self.arms.items() if name in own), None):
@@ -111,14 +111,14 @@ def load_study(path: Path) -> Study:
     """Read a study.
 
     Raises:
-        InputError: no such file, an unknown or missing entry, or one of the wrong kind.
+        InputError: no such file, an unknown or missing entry, or an entry of the wrong type.
     """
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         raise InputError(f"STUDY must be a YAML file, found {str(path)!r}; studies/ has some")
     content = read_recipe(path)
     known = {item.name: item for item in dataclasses.fields(Study) if item.name != "folder"}
     if unknown := [name for name in content if name not in known]:
-        raise InputError(f"{path.name} expects the entries {', '.join(known)}, found {unknown[0]!r}; mend it")
+        raise InputError(f"{path.name} expects the entries {', '.join(known)}, found {unknown[0]!r}; fix it")
     content = {"name": path.stem, **content}
     needed = [name for name, item in known.items() if item.default is item.default_factory is dataclasses.MISSING]
     if missing := [name for name in needed if content.get(name) is None]:
@@ -126,7 +126,7 @@ def load_study(path: Path) -> Study:
 
     def expect(entry: str, right: bool, expected: str) -> None:
         if not right:
-            raise InputError(f"{path.name}: {entry} must be {expected}, found {content[entry]!r}; mend it")
+            raise InputError(f"{path.name}: {entry} must be {expected}, found {content[entry]!r}; fix it")
 
     _check_entries(content, expect)
     arms = {str(arm): _fields(own or {}, f"{path.name}, arm {arm}") for arm, own in content["arms"].items()}
@@ -139,7 +139,11 @@ def load_study(path: Path) -> Study:
 
 
 def _check_entries(content: dict[str, Any], expect: Callable[[str, bool, str], None]) -> None:
-    """The kinds of a study's entries."""
+    """Check the type of every entry of a study.
+
+    Raises:
+        InputError: by `expect`, for an entry of the wrong type.
+    """
     text, seeds, arms = isinstance(content["name"], str), content["seeds"], content["arms"]
     expect("name", text and NAME.fullmatch(content["name"]) is not None, "letters, digits and . _ + -")
     expect("recipe", isinstance(content["recipe"], str), "a recipe")
@@ -158,24 +162,24 @@ def _check_entries(content: dict[str, Any], expect: Callable[[str, bool, str], N
 
 
 def _fields(fields: dict[str, Any], where: str) -> dict[str, str]:
-    """Fields as the text that the command line takes.
+    """Fields with their values as text, as on the command line.
 
     Raises:
-        InputError: a field that the study gives its runs itself, or one that is no plain value.
+        InputError: a field that a study sets itself, or a value that is not a number, text or boolean.
     """
     for name, value in fields.items():
         if name in OWN_FIELDS:
             raise InputError(f"{where} expects fields of a recipe, found {name}, which a study sets itself; remove it")
         if not isinstance(value, (bool, int, float, str)):
-            raise InputError(f"{where}: {name} must be a plain value, found {value!r}; mend it")
+            raise InputError(f"{where}: {name} must be a plain value, found {value!r}; fix it")
     return {str(name): str(value) for name, value in fields.items()}
 
 
 def _published(given: Any, file: str, metrics: list[str], arms: dict[str, Any]) -> Published | None:
-    """The entry `published`: `source`, and a mapping of arms to values for some of the metrics.
+    """Read the entry `published`: `source`, and for some of the metrics a mapping of arms to values.
 
     Raises:
-        InputError: it is something else.
+        InputError: the entry has another form.
     """
     if given is None:
         return None
@@ -195,9 +199,12 @@ def _published(given: Any, file: str, metrics: list[str], arms: dict[str, Any]) 
 
 
 def check_fields(runs: Sequence[Run]) -> list[str]:
-    """Check the fields of all runs before the first one starts, and name this machine's GPUs.
+    """Check the fields of all runs before the first one starts.
 
-    With GPUs it happens in a process of its own, for it would take hold of one.
+    On a machine with GPUs the check runs in a separate process, because it would occupy a GPU.
+
+    Returns:
+        The names of this machine's GPUs, as in CUDA_VISIBLE_DEVICES.
 
     Raises:
         InputError: fields that cmlmcse train would refuse.
@@ -210,21 +217,21 @@ def check_fields(runs: Sequence[Run]) -> list[str]:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = (visible.split(",") if visible else [str(number) for number in range(count)])[:count]
-    with get_context("spawn").Pool(1, hide_gpus, (names[0],)) as pool:
+    with get_context("spawn").Pool(1, show_one_gpu, (names[0],)) as pool:
         pool.apply(parse_all, (runs,))
     return names
 
 
-def hide_gpus(but: str) -> None:
-    """Leave one GPU visible to this process, as a run has it."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = but
+def show_one_gpu(name: str) -> None:
+    """Make only this GPU visible to this process, as for a run."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = name
 
 
 def parse_all(runs: Sequence[Run]) -> None:
-    """Parse every run's arguments as cmlmcse train will.
+    """Parse the arguments of every run as cmlmcse train does.
 
     Raises:
-        InputError: it would refuse them.
+        InputError: cmlmcse train would refuse them.
     """
     for run in runs:
         try:

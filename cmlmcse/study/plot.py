@@ -1,5 +1,4 @@
-"""The pictures of a study: every seed's score by arm and the paired differences from the baseline; and the curves of
-training."""
+"""Plots of a study: scores of every arm and seed, paired differences from the baseline, and training curves."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,7 @@ LINES = ("-", "--", ":", "-.")
 
 
 def plot_study(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Comparison]]) -> None:
-    """Write plot.png and plot.svg: a row of two panels for each metric that was measured."""
+    """Write plot.png and plot.svg: for each measured metric one row with scores and paired differences."""
     metrics = [metric for metric in study.metrics if any(row[metric] is not None for row in rows)]
     if not metrics:
         return
@@ -34,8 +33,10 @@ def plot_study(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, 
 
 
 def plot_curves(study: Study, rows: Sequence[Row]) -> None:
-    """Write curves.png and curves.svg: a panel for each quantity that evaluations measured, a line for each arm, the
-    mean over its seeds at each step that all of them reached."""
+    """Write curves.png and curves.svg: one panel for each quantity in :data:`CURVES`, one line for each arm.
+
+    A line is the mean over the arm's seeds, at the steps that all of them reached.
+    """
     shown = [name for name in CURVES if any(row[name] is not None for row in rows)]
     measured = list(dict.fromkeys(row["arm"] for row in rows))
     figure, panels = plt.subplots(1, len(shown), figsize=(5.5 * len(shown), 4), squeeze=False)
@@ -57,7 +58,7 @@ def plot_curves(study: Study, rows: Sequence[Row]) -> None:
 
 
 def seeds_of(study: Study, metric: str, rows: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """Seed → arm → score, for the seeds that have any."""
+    """Seed → arm → score, for seeds with at least one score."""
     scores: dict[int, dict[str, float]] = {}
     for row in rows:
         if row[metric] is not None:
@@ -66,7 +67,7 @@ def seeds_of(study: Study, metric: str, rows: Sequence[Row]) -> dict[int, dict[s
 
 
 def plot_scores(axes: Axes, study: Study, metric: str, rows: Sequence[Row], compared: dict[str, Comparison]) -> None:
-    """Each seed's scores joined through the arms, the means with their intervals, and what was published."""
+    """The scores of each seed, connected over the arms; the means with their intervals; published values."""
     places = {arm: place for place, arm in enumerate(study.arms)}
     for number, (seed, scores) in enumerate(seeds_of(study, metric, rows).items()):
         marker = MARKERS[number % len(MARKERS)]
@@ -83,14 +84,14 @@ def plot_scores(axes: Axes, study: Study, metric: str, rows: Sequence[Row], comp
     if published:
         axes.plot([], [], "D", markerfacecolor="none", color=ORANGE, label="published, not measured here")
     axes.set_yticks(list(places.values()), list(places))
-    axes.set_ylim(len(places) - 0.5, -0.5)  # the first arm on top
+    axes.set_ylim(len(places) - 0.5, -0.5)  # the first arm is on top
     plain(axes, metric, "", f"{study.name}: scores")
 
 
 def plot_differences(
     axes: Axes, study: Study, metric: str, rows: Sequence[Row], compared: dict[str, Comparison]
 ) -> None:
-    """Each seed's distance from the baseline, and the mean with its interval."""
+    """Each seed's difference from the baseline, and the mean difference with its interval."""
     axes.axvline(0, color=GREY, linewidth=1)
     for place, arm in enumerate(study.arms):
         if arm == study.baseline:

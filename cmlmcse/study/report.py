@@ -1,4 +1,4 @@
-"""A study written down: runs.csv and runs.parquet, summary.json and summary.md, curves.csv, and the pictures."""
+"""The report of a study: runs.csv, runs.parquet, summary.json, summary.md, curves.csv, and plots."""
 
 import csv
 import dataclasses
@@ -20,7 +20,7 @@ from .sweeps import plot_sweeps
 
 
 def write_report(study: Study) -> str:
-    """Write everything that the runs which are done say; the summary, as Markdown."""
+    """Write the report on all finished runs, and return the summary as Markdown."""
     rows = table(study)
     compared = compare(study, rows)
     summary = markdown(study, rows, compared)
@@ -39,7 +39,7 @@ def write_report(study: Study) -> str:
 
 
 def _csv(rows: Sequence[Row]) -> str:
-    """Rows as CSV; an empty cell is not measured."""
+    """Rows as CSV. An empty cell means not measured."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -48,9 +48,9 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all, for several processes may report."""
-    with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+    """Replace a file at once, because several processes may write the report."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def as_json(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Comparison]]) -> dict[str, object]:
@@ -73,7 +73,7 @@ def as_json(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Com
 
 
 def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Comparison]]) -> str:
-    """The content of summary.md: a table for each metric."""
+    """The content of summary.md: one table for each metric."""
     lines = [f"# {study.name}", "", f"{len(rows)} of {len(study.runs)} runs are done. Recipe `{study.recipe}`"]
     if study.common:
         lines[-1] += f", {', '.join(f'`{name}` {value}' for name, value in study.common.items())}"
@@ -102,17 +102,17 @@ def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Co
 
 
 def _number(value: float | None, sign: str = "") -> str:
-    """Two decimals, or a dash."""
+    """The value with two decimals; a dash for None."""
     return DASH if value is None else f"{value:{sign}.2f}"
 
 
 def _score_cells(scores: Estimate | None) -> list[str]:
-    """Seeds, mean and standard deviation."""
+    """The cells for number of seeds, mean and standard deviation."""
     return ["0", DASH, DASH] if scores is None else [str(scores.n), _number(scores.mean), _number(scores.sd)]
 
 
 def _difference_cells(difference: Estimate | None) -> list[str]:
-    """Mean difference and its interval."""
+    """The cells for mean difference and interval."""
     if difference is None:
         return [DASH, DASH]
     if difference.low is None:

@@ -1,7 +1,8 @@
-"""Doing the runs of a study: each once, whichever worker comes first, and after an interruption the rest.
+"""Does the runs of a study: each run once, by the first free worker, and the remaining runs after an interruption.
 
-The run's folder is the queue. A worker holds the kernel's lock on the file `lock` in it while the run goes on, and so
-does the training process: the lock ends with them, however they end, and nothing needs to be cleaned up after a crash.
+The folders of the runs are the queue. During a run, its worker and its training process hold a kernel lock on the file
+`lock` in the run's folder. The kernel releases the lock when both processes have ended, also after a crash, so nothing
+needs to be cleaned up.
 """
 
 import contextlib
@@ -27,13 +28,13 @@ from cmlmcse.training.records import RUN_FILES
 
 from .plan import Run, Study
 
-TRAIN = ("-m", "cmlmcse", "train")  # what the launcher starts
-MACHINE_FIELDS = ("data_dir",)  # which may differ between the machines of a study
+TRAIN = ("-m", "cmlmcse", "train")  # the command that a launcher starts
+MACHINE_FIELDS = ("data_dir",)  # these may differ between the machines of a study
 LAUNCHER = {"accelerate launch": "accelerate.commands.launch"}
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file's content; None if it is not there or not whole."""
+    """The content of a JSON file; None if it is missing or incomplete."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -41,12 +42,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def is_done(run: Run) -> bool:
-    """Whether a run has ended well: its records are there, the last thing it writes."""
+    """Whether a run has succeeded: it writes its records last, and they exist."""
     return all(read_json(run.folder / name) is not None for name in ("run.json", "results.json"))
 
 
 def state(run: Run) -> str:
-    """A run's state in a word or two."""
+    """The state of a run, in words."""
     if is_done(run):
         return "done"
     if not run.folder.is_dir():
@@ -57,10 +58,10 @@ def state(run: Run) -> str:
 
 @contextlib.contextmanager
 def claim_run(run: Run) -> Iterator[int | None]:
-    """Hold the run's lock: its file descriptor, or None if someone else holds it.
+    """Lock a run. The value is the lock's file descriptor, or None if another process holds the lock.
 
     Raises:
-        InputError: the folder cannot be written, or its file system knows no locks.
+        InputError: the folder cannot be written, or its file system has no locks.
     """
     path = run.folder / "lock"
     try:
@@ -81,26 +82,26 @@ def claim_run(run: Run) -> Iterator[int | None]:
 
 
 def checkpoints(run: Run) -> list[Path]:
-    """The checkpoints of a run that can be gone on from."""
+    """The checkpoints that a run can be resumed from."""
     return [path for path in run.folder.glob("checkpoint-*") if (path / TRAINER_STATE_NAME).is_file()]
 
 
 def check_unchanged(runs: Sequence[Run]) -> None:
-    """Refuse to mix: what was begun with other fields is no part of the study as it is now.
+    """Check that every run that has begun had the fields that the study has now.
 
     Raises:
         InputError: a run's folder holds a run with other fields.
     """
     for run in runs:
-        began = (read_json(run.folder / "fields.json") or {}).get("fields")
-        if began is None:
+        stored = (read_json(run.folder / "fields.json") or {}).get("fields")
+        if stored is None:
             continue
-        names = [name for name in {**began, **run.fields} if name not in MACHINE_FIELDS]
-        if changed := [name for name in names if began.get(name) != run.fields.get(name)]:
+        names = [name for name in {**stored, **run.fields} if name not in MACHINE_FIELDS]
+        if changed := [name for name in names if stored.get(name) != run.fields.get(name)]:
             name = changed[0]
             raise InputError(
-                f"{run} expects {name} {run.fields.get(name)}, found a run with {began.get(name)} in {run.folder}; "
-                "remove that folder or name the arm anew"
+                f"{run} expects {name} {run.fields.get(name)}, found a run with {stored.get(name)} in {run.folder}; "
+                "remove that folder or rename the arm"
             )
 
 
@@ -108,10 +109,10 @@ def launcher(study: Study) -> list[str]:
     """The command that starts a training run.
 
     Raises:
-        InputError: there is no such program.
+        InputError: the program does not exist.
     """
     words = shlex.split(study.launch or "")
-    if module := LAUNCHER.get(" ".join(words[:2])):  # also where the environment is not activated
+    if module := LAUNCHER.get(" ".join(words[:2])):  # works without an activated environment
         return [sys.executable, "-m", module, *words[2:]]
     if words and shutil.which(words[0]) is None:
         raise InputError(f"launch expects a program, found none called {words[0]!r}; install it or fix the study")
@@ -120,10 +121,10 @@ def launcher(study: Study) -> list[str]:
 
 @dataclass
 class RunPool:
-    """Workers that do a study's runs side by side on this machine, a GPU each as long as there are as many.
+    """Workers that do the runs of a study at the same time on this machine. They take the GPUs in turn.
 
     Attributes:
-        failed: the runs that did not end well, with a line that says why.
+        failed: index of each failed run → one line that says why.
     """
 
     study: Study
@@ -137,7 +138,7 @@ class RunPool:
         self.stopped = threading.Event()
 
     def run_all(self, runs: Sequence[Run]) -> None:
-        """Do what is left of the runs; stop the running ones if this is interrupted."""
+        """Do all runs that are not done. If this is interrupted, stop the ones that are running."""
         with ThreadPoolExecutor(self.workers) as pool:
             jobs = [pool.submit(self._work, runs, number) for number in range(self.workers)]
             try:
@@ -147,13 +148,13 @@ class RunPool:
                 self.stop()
 
     def stop(self) -> None:
-        """Begin no more runs and end those that go on; they can be gone on with from their checkpoints."""
+        """Start no more runs, and end the running ones. They can be resumed from their checkpoints."""
         self.stopped.set()
         for process in list(self.processes):
             process.terminate()
 
     def _work(self, runs: Sequence[Run], number: int) -> None:
-        """One worker: each run that nobody has done and nobody is doing."""
+        """One worker: do every run that is not done and that no other worker is doing."""
         for run in runs:
             if self.stopped.is_set():
                 return
@@ -162,7 +163,7 @@ class RunPool:
                     self._do(run, lock, number)
 
     def _do(self, run: Run, lock: int, number: int) -> None:
-        """One run, from the start or from its newest checkpoint."""
+        """Do one run, from the start or from its newest checkpoint."""
         start, resumed = time.time(), prepare(run)
         print(f"{run}: {'goes on' if resumed else 'begins'}", flush=True)
         command = [*self.command, *TRAIN, *run.arguments, "--output_dir", str(run.folder)]
@@ -175,7 +176,7 @@ class RunPool:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, pass_fds=[lock]
             )
         self.processes.add(process)
-        if self.stopped.is_set():  # between the question and the start
+        if self.stopped.is_set():  # stopped after `_work` checked and before the process was listed
             process.terminate()
         status = process.wait()
         self.processes.discard(process)
@@ -186,11 +187,11 @@ class RunPool:
         elif not self.study.keep_checkpoints:
             for path in run.folder.glob("checkpoint-*"):
                 shutil.rmtree(path)
-        said = "failed" if run.index in self.failed else "done"
-        print(f"{run}: {said} after {time.time() - start:.0f} s", flush=True)
+        outcome = "failed" if run.index in self.failed else "done"
+        print(f"{run}: {outcome} after {time.time() - start:.0f} s", flush=True)
 
     def _environment(self, number: int) -> dict[str, str]:
-        """A worker's environment: its GPU, unless a launcher deals them, and its share of the cores."""
+        """The environment of a worker: its share of the cores, and its GPU unless a launcher assigns GPUs."""
         cores = str(max(1, (os.cpu_count() or 1) // self.workers))
         environment = {"OMP_NUM_THREADS": cores, "TOKENIZERS_PARALLELISM": "false", **os.environ}
         if self.gpus and self.study.launch is None:
@@ -199,19 +200,19 @@ class RunPool:
 
 
 def prepare(run: Run) -> bool:
-    """Clear away what an interrupted run left unfinished; whether there is a checkpoint to go on from."""
-    whole = checkpoints(run)
+    """Remove the incomplete files of an interrupted run; True if it has a checkpoint to resume from."""
+    complete = checkpoints(run)
     for path in run.folder.glob("checkpoint-*"):
-        if path not in whole:
+        if path not in complete:
             shutil.rmtree(path)
-    for name in RUN_FILES if not whole else ():
+    for name in RUN_FILES if not complete else ():
         path = run.folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     write_json(run.folder / "fields.json", {"recipe": run.recipe, "fields": run.fields})
-    return bool(whole)
+    return bool(complete)
 
 
 def last_line(log: Path) -> str:
-    """The last line that a run said: the error, if it failed."""
+    """The last line of a run's log; for a failed run, the error."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return f"{lines[-1][:300]} ({log})"

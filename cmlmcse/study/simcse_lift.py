@@ -1,10 +1,11 @@
-"""The gate of a backbone, drawn against the tokens that it has seen: SimCSE has to lift it above its best pooling.
+"""Plots how far SimCSE lifts a backbone above its best untrained pooling, against its pre-training tokens.
 
     python -m cmlmcse.study.simcse_lift studies/gate-bert-mini-4x256/curve.json
 
-The file holds "title" and "rows", one for each state of the pre-training: "tokens", "untrained" with the score of each
-pooling before any contrastive training, and where SimCSE was trained on it "simcse": for each text that it was trained
-on, the best score of each pooling. gate.png and gate.svg are written beside it.
+The file holds "title" and "rows", one row for each stage of the pre-training. A row has "tokens" and "untrained": the
+score of each pooling before contrastive training. If SimCSE was trained from this stage, the row also has "simcse": for
+each training text, the best score of each pooling. gate.png and gate.svg are written beside the file. The gate is the
+best untrained score plus 5 points: a backbone below it is no test bench for methods that improve SimCSE.
 """
 
 import argparse
@@ -16,16 +17,16 @@ from typing import Any
 from cmlmcse.common.errors import InputError, Parser, command
 from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
 
-LIFT = 5.0  # points that make a backbone a test bench: above the 0.55 to 2.6 that methods claim over SimCSE itself
+LIFT = 5.0  # points of the gate; well above the 0.55 to 2.6 points that methods claim over SimCSE
 MILLION = 1e6
 STYLES = (("^", "--"), ("s", "-."), ("D", (0, (1, 1))))  # marker and line of each text
 
 
 def read_rows(path: Path) -> tuple[str, list[dict[str, Any]]]:
-    """Title and rows of a curve, the rows by tokens.
+    """The title and the rows of a curve, sorted by tokens.
 
     Raises:
-        InputError: the file cannot be read or has another form.
+        InputError: the file cannot be read, or has another form.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -43,13 +44,13 @@ def read_rows(path: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 def lifts(row: dict[str, Any]) -> dict[str, float]:
-    """Text → by how many points SimCSE's best score is above the best untrained one."""
+    """Text → points by which SimCSE's best score exceeds the best untrained score."""
     best = max(row["untrained"].values())
     return {text: max(by_pooling.values()) - best for text, by_pooling in row.get("simcse", {}).items()}
 
 
 def plot_simcse_lift(title: str, rows: list[dict[str, Any]], folder: Path) -> None:
-    """Write gate.png and gate.svg: each pooling's score before SimCSE and after it, and the gate."""
+    """Write gate.png and gate.svg: the score of each pooling before and after SimCSE, and the gate."""
     figure, axes = plt.subplots(figsize=(8, 6))
 
     def draw(scores: list[float | None], label: str, **style: Any) -> None:
@@ -74,7 +75,7 @@ def plot_simcse_lift(title: str, rows: list[dict[str, Any]], folder: Path) -> No
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """The command: draw, and print each row's lifts."""
+    """The command: draw the plot, and print the lifts of each row."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path, metavar="FILE.json")
     path = parser.parse_args(argv).rows

@@ -1,4 +1,4 @@
-"""What the runs of a study say together: means, and paired differences with confidence intervals."""
+"""Statistics of a study: means, and paired differences with confidence intervals."""
 
 import math
 from collections.abc import Sequence
@@ -12,14 +12,16 @@ from .plan import Run, Study
 from .runner import is_done, read_json
 
 CONFIDENCE = 0.95
-CURVES = {"dev_score": "development score", "vector_gain": "vector gain, nats a masked word"}  # of evaluations
+CURVES = {"dev_score": "development score", "vector_gain": "vector gain, nats a masked word"}  # measured at evaluations
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over n seeds, its standard deviation over them (n − 1), and the t-interval that holds the true mean in
-    95 % of such studies; None where n is too small."""
+    """A mean over n seeds with its standard deviation (n − 1) and its 95 % confidence interval (Student's t).
+
+    Standard deviation and interval are None for n = 1.
+    """
 
     n: int
     mean: float
@@ -29,7 +31,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Estimate | None":
-        """From n values; None without any."""
+        """The estimate from n values; None for n = 0."""
         n = len(values)
         if n == 0:
             return None
@@ -43,14 +45,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm on one metric: its scores, and seed by seed its distance from the baseline (None for the baseline)."""
+    """One arm on one metric: its scores, and its paired difference from the baseline (None for the baseline)."""
 
     scores: Estimate | None
     difference: Estimate | None
 
 
 def lookup(results: Any, path: str) -> float | None:
-    """The number under a path such as `sts.avg`; None if there is none."""
+    """The number at a path such as `sts.avg`; None if there is no finite number."""
     for name in path.split("."):
         results = results.get(name) if isinstance(results, dict) else None
     number = isinstance(results, (int, float)) and not isinstance(results, bool)
@@ -58,12 +60,12 @@ def lookup(results: Any, path: str) -> float | None:
 
 
 def table(study: Study) -> list[Row]:
-    """A row for each run that is done: what it was, its metrics, and what it took."""
+    """One row for each finished run: arm, seed, metrics, and cost."""
     return [_row(study, run) for run in study.runs if is_done(run)]
 
 
 def _row(study: Study, run: Run) -> Row:
-    """The row of a run that is done."""
+    """The row of a finished run."""
     results, record = (read_json(run.folder / name) or {} for name in ("results.json", "run.json"))
     return {
         "study": study.name,
@@ -76,7 +78,7 @@ def _row(study: Study, run: Run) -> Row:
 
 
 def curves(study: Study) -> list[Row]:
-    """A row for each evaluation of each run that is done: its step and what the log has of :data:`CURVES`."""
+    """One row for each evaluation of each finished run: its step and the logged quantities of :data:`CURVES`."""
     rows = []
     for run in study.runs:
         if is_done(run):
@@ -89,7 +91,7 @@ def curves(study: Study) -> list[Row]:
 
 
 def compare(study: Study, rows: Sequence[Row]) -> dict[str, dict[str, Comparison]]:
-    """Metric → arm → its comparison with the baseline, over the seeds that both have."""
+    """Metric → arm → comparison with the baseline, over the seeds that both arms have."""
     compared: dict[str, dict[str, Comparison]] = {}
     for metric in study.metrics:
         scores: dict[str, dict[int, float]] = {arm: {} for arm in study.arms}

@@ -1,4 +1,4 @@
-"""The sweeps within a study: arms that differ in one number alone, as λ or the mask rate, and their picture."""
+"""Finds and plots the sweeps of a study: arms that differ in one number only, such as λ or the mask rate."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from .plan import Study
 from .statistics import Comparison
 
 Line = dict[float, str]  # value of the swept field, ascending → arm
-FEWEST = 3  # values that make a sweep
+MIN_VALUES = 3  # fewer values are no sweep
 
 
 def sweeps(study: Study) -> dict[str, list[Line]]:
-    """Field → its lines, each of at least three arms that name the same fields and differ in this number alone."""
+    """Field → its lines. A line has at least three arms that differ only in the number of this field."""
     fields = {arm: study.fields(arm) for arm in study.arms}
     found: dict[str, list[Line]] = {}
     for name in varied(study):
@@ -25,20 +25,20 @@ def sweeps(study: Study) -> dict[str, list[Line]]:
             value = number(own.get(name))
             if value is not None:
                 lines.setdefault(frozenset(item for item in own.items() if item[0] != name), {})[value] = arm
-        if long := [dict(sorted(line.items())) for line in lines.values() if len(line) >= FEWEST]:
+        if long := [dict(sorted(line.items())) for line in lines.values() if len(line) >= MIN_VALUES]:
             found[name] = long
     return found
 
 
 def varied(study: Study) -> list[str]:
-    """The fields in which arms differ, as the file first names them."""
+    """The fields in which arms differ, in the order of the study's file."""
     fields = [study.fields(arm) for arm in study.arms]
     names = dict.fromkeys(name for own in fields for name in own)
     return [name for name in names if len({own.get(name) for own in fields}) > 1]
 
 
 def number(text: str | None) -> float | None:
-    """The finite number that a field's text is; None if it is none."""
+    """A field's text as a finite number; None if it is not one."""
     try:
         value = float(text or "")
     except ValueError:
@@ -47,8 +47,11 @@ def number(text: str | None) -> float | None:
 
 
 def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> None:
-    """Write sweeps.png and sweeps.svg: for each metric a panel for each field with a sweep that was measured, the mean
-    score and its interval against the field's value; nothing without one."""
+    """Write sweeps.png and sweeps.svg: one row for each metric, one panel for each swept field.
+
+    A panel shows the mean scores and their intervals against the value of the field. Without a measured sweep nothing
+    is written.
+    """
     metrics = [metric for metric, by_arm in compared.items() if any(each.scores for each in by_arm.values())]
     measured = {arm for metric in metrics for arm, each in compared[metric].items() if each.scores}
     shown = [(name, own) for name, lines in sweeps(study).items() if (own := with_scores(lines, measured))]
@@ -70,13 +73,13 @@ def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> Non
 
 
 def with_scores(lines: list[Line], measured: set[str]) -> list[Line]:
-    """The lines that still are sweeps where only measured arms count."""
+    """The lines without arms that were not measured, if they still are sweeps."""
     own = [{value: arm for value, arm in line.items() if arm in measured} for line in lines]
-    return [line for line in own if len(line) >= FEWEST]
+    return [line for line in own if len(line) >= MIN_VALUES]
 
 
 def labels(study: Study, name: str, lines: list[Line]) -> list[str]:
-    """What tells the lines of a field's panel apart: the fewest other fields that do, the longest left out first."""
+    """A label for each line of a panel: the fewest other fields that distinguish the lines, preferably short ones."""
     own = [study.fields(next(iter(line.values()))) for line in lines]
     others = [other for other in varied(study) if other != name and len({each.get(other) for each in own}) > 1]
     for other in sorted(others, key=lambda field: -max(len(each.get(field) or "") for each in own)):
@@ -87,7 +90,7 @@ def labels(study: Study, name: str, lines: list[Line]) -> list[str]:
 
 
 def draw_line(axes: Axes, line: Line, by_arm: dict[str, Comparison], colour: str, label: str) -> None:
-    """The means of one line, each with its interval."""
+    """Draw the means of one line with their intervals."""
     points = [(value, scores) for value, arm in line.items() if (scores := by_arm[arm].scores)]
     axes.plot([value for value, _ in points], [s.mean for _, s in points], "o-", color=colour, label=label or None)
     for value, scores in points:
@@ -96,7 +99,7 @@ def draw_line(axes: Axes, line: Line, by_arm: dict[str, Comparison], colour: str
 
 
 def draw_published(axes: Axes, line: Line, published: dict[str, float]) -> None:
-    """A paper's figures for these arms."""
+    """Draw a paper's results for these arms."""
     points = [(value, published[arm]) for value, arm in line.items() if arm in published]
     if points:
         label = "published, not measured here"
@@ -106,7 +109,7 @@ def draw_published(axes: Axes, line: Line, published: dict[str, float]) -> None:
 
 
 def scale(axes: Axes, values: Sequence[float]) -> None:
-    """A tick at each value; logarithmic where they span a power of ten, with zero at the left end of it."""
+    """Put a tick at each value. The axis is logarithmic if the values span a factor of 10; zero is at its left end."""
     positive = [value for value in values if value > 0]
     if min(values) >= 0 and positive and max(positive) >= 10 * min(positive):
         axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)

@@ -1,4 +1,4 @@
-"""The fields of a recipe, and how a recipe and the command line become them."""
+"""The fields of a recipe, and the parser that reads them from a recipe and the command line."""
 
 import argparse
 import contextlib
@@ -14,7 +14,6 @@ import torch
 from accelerate.utils import DistributedType
 from transformers import AutoConfig, HfArgumentParser, TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
-from transformers.trainer_utils import IntervalStrategy
 
 from cmlmcse.common.docstrings import argument_texts
 from cmlmcse.common.errors import InputError, as_input_error
@@ -25,6 +24,8 @@ from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_
 
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
+# Appended to the command line, because TrainingArguments checks at construction that these fields fit save_steps.
+WITHOUT_DEV_SCORES = ("--eval_strategy", "no", "--load_best_model_at_end", "false")
 
 
 def described(default: Any, text: str) -> Any:
@@ -37,21 +38,23 @@ CONFIG_HELP = argument_texts(CMLMCSEConfig.__doc__ or "")
 
 
 def of_config(name: str) -> Any:
-    """A dataclass field with the default and the text that :class:`CMLMCSEConfig` has for it."""
+    """A dataclass field with the default and the help text that :class:`CMLMCSEConfig` has for it."""
     text = CONFIG_HELP[name]
     return described(CONFIG_DEFAULTS[name].default, text[0].upper() + text[1:] if text[0] != "λ" else text)
 
 
 @dataclass
 class ModelArguments:
-    """The model. Defaults and help of the fields of :class:`CMLMCSEConfig` are stated there."""
+    """The model. Fields made by :func:`of_config` have their default and help in :class:`CMLMCSEConfig`."""
 
     model_name_or_path: str = described("bert-base-uncased", "Backbone: a folder or a Hub name.")
-    model_sha256: str | None = described(None, "Expected sha256 of the backbone's model.safetensors, if it is checked.")
+    model_sha256: str | None = described(None, "Expected sha256 of the backbone's model.safetensors (default: not "
+                                         "checked).")  # fmt: skip
     from_scratch: bool = described(False, "Start from random weights, with the backbone's configuration and tokenizer "
-                                   "alone (CLEAR); off: go on from its weights.")  # fmt: skip
-    backbone_dropout: float | None = described(None, "Probability of all dropouts of the backbone (default: its own; "
-                                               "ModernBERT's are 0, and the two views the same).")  # fmt: skip
+                                   "(CLEAR). Off: start from the backbone's weights.")  # fmt: skip
+    backbone_dropout: float | None = described(None, "Probability of every dropout in the backbone (default: the "
+                                               "backbone's own). ModernBERT's is 0, which makes the two views equal: "
+                                               "set it there.")  # fmt: skip
     pooling: str = of_config("pooling")
     projection: str = of_config("projection")
     contrastive_loss: str = of_config("contrastive_loss")
@@ -67,8 +70,9 @@ class ModelArguments:
     lexical_frozen: bool = of_config("lexical_frozen")
     lexical_dropout: bool = of_config("lexical_dropout")
     rtd_weight: float = of_config("rtd_weight")
-    rtd_generator: str | None = described(None, "Model that fills masked words: a folder or a Hub name of an MLM with "
-                                          "the same tokenizer (default: the backbone).")  # fmt: skip
+    rtd_generator: str | None = described(None, "Model that fills masked words: folder or Hub name of a "
+                                          "masked-language model with the same tokenizer (default: the "
+                                          "backbone).")  # fmt: skip
     rtd_fill: str = of_config("rtd_fill")
     rtd_condition: str = of_config("rtd_condition")
     mlm_weight: float = of_config("mlm_weight")
@@ -82,95 +86,104 @@ class ModelArguments:
 
 @dataclass
 class PretrainingArguments:
-    """What `--stage pretrain` alone reads (InfoCSE §3.1, or plain masked-language modelling)."""
+    """Fields that only `--stage pretrain` reads (InfoCSE §3.1, or plain masked-language modelling)."""
 
-    model_type: str | None = described(None, "Pre-train a new backbone of this kind, bert or roberta, instead of "
+    model_type: str | None = described(None, "Pre-train a new backbone of this model type, bert or roberta, instead of "
                                        "model_name_or_path.")  # fmt: skip
-    config_overrides: str | None = described(None, "Its sizes: num_hidden_layers=4,hidden_size=256,… (default: the "
-                                             "kind's own, BERT-base or RoBERTa-base).")  # fmt: skip
-    tokenizer_name: str | None = described(None, "Its tokenizer: a folder or a Hub name (default: trained on the text "
-                                           "and kept in output_dir/tokenizer).")  # fmt: skip
-    vocab_size: int = described(30522, "Tokens of a trained tokenizer (BERT-base).")
-    do_lower_case: bool = described(True, "A trained WordPiece tokenizer is uncased; RoBERTa's is always cased.")
-    auxiliary_weight: float = described(1.0, "Weight of the auxiliary network's MLM loss (InfoCSE §4.2); 0 is plain "
+    config_overrides: str | None = described(None, "Sizes of the new backbone: num_hidden_layers=4,hidden_size=256,… "
+                                             "(default: BERT-base or RoBERTa-base).")  # fmt: skip
+    tokenizer_name: str | None = described(None, "Tokenizer of the new backbone: a folder or a Hub name (default: a "
+                                           "tokenizer trained on the text, saved in "
+                                           "output_dir/tokenizer).")  # fmt: skip
+    vocab_size: int = described(30522, "Vocabulary size of a tokenizer trained on the text (BERT-base).")
+    do_lower_case: bool = described(True, "A WordPiece tokenizer trained on the text is uncased. RoBERTa's is always "
+                                    "cased.")  # fmt: skip
+    auxiliary_weight: float = described(1.0, "Weight of the auxiliary network's MLM loss (InfoCSE §4.2). 0 is plain "
                                         "masked-language modelling.")  # fmt: skip
-    sequences: str = described("sentences", "What a training sequence is: sentences, each by itself, or documents: the "
-                               "sentences of a document joined up to max_seq_length. Blank lines of a .txt file, and "
-                               "rows of a table, part documents.")  # fmt: skip
-    whole_word_mask: bool = described(False, "Mask all tokens of a word, or none (mlm_probability is then of words).")
-    validation_split_percentage: float = described(1.0, "Share of the text, its end, that the development loss is "
-                                                   "measured on, 2,000 sequences at most; 0 is without.")  # fmt: skip
-    preprocessing_num_workers: int | None = described(None, "Processes that tokenise documents (default: one, whose "
-                                                      "tokenizer uses all cores).")  # fmt: skip
+    sequences: str = described("sentences", "A training sequence: sentences (one sentence), or documents (the "
+                               "sentences of one document joined up to max_seq_length). Blank lines in a .txt file, "
+                               "and rows of a table, separate documents.")  # fmt: skip
+    whole_word_mask: bool = described(False, "Mask all tokens of a word or none. mlm_probability then counts words.")
+    validation_split_percentage: float = described(1.0, "Percentage of the text, taken from its end, that measures the "
+                                                   "development loss; at most 2,000 sequences. 0: no development "
+                                                   "loss.")  # fmt: skip
+    preprocessing_num_workers: int | None = described(None, "Processes that tokenise documents (default: one process; "
+                                                      "its tokenizer uses all cores).")  # fmt: skip
 
 
 @dataclass
 class DataArguments(PretrainingArguments):
     """The text, the masking and the development set."""
 
-    train_file: str = described("princeton-nlp/datasets-for-simcse", "Text: .txt, .csv, .tsv, .jsonl, .parquet, "
-                                "compressed or not, a Wikipedia dump .xml.bz2, or a Hub dataset.")  # fmt: skip
-    train_data_files: str | None = described(None, "File inside a Hub dataset that holds several.")
-    text_column: str | None = described(None, "Column of the sentences (default: text, or the only one).")
-    positive_column: str | None = described(None, "Column of labelled positives (supervised SimCSE; none: the sentence "
-                                            "itself).")  # fmt: skip
-    negative_column: str | None = described(None, "Column of their hard negatives (supervised SimCSE; none: without).")
-    streaming: bool = described(False, "Read the text as a stream, shuffled within a buffer of 10,000 sentences.")
-    max_train_samples: int | None = described(None, "Sentences to train on (default: all), the first ones.")
-    max_seq_length: int = described(32, "Tokens a training sentence is cut to (SimCSE, unsupervised script).")
-    mlm_probability: float = described(0.15, "Share of tokens masked (CMLM-CSE §4.3.2; 0.40 is best in Table 4).")
+    train_file: str = described("princeton-nlp/datasets-for-simcse", "Text: a file (.txt, .csv, .tsv, .jsonl or "
+                                ".parquet, compressed or not), a Wikipedia dump (.xml.bz2), or a Hub "
+                                "dataset.")  # fmt: skip
+    train_data_files: str | None = described(None, "File to read from a Hub dataset that has several files.")
+    text_column: str | None = described(None, "Column of the sentences (default: text, or the only column).")
+    positive_column: str | None = described(None, "Column of labelled positives (supervised SimCSE). Default: the "
+                                            "sentence itself is the positive.")  # fmt: skip
+    negative_column: str | None = described(None, "Column of hard negatives (supervised SimCSE). Default: no hard "
+                                            "negatives.")  # fmt: skip
+    streaming: bool = described(False, "Read the text as a stream. It is shuffled in a buffer of 10,000 sentences.")
+    max_train_samples: int | None = described(None, "Train on the first sentences only, this many (default: all).")
+    max_seq_length: int = described(32, "Longest training sentence in tokens; longer ones are cut (SimCSE).")
+    mlm_probability: float = described(0.15, "Share of tokens that are masked (CMLM-CSE §4.3.2; Table 4: 0.40 is "
+                                       "best).")  # fmt: skip
     augmentation: str = described("none", f"Augmentation of the views: {', '.join(AUGMENTATIONS)} (CMLM-CSE Table 3, "
-                              "CLEAR §3.3); a+b is first a, then b.")  # fmt: skip
-    augmented_views: str = described("second", "Views that are augmented: second (CMLM-CSE; the first is the sentence "
-                                     "itself) or both, each by itself (CLEAR).")  # fmt: skip
-    synonyms: str | None = described(None, "File for the augmentation substitute: a JSON object, word → list of words; "
-                                     "training/synonyms.py says where to get one.")  # fmt: skip
-    data_dir: str | None = described(None, "Folder of evaluation data (sts/<set>/<subset>.tsv); default: the Hub.")
-    dev_set: str = described("stsb", "What chooses the best checkpoint: stsb (STS-B dev), a .tsv of your own pairs "
-                             "(score, sentence, sentence), lee50 (50 rated documents in the gensim package), none (the "
-                             "last step is exported).")  # fmt: skip
-    final_evaluation: str = described("sts", "Tasks run on the exported model at the end, by comma; none for none.")
+                              "CLEAR §3.3). a+b applies a, then b.")  # fmt: skip
+    augmented_views: str = described("second", "Views to augment: second (CMLM-CSE; the first view stays the original "
+                                     "sentence) or both, independently (CLEAR).")  # fmt: skip
+    synonyms: str | None = described(None, "File for the augmentation substitute: a JSON object, word → list of words. "
+                                     "cmlmcse/data/synonyms.py says where to get one.")  # fmt: skip
+    data_dir: str | None = described(None, "Folder of evaluation data, sts/<set>/<subset>.tsv (default: the Hub).")
+    dev_set: str = described("stsb", "Data that choose the best checkpoint: stsb (STS-B dev), lee50 (50 rated "
+                             "documents in the gensim package), a .tsv file of your own pairs (score, sentence, "
+                             "sentence), or none (the last step is exported).")  # fmt: skip
+    final_evaluation: str | None = described(None, "Tasks that score the exported model, separated by commas, or none "
+                                             "(default: sts; none where dev_set is none and no data_dir is given, so "
+                                             "that nothing is downloaded).")  # fmt: skip
 
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """Trainer's own arguments, with the defaults of SimCSE's unsupervised script."""
+    """The arguments of transformers' Trainer, with the defaults of SimCSE's unsupervised script."""
 
-    resume_from_checkpoint: str | None = described(None, "Checkpoint to go on from: a folder, or auto, the newest "
-                                                   "whole one in output_dir.")  # fmt: skip
-    stage: str = described("train", "train the sentence encoder, or pretrain: its auxiliary network with the backbone, "
-                           "or a backbone alone (InfoCSE's first stage).")  # fmt: skip
+    resume_from_checkpoint: str | None = described(None, "Checkpoint to resume from: a folder, or auto for the newest "
+                                                   "checkpoint in output_dir.")  # fmt: skip
+    stage: str = described("train", "train: train the sentence encoder. pretrain: first pre-train a backbone, with or "
+                           "without the auxiliary network (InfoCSE's first stage).")  # fmt: skip
     output_dir: str | None = described(None, "Folder of the run (default: runs/RECIPE).")
     learning_rate: float = described(3e-5, "Peak learning rate (SimCSE, BERT-base).")
-    auxiliary_learning_rate: float | None = described(None, "Peak learning rate of the auxiliary networks alone "
-                                                      "(default: learning_rate, as in the papers).")  # fmt: skip
+    auxiliary_learning_rate: float | None = described(None, "Peak learning rate of the auxiliary networks (default: "
+                                                      "learning_rate, as in the papers).")  # fmt: skip
     per_device_train_batch_size: int = described(64, "Sentences in a batch on one device (SimCSE, BERT-base).")
-    mini_batch_size: int | None = described(
-        None, "Sentences in memory at a time (GradCache: the whole batch's gradient, the encoder run twice)."
-    )
+    mini_batch_size: int | None = described(None, "Sentences in memory at a time (GradCache): same gradient as the "
+                                            "whole batch; the encoder runs twice.")  # fmt: skip
     num_train_epochs: float = described(1.0, "Passes over the text (SimCSE).")
-    lr_scheduler_type: str = described("linear", "Learning-rate schedule, down to 0 without warm-up (SimCSE).")
-    eval_strategy: str = described("steps", "When the development set is scored.")
+    lr_scheduler_type: str = described("linear", "Learning-rate schedule (SimCSE: linear decay to 0, no warm-up).")
+    eval_strategy: str = described("steps", "When the development set is scored: steps, epoch or no.")
     eval_steps: float = described(125, "Optimizer steps between scores (SimCSE, unsupervised script).")
-    save_strategy: str = described("steps", "When a checkpoint is written.")
-    save_steps: float = described(125, "Optimizer steps between checkpoints; as eval_steps, to keep the best.")
-    save_total_limit: int | None = described(2, "Checkpoints kept: the best and the newest.")
+    save_strategy: str = described("steps", "When a checkpoint is written: steps, epoch, best or no.")
+    save_steps: float = described(125, "Optimizer steps between checkpoints; a multiple of eval_steps, to keep the "
+                                  "best.")  # fmt: skip
+    save_total_limit: int | None = described(2, "Checkpoints to keep: the best and the newest.")
     load_best_model_at_end: bool = described(True, "Export the checkpoint with the best development score (SimCSE).")
-    metric_for_best_model: str | None = described("dev_score", "The score that chooses it.")
-    early_stopping_patience: int | None = described(None, "Stop after so many development scores in a row that are no "
-                                                    "better than the best (default: train to the end).")  # fmt: skip
-    restore_callback_states_from_checkpoint: bool = described(True, "A resumed run goes on counting them.")
-    logging_steps: float = described(25, "Optimizer steps between log lines; a line is an average over them.")
-    logging_nan_inf_filter: bool = described(False, "Hide NaN losses in the log; off: nothing is hidden.")
-    remove_unused_columns: bool = described(False, "Leave the batches to the collator.")
-    dataloader_drop_last: bool = described(False, "Leave out the sentences at an epoch's end that fill no batch of all "
-                                           "devices. Off: on one device they are a smaller batch; on several the "
-                                           "epoch's first sentences fill the batch up.")  # fmt: skip
-    ddp_find_unused_parameters: bool | None = described(False, "Search each step for weights without a gradient; every "
-                                                        "trainable weight has one, if only zero.")  # fmt: skip
-    report_to: str | None = described(
-        "none", "Where logs go besides the run's folder: tensorboard, wandb, …, by comma."
-    )
+    metric_for_best_model: str | None = described("dev_score", "Score that chooses the best checkpoint.")
+    early_stopping_patience: int | None = described(None, "Stop after this many development scores in a row without a "
+                                                    "new best (default: train to the end).")  # fmt: skip
+    restore_callback_states_from_checkpoint: bool = described(True, "A resumed run continues the checkpoint's counts "
+                                                              "of early stopping and training time.")  # fmt: skip
+    logging_steps: float = described(25, "Optimizer steps between log lines. A line holds averages over these steps.")
+    logging_nan_inf_filter: bool = described(False, "Hide NaN losses in the log. Off: show them.")
+    remove_unused_columns: bool = described(False, "Drop columns before the collator. Off: the collator needs them.")
+    dataloader_drop_last: bool = described(False, "Drop the last incomplete batch of an epoch. Off: on one device it "
+                                           "is a smaller batch; on several devices the epoch's first sentences fill it "
+                                           "up.")  # fmt: skip
+    ddp_find_unused_parameters: bool | None = described(False, "Search each step for weights without a gradient. Off: "
+                                                        "every trainable weight has one here, at least "
+                                                        "zero.")  # fmt: skip
+    report_to: str | None = described("none", "Where logs go besides the run's folder: tensorboard, wandb, …, "
+                                      "separated by commas.")  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.fp16 and not torch.cuda.is_available():
@@ -179,33 +192,27 @@ class RunArguments(TrainingArguments):
             self.report_to = self.report_to.split(",")  # type: ignore[assignment]
         if self.stage == "pretrain" and self.metric_for_best_model == "dev_score":
             self.metric_for_best_model = "mlm_loss"
-        if "LOCAL_RANK" in os.environ and not torch.accelerator.is_available() and not fsdp_is_asked_for():
-            self.use_cpu = True  # several processes; Accelerate's launcher keeps its own use_cpu to itself
+        if "LOCAL_RANK" in os.environ and not torch.accelerator.is_available() and not fsdp_requested():
+            self.use_cpu = True  # Accelerate's launcher does not pass its use_cpu to its processes
         super().__post_init__()
         self.dataloader_pin_memory &= torch.cuda.is_available()
         assert isinstance(self.accelerator_config, AcceleratorConfig)
-        self.accelerator_config.dispatch_batches = False  # a packed batch cannot be cut by rows
-        self.accelerator_config.even_batches = True  # the contrast needs as many rows on every process
-
-    def without_dev_set(self) -> None:
-        """Nothing to score: keep the last step instead of the best.
-
-        Raises:
-            InputError: the scores were to stop training early.
-        """
-        if self.early_stopping_patience is not None:
-            raise InputError("early_stopping_patience expects development scores, found no dev_set; choose one")
-        self.eval_strategy, self.load_best_model_at_end, self.metric_for_best_model = IntervalStrategy.NO, False, None
+        self.accelerator_config.dispatch_batches = False  # a packed batch cannot be split by rows
+        self.accelerator_config.even_batches = True  # the contrastive loss needs equal rows on all processes
 
 
 class RecipeParser(HfArgumentParser):
-    """Parser whose errors are one line (:class:`InputError`), whose unknown fields get the nearest match."""
+    """Parser that raises one-line errors (:class:`InputError`) and suggests the nearest name for an unknown field."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see cmlmcse train --help")
 
     def suggest(self, name: str, where: str) -> NoReturn:
-        """Refuse an unknown field."""
+        """Refuse an unknown field, with the nearest known name.
+
+        Raises:
+            InputError: always.
+        """
         known = sorted({action.dest for action in self._actions})
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "cmlmcse train --help lists the fields"
@@ -213,25 +220,26 @@ class RecipeParser(HfArgumentParser):
 
 
 def stage_recipe(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
-    """RECIPE [--stage …] → the recipe's file and fields; for `--stage pretrain` those of the recipe that it names in
-    the field `pretrain`, if it names one.
+    """RECIPE [--stage …] → the file and the fields of the recipe for this stage.
+
+    A recipe may name another recipe in its field `pretrain`. That one is used for `--stage pretrain`.
 
     Raises:
         InputError: an unknown recipe, or one that cannot be read.
     """
     path = find_recipe(arguments[0])
     fields = read_recipe(path)
-    first = fields.pop("pretrain", None)
-    stage = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    stage.add_argument("--stage", default=fields.get("stage"))
-    if first is None or stage.parse_known_args(arguments)[0].stage != "pretrain":
+    pretraining_recipe = fields.pop("pretrain", None)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--stage", default=fields.get("stage"))
+    if pretraining_recipe is None or parser.parse_known_args(arguments)[0].stage != "pretrain":
         return path, fields
-    path = find_recipe(str(first))
+    path = find_recipe(str(pretraining_recipe))
     return path, read_recipe(path)
 
 
 def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArguments, RunArguments]:
-    """RECIPE [--field value …] → the recipe's file and the fields, the command line above the recipe.
+    """RECIPE [--field value …] → the recipe's file and the fields. The command line overrides the recipe.
 
     Raises:
         InputError: an unknown recipe or field, a value of the wrong type or out of range.
@@ -247,30 +255,46 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
         plain = isinstance(value, (bool, int, float, str))
         parser.set_defaults(**{name: str(value) if plain else value})
     with as_input_error():
-        model, data, run, _, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
+        unscored = has_no_dev_scores(parser.parse_known_args(arguments)[0])
+        words = [*arguments, *WITHOUT_DEV_SCORES] if unscored else arguments
+        model, data, run, _, unknown = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)
     if unknown:
         parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
+    if unscored:
+        run.metric_for_best_model = None
     given = {argument.split("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
     if "model_name_or_path" in given and "model_sha256" not in given:
-        model.model_sha256 = None  # the recipe's is that of its own model
+        model.model_sha256 = None  # the recipe's sha256 is that of the recipe's own model
     another = model.model_name_or_path != fields.get("model_name_or_path", ModelArguments.model_name_or_path)
     if another and data.model_type is None:
         follow_depth(model, path.stem, {name for name in LAYER_COUNTS if name in fields} - given)
     return validate(path, model, data, run)
 
 
-def follow_depth(model: ModelArguments, recipe: str, counts: set[str]) -> None:
-    """Fit layer counts that a recipe names for its own backbone to another one, in place.
+def has_no_dev_scores(fields: argparse.Namespace) -> bool:
+    """Whether a run with these fields has no development score, so that it keeps its last step instead of its best.
 
-    A recipe that is named …-base counts of 12 layers; another backbone gets the same share of its own. One of another
-    name does not say of how many: then the counts become None, and the shares of CMLM-CSE's paper hold (8 and 3 of 12).
-    They also become None with a pre-trained auxiliary network, which knows its own, and where the backbone's depth
-    cannot be read, of which the loading of the model will tell.
+    Raises:
+        InputError: training must stop early by these scores.
+    """
+    unscored = fields.validation_split_percentage == 0 if fields.stage == "pretrain" else fields.dev_set == "none"
+    if unscored and fields.early_stopping_patience is not None:
+        raise InputError("early_stopping_patience expects development scores, found no dev_set; choose one")
+    return unscored
+
+
+def follow_depth(model: ModelArguments, recipe: str, counts: set[str]) -> None:
+    """Adapt layer counts that a recipe gives for its own backbone to another backbone, in place.
+
+    A recipe named …-base counts layers out of 12. Another backbone gets the same share of its own depth. The counts
+    become None, so that the model's defaults hold (8 and 3 of 12, CMLM-CSE Table 6), in three cases. The recipe has
+    another name, so its depth is unknown. A pre-trained auxiliary network brings its own counts. The backbone's depth
+    cannot be read; loading the model then reports the reason.
 
     Args:
         model: the fields, with the name of the other backbone.
         recipe: the recipe's name.
-        counts: the fields to fit, among `LAYER_COUNTS`.
+        counts: the fields to adapt, among `LAYER_COUNTS`.
     """
     depth = None
     if counts and recipe.endswith("-base") and model.fusion_init != "pretrained":
@@ -284,12 +308,16 @@ def follow_depth(model: ModelArguments, recipe: str, counts: set[str]) -> None:
 def validate(
     path: Path, model: ModelArguments, data: DataArguments, run: RunArguments
 ) -> tuple[Path, ModelArguments, DataArguments, RunArguments]:
-    """Check ranges, and fill in what depends on other fields."""
+    """Check the values of all fields.
+
+    Raises:
+        InputError: a value out of range, or two fields that do not fit each other.
+    """
     fields = model.config_fields()
     if fields["fusion_init"] not in ("last", "next", "random"):
         fields["fusion_init"] = "checkpoint"
     del fields["rtd_generator"], fields["from_scratch"], fields["backbone_dropout"]
-    fields["lexical_layers"] = fields["fusion_layers"] = None  # checked against the backbone's depth when it is known
+    fields["lexical_layers"] = fields["fusion_layers"] = None  # checked when the backbone's depth is known
     with as_input_error():
         CMLMCSEConfig(**fields)
         if model.backbone_dropout is not None:
@@ -302,16 +330,16 @@ def validate(
     if model.hard_negative_weight != 0 and data.negative_column is None:
         raise InputError("hard_negative_weight expects hard negatives, found none; set --negative_column")
     if not 0.0 < data.mlm_probability < 1.0:
-        raise InputError(f"mlm_probability must be between 0 and 1, found {data.mlm_probability}; mend the recipe")
+        raise InputError(f"mlm_probability must be between 0 and 1, found {data.mlm_probability}; fix the recipe")
     if data.max_seq_length < 3:
         raise InputError(
-            f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; mend the recipe"
+            f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; fix the recipe"
         )
     if run.stage == "pretrain":
         check_pretraining(data, run)
     elif run.per_device_train_batch_size < 2:
         raise InputError(
-            "per_device_train_batch_size must be at least 2, for a sentence needs others as in-batch negatives, found "
+            "per_device_train_batch_size must be at least 2, because in-batch negatives are other sentences, found "
             f"{run.per_device_train_batch_size}; raise it"
         )
     if run.mini_batch_size is not None and run.mini_batch_size < 1:
@@ -331,10 +359,10 @@ def validate(
 
 
 def check_pretraining(data: DataArguments, run: RunArguments) -> None:
-    """Check what `--stage pretrain` alone reads.
+    """Check the fields of `--stage pretrain`.
 
     Raises:
-        InputError: a field out of range, or one that this stage has no use for.
+        InputError: a field out of range, or a field that this stage does not use.
     """
     with as_input_error():
         one_of("sequences", data.sequences, ("documents", "sentences"))
@@ -345,25 +373,25 @@ def check_pretraining(data: DataArguments, run: RunArguments) -> None:
     if run.auxiliary_learning_rate is not None:
         raise InputError(
             f"auxiliary_learning_rate is for stage train, found {run.auxiliary_learning_rate} with stage pretrain, "
-            "where backbone and auxiliary network have one rate; leave it out"
+            "where backbone and auxiliary network share one rate; leave it out"
         )
     if run.mini_batch_size is not None:
         raise InputError(
-            f"mini_batch_size is for the contrast of stage train, found {run.mini_batch_size} with stage pretrain; use "
-            "gradient_accumulation_steps"
+            f"mini_batch_size is for the contrastive loss of stage train, found {run.mini_batch_size} with stage "
+            "pretrain; use gradient_accumulation_steps"
         )
 
 
-def fsdp_is_asked_for() -> bool:
-    """Whether Accelerate's launcher asks for FSDP."""
+def fsdp_requested() -> bool:
+    """Whether Accelerate's launcher requests FSDP."""
     return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
 
 def check_launch(run: RunArguments) -> None:
-    """Refuse FSDP without GPUs.
+    """Refuse a launch that would not train as asked.
 
     Raises:
-        InputError: processes that would train each for itself, or FSDP that Accelerate would quietly leave out.
+        InputError: processes that would each train alone, or FSDP on CPUs, which Accelerate would silently ignore.
     """
     launched = int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else 1
     if run.world_size != launched:
@@ -372,7 +400,7 @@ def check_launch(run: RunArguments) -> None:
             f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
         )
     on_cpu = run.distributed_state is not None and run.distributed_state.distributed_type == DistributedType.MULTI_CPU
-    if on_cpu and fsdp_is_asked_for():
+    if on_cpu and fsdp_requested():
         raise InputError(
             "FSDP expects GPUs, found use_cpu, for which Accelerate has DDP only; choose "
             f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"

@@ -1,4 +1,4 @@
-"""The parts of a run, built from the fields of its recipe: tokenizer, model, sentences, collator."""
+"""Builds tokenizer, model, sentences and collator from the fields of a recipe."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTra
     """The backbone's tokenizer, with the token that the augmentation adds.
 
     Raises:
-        InputError: there is none, it lacks the mask token that an auxiliary objective needs, or the generator has
-            another one.
+        InputError: there is no tokenizer, it lacks the mask token that an auxiliary objective needs, or the generator
+            has another tokenizer.
     """
     path = resolve(model.model_name_or_path)
     if model.fusion_init == "pretrained" and path.count("/") > 1 and not Path(path).is_dir():
@@ -39,11 +39,11 @@ def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTra
             f"choose another backbone or set {', '.join(weights)} to 0"
         )
     if model.rtd_weight > 0 and model.rtd_generator is not None:
-        theirs = load_tokenizer(resolve(model.rtd_generator)).get_vocab()
-        if theirs != tokenizer.get_vocab():
+        generator_vocab = load_tokenizer(resolve(model.rtd_generator)).get_vocab()
+        if generator_vocab != tokenizer.get_vocab():
             raise InputError(
                 f"rtd_generator must have the backbone's tokenizer of {len(tokenizer)} tokens, found another of "
-                f"{len(theirs)} in {model.rtd_generator}; choose a generator with the same vocabulary"
+                f"{len(generator_vocab)} in {model.rtd_generator}; choose a generator with the same vocabulary"
             )
     add_deletion_token(augmentation, tokenizer)
     return tokenizer
@@ -53,7 +53,7 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
     """The model from its backbone.
 
     Raises:
-        InputError: a backbone of another kind, a field beyond its depth, a tokenizer beyond its vocabulary.
+        InputError: an unsupported backbone, a field beyond its depth, or a tokenizer larger than its vocabulary.
     """
     path = resolve(model_args.model_name_or_path)
     check_weights(path, model_args.model_sha256)
@@ -77,9 +77,8 @@ def build_sentences(
     """The training sentences, tokenised once.
 
     Raises:
-        InputError: the text cannot be read, or has fewer sentences than a batch needs: two, or on several processes as
-            many as fill a batch, for otherwise it would be filled up with sentences that it holds already, which would
-            count as negatives of themselves.
+        InputError: the text cannot be read, or has too few sentences. One process needs two. Several processes need
+            enough to fill a batch: a batch that is filled up with repeated sentences has false negatives.
     """
     needed = run.world_size * run.per_device_train_batch_size
     needed = needed if run.world_size > 1 or run.dataloader_drop_last else 2
@@ -111,10 +110,10 @@ def build_sentences(
 
 
 def check_length(data: DataArguments, positions: int) -> None:
-    """See that a sentence of the longest length has a place in the backbone.
+    """Check that the longest sentence fits the backbone's positions.
 
     Raises:
-        InputError: it has more tokens than the backbone positions.
+        InputError: `max_seq_length` is larger than the number of positions.
     """
     if data.max_seq_length > positions:
         more = ", or raise max_position_embeddings in config_overrides" if data.model_type else ""
@@ -130,7 +129,7 @@ def build_collator(
     """The collator that the model's objectives need.
 
     Raises:
-        InputError: sentences longer than the model takes.
+        InputError: `max_seq_length` is larger than the number of positions.
     """
     check_length(data, model.max_positions)
     masking = Masking(

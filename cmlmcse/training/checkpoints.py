@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written aside, then renamed, so that no moment leaves half of one."""
+"""Checkpoints that are always complete: each is written to a temporary folder first, then renamed."""
 
 import json
 import shutil
@@ -28,30 +28,30 @@ from cmlmcse.common.errors import InputError, Stopped
 from modeling_cmlmcse.distributed import processes
 
 TRAINER_STATE_NAME, TRAINING_ARGS_NAME = "trainer_state.json", "training_args.bin"
-ASIDE = ".saving"  # the folder, within the output folder, where a checkpoint is written
+TEMPORARY = ".saving"  # folder in the output folder where a checkpoint is written before it is renamed
 
 
 class WholeCheckpointTrainer(Trainer):
-    """A `Trainer` that saves in this way: a run that is killed while it saves goes on from the checkpoint before, and
-    nothing older is removed until the new one is in its place.
+    """A `Trainer` whose checkpoints are always complete, also if the process is killed while it saves.
 
-    A power cut is another matter: nothing here waits for the disk.
+    The previous checkpoint is removed only after the new one is in its place. A power cut can still damage a
+    checkpoint, because nothing here waits until the disk has written.
     """
 
-    saving_aside = False
+    in_temporary_folder = False
 
     def _get_output_dir(self, trial: Any) -> str:
         folder = super()._get_output_dir(trial)
-        return str(Path(folder) / ASIDE) if self.saving_aside else folder
+        return str(Path(folder) / TEMPORARY) if self.in_temporary_folder else folder
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing, for a run that is resumed from its end; Trainer would make a step more."""
+        """Do nothing if the resumed run had already ended, where Trainer would make one more step."""
         out_of_patience = False
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback):
-                # The checkpoint's patience has come with its count; what counts is the one that was asked for now.
-                asked = getattr(self.args, "early_stopping_patience", None)
-                callback.early_stopping_patience = asked or callback.early_stopping_patience
+                # The checkpoint restores its own patience along with its counter; the patience given now wins.
+                given = getattr(self.args, "early_stopping_patience", None)
+                callback.early_stopping_patience = given or callback.early_stopping_patience
                 out_of_patience |= callback.early_stopping_patience_counter >= callback.early_stopping_patience
         if self.state.global_step >= self.state.max_steps or out_of_patience:
             self.control.should_training_stop = True
@@ -62,59 +62,60 @@ class WholeCheckpointTrainer(Trainer):
         folder = Path(self._get_output_dir(trial))
         name = f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
-            shutil.rmtree(folder / ASIDE, ignore_errors=True)  # of a run that was killed while it saved
-        kept: Any = self.state.stateful_callbacks
-        for callback in self.callback_handler.callbacks:  # also one that the checkpoint gone on from did not know
+            shutil.rmtree(folder / TEMPORARY, ignore_errors=True)  # left by a run that was killed while it saved
+        saved_states: Any = self.state.stateful_callbacks
+        for callback in self.callback_handler.callbacks:  # a resumed run may have callbacks that its checkpoint lacks
             if isinstance(callback, ExportableState):
-                kept.setdefault(type(callback).__name__, callback.state())
+                saved_states.setdefault(type(callback).__name__, callback.state())
         self.accelerator.wait_for_everyone()
         best, limit = self.state.best_model_checkpoint, self.args.save_total_limit
-        self.saving_aside, self.args.save_total_limit = True, None
+        self.in_temporary_folder, self.args.save_total_limit = True, None
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(
-                f"{folder / name} cannot be written: {reason}; earlier checkpoints are whole: make room and go on with "
-                "--resume_from_checkpoint auto"
+                f"{folder / name} cannot be written: {reason}; earlier checkpoints are complete: make room and resume "
+                "with --resume_from_checkpoint auto"
             ) from error
         finally:
-            self.saving_aside, self.args.save_total_limit = False, limit
+            self.in_temporary_folder, self.args.save_total_limit = False, limit
             self.state.best_model_checkpoint = best
         newest_best = folder / f"checkpoint-{self.state.best_global_step}"
         if newest_best.name == name or newest_best.is_dir():
             self.state.best_model_checkpoint = str(newest_best)
-        self.accelerator.wait_for_everyone()  # now all of them have written their share
+        self.accelerator.wait_for_everyone()  # every process has written its share
         if self.args.should_save:
-            # A pickle, with hub_token in it; run.json has the fields.
-            (folder / ASIDE / name / TRAINING_ARGS_NAME).unlink(missing_ok=True)
-            self.state.save_to_json(str(folder / ASIDE / name / TRAINER_STATE_NAME))  # with the best one's place
-            shutil.rmtree(folder / name, ignore_errors=True)  # of the same step, before the run was resumed
-            (folder / ASIDE / name).replace(folder / name)
-            shutil.rmtree(folder / ASIDE, ignore_errors=True)
+            # This file is a pickle that holds hub_token. run.json has the fields.
+            (folder / TEMPORARY / name / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+            self.state.save_to_json(str(folder / TEMPORARY / name / TRAINER_STATE_NAME))  # with the path of the best
+            shutil.rmtree(folder / name, ignore_errors=True)  # same step, written before the run was resumed
+            (folder / TEMPORARY / name).replace(folder / name)
+            shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
         self.accelerator.wait_for_everyone()
 
 
 class StopsAtSignal(TrainerCallback):
-    """SIGTERM, which schedulers send some seconds before they end a job: the step is finished and saved, and the run
-    stops. Several processes agree on the step when they next write a log line.
+    """At SIGTERM, finishes the step, saves a checkpoint and stops. Schedulers send SIGTERM before they end a job.
+
+    Several processes agree on the step at their next log line.
 
     Raises:
-        Stopped: when the checkpoint is written, with the exit status that a shell gives SIGTERM, 143.
+        Stopped: after the checkpoint is written, with exit status 143, as a shell reports SIGTERM.
     """
 
     def __init__(self) -> None:
         self.received = self.agreed = False
-        self.before: Any = None
+        self.previous_handler: Any = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGTERM, self.note)
+            self.previous_handler = signal.signal(signal.SIGTERM, self.handle)
 
-    def note(self, *_: Any) -> None:
+    def handle(self, *_: Any) -> None:
         """The signal's handler."""
         self.received = True
 
@@ -138,17 +139,17 @@ class StopsAtSignal(TrainerCallback):
         self.restore()
 
     def restore(self) -> None:
-        """Leave the signal to whom it belonged before."""
-        if self.before is not None:
-            signal.signal(signal.SIGTERM, self.before)
-            self.before = None
+        """Restore the handler that SIGTERM had before training."""
+        if self.previous_handler is not None:
+            signal.signal(signal.SIGTERM, self.previous_handler)
+            self.previous_handler = None
 
 
 def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
-    """The checkpoint to go on from: `auto` is the newest one in `output_dir`, which is whole as all of them are.
+    """The checkpoint to resume from. `auto` is the newest one in `output_dir`.
 
     Raises:
-        InputError: there is none, or the named one is no checkpoint, or has been damaged.
+        InputError: there is no checkpoint, or the named folder is not one, or its files are damaged.
     """
     if resume is None:
         return None
@@ -160,18 +161,20 @@ def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
             )
     elif (resume := get_last_checkpoint(str(output_dir))) is None:
         raise InputError(
-            "--resume_from_checkpoint auto expects a checkpoint in output_dir, found none; leave it out to start anew"
+            "--resume_from_checkpoint auto expects a checkpoint in output_dir, found none; leave it out to start from "
+            "the beginning"
         )
     check_checkpoint(Path(resume))
     return resume
 
 
 def check_checkpoint(folder: Path) -> None:
-    """See that every file of a checkpoint can be read, and holds tensors and plain values: what a pickle could run
-    besides is refused by torch. The tensors themselves are not read.
+    """Check that every file of a checkpoint can be read and holds only tensors and plain values.
+
+    torch refuses pickles that would run code. The values of the tensors are not read.
 
     Raises:
-        InputError: one cannot, or does not.
+        InputError: a file cannot be read, or holds something else.
     """
     for path in sorted(folder.iterdir()):
         try:
@@ -181,10 +184,10 @@ def check_checkpoint(folder: Path) -> None:
                 with safe_open(path, "pt"):
                     pass
             elif path.suffix in (".pt", ".pth"):
-                with safe_globals():  # of numpy's random state
+                with safe_globals():  # needed for numpy's random state
                     torch.load(path, map_location="meta", weights_only=True, mmap=True)
         except (OSError, ValueError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
             raise InputError(
                 f"{path}: expected tensors and plain values, as cmlmcse train writes them, found something else "
-                f"({str(error).splitlines()[0]}); go on from an earlier checkpoint"
+                f"({str(error).splitlines()[0]}); resume from an earlier checkpoint"
             ) from error

@@ -19,11 +19,11 @@ PREFIX = "checkpoint-"  # of Trainer's folders
 
 
 class Trained(NamedTuple):
-    """What :func:`train` gives back.
+    """The result of :func:`train`.
 
     Attributes:
         folder: the run's folder; `export/` in it is the encoder.
-        results: the content of its results.json; empty on all processes of a launch but the first.
+        results: the content of results.json; empty on every process of a launch except the first.
     """
 
     folder: Path
@@ -33,26 +33,26 @@ class Trained(NamedTuple):
 def train(recipe: str | Path, **fields: Any) -> Trained:
     """Train a sentence encoder, as `cmlmcse train RECIPE --field value …` does.
 
-    It sets two variables of the environment that keep oneDNN's caches small (:func:`limit_kernel_caches`).
+    It sets two environment variables that keep oneDNN's caches small (:func:`limit_kernel_caches`).
 
     Args:
         recipe: the name of a recipe (`cmlmcse recipes` lists them), or a YAML file.
-        fields: any field of a recipe, above the recipe's own value: `max_steps=100`, `output_dir="runs/mine"`,
-            `stage="pretrain"`. `cmlmcse train --help` lists them. None leaves the recipe's.
+        fields: fields that override the recipe: `max_steps=100`, `output_dir="runs/mine"`, `stage="pretrain"`.
+            `cmlmcse train --help` lists them. None keeps the recipe's value.
 
     Returns:
-        The run's folder, and its results.
+        The run's folder and its results.
 
     Raises:
         InputError: an unknown recipe or field, or a wrong value, text or model.
-        Stopped: the process was asked to end (SIGTERM); the newest checkpoint is kept.
+        Stopped: the process received SIGTERM; the newest checkpoint is kept.
     """
     limit_kernel_caches()
     return run([str(recipe), *field_arguments(fields)])
 
 
 def field_arguments(fields: Mapping[str, Any]) -> list[str]:
-    """Fields as the command line has them; those that are None are left out."""
+    """Fields as words of the command line. Fields that are None are left out."""
     words: list[str] = []
     for name, value in fields.items():
         if value is None:
@@ -64,7 +64,7 @@ def field_arguments(fields: Mapping[str, Any]) -> list[str]:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    """Train; without torch and transformers where the help or an unknown recipe is the answer."""
+    """The command. The help and the error for an unknown recipe come without importing torch and transformers."""
     arguments = sys.argv[1:] if argv is None else argv
     if {"-h", "--help"} & set(arguments):
         print(help_text())
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str]) -> Trained:
-    """Do what the arguments RECIPE [--field value …] say.
+    """Run the stage that the arguments RECIPE [--field value …] name.
 
     Raises:
         InputError: as :func:`train`.
@@ -100,7 +100,7 @@ def run(arguments: list[str]) -> Trained:
 
 
 def contrast(recipe: str, model_args: "ModelArguments", data_args: "DataArguments", run_args: "RunArguments") -> None:
-    """From the fields to a folder with checkpoints, export/, results.json, run.json and plots/.
+    """Train a sentence encoder; write checkpoints, export/, results.json, run.json and plots/ to the run's folder.
 
     Raises:
         InputError: a wrong field, text or model.
@@ -119,10 +119,8 @@ def contrast(recipe: str, model_args: "ModelArguments", data_args: "DataArgument
     checkpoint = find_checkpoint(folder, resume)
     dev_set = load_dev_set(data_args.dev_set, data_args.data_dir)
     final_tasks = load_final_tasks(data_args)
-    if dev_set is None:
-        run_args.without_dev_set()
 
-    set_seed(run_args.seed)  # the head and a random fusion start from the seed
+    set_seed(run_args.seed)  # the seed determines the fresh weights of the head and of a random fusion
     tokenizer = build_tokenizer(model_args, data_args.augmentation)
     model = build_model(model_args, tokenizer)
     sentences = build_sentences(data_args, run_args, tokenizer)
@@ -141,7 +139,7 @@ def contrast(recipe: str, model_args: "ModelArguments", data_args: "DataArgument
 
 
 def kept_checkpoint(folder: Path) -> str:
-    """What an interrupted run leaves, and how to go on; a checkpoint is whole, or not there."""
+    """Says which checkpoint an interrupted run has, and how to resume it."""
     steps = [int(path.name.removeprefix(PREFIX)) for path in folder.glob(f"{PREFIX}[0-9]*")]
     if not steps:
         return "no checkpoint was written yet; the same command starts again"

@@ -1,4 +1,4 @@
-"""Trainer for contrastive sentence encoders: whole batches or parts of them, and the development score."""
+"""Trainer for contrastive sentence encoders: batches, batches in parts (GradCache), and the development score."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,12 +22,12 @@ from .training_losses import TrainingLosses, without_prefix
 
 
 class ContrastiveTrainer(LossTrainer):
-    """Trains a sentence encoder with :class:`TrainingLosses`; checkpoints hold the encoder.
+    """Trains a sentence encoder with :class:`TrainingLosses`. Its checkpoints hold the encoder.
 
     Args:
         model: the sentence encoder.
-        dev_score: scores an `encode` function, higher is better; None where there is no development set.
-        kwargs: `Trainer`'s.
+        dev_score: scores an `encode` function, higher is better. None without a development set.
+        kwargs: further arguments of `Trainer`.
 
     Raises:
         InputError: `mini_batch_size` with sharded weights.
@@ -41,7 +41,7 @@ class ContrastiveTrainer(LossTrainer):
         **kwargs: Any,
     ) -> None:
         self.dev_score = dev_score
-        # Trainer insists on an evaluation dataset; what it is evaluated on stands behind `dev_score`.
+        # Trainer requires an evaluation dataset. The development set itself is inside `dev_score`.
         super().__init__(model=TrainingLosses(model), eval_dataset=[] if dev_score else None, **kwargs)
         if getattr(self.args, "mini_batch_size", None) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
@@ -50,12 +50,12 @@ class ContrastiveTrainer(LossTrainer):
 
     @property
     def losses(self) -> TrainingLosses:
-        """The module that is trained, without what wraps it."""
+        """The trained module without wrappers such as DDP."""
         return self.accelerator.unwrap_model(self.model)
 
     @contextmanager
     def _model_alone(self) -> Iterator[None]:
-        """Let Trainer see the sentence encoder, without its losses: that is what a checkpoint holds."""
+        """Show Trainer only the sentence encoder, without its losses, because checkpoints hold the encoder."""
         trained, self.model = self.model, self.losses.model
         try:
             yield
@@ -68,7 +68,7 @@ class ContrastiveTrainer(LossTrainer):
             super()._save(output_dir, weights)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if self.is_fsdp_enabled:  # its own files hold the weights under the names of the wrapped module
+        if self.is_fsdp_enabled:  # FSDP's files name the weights as in the wrapped module
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         with self._model_alone():
@@ -82,11 +82,11 @@ class ContrastiveTrainer(LossTrainer):
             super()._load_best_model()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """Trainer's; with `auxiliary_learning_rate`, the auxiliary objectives' weights in groups of that rate."""
-        fresh = self.optimizer is None
+        """Trainer's optimizer. With `auxiliary_learning_rate`, auxiliary weights get their own parameter groups."""
+        is_new = self.optimizer is None
         optimizer = super().create_optimizer(*args, **kwargs)
         rate = getattr(self.args, "auxiliary_learning_rate", None)
-        if fresh and rate is not None:
+        if is_new and rate is not None:
             objectives = self.losses.model.objectives.values()
             auxiliary = {weight for objective in objectives for weight in objective.parameters()}
             for group in list(optimizer.param_groups):
@@ -103,19 +103,19 @@ class ContrastiveTrainer(LossTrainer):
             if "parameter group" not in str(error):
                 raise
             raise InputError(
-                f"{checkpoint}: expected to go on with the learning rates of its run, found auxiliary_learning_rate "
-                f"{getattr(self.args, 'auxiliary_learning_rate', None)}, which that run had not; give it the same"
+                f"{checkpoint}: expected the learning rates of the run that wrote it, found auxiliary_learning_rate "
+                f"{getattr(self.args, 'auxiliary_learning_rate', None)}, another than that run had; set the same one"
             ) from error
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Forward and backward of one batch; of a batch in parts (`mini_batch_size`), part by part."""
+        """Forward and backward of one batch. A batch in parts (`mini_batch_size`) runs part by part."""
         if "parts" not in inputs:
             return super().training_step(model, inputs, num_items_in_batch)
         model.train()
         inputs = self._prepare_inputs(inputs)
-        plain = self.losses  # without DDP: its backward passes synchronise nothing
+        plain = self.losses  # without DDP, so that the backward passes of the parts synchronise nothing
         steps = self.current_gradient_accumulation_steps
         loss, logs = backward_in_parts(
             plain, inputs["parts"], lambda loss: self.accelerator.backward(loss / steps), self.accelerator.autocast
@@ -127,8 +127,10 @@ class ContrastiveTrainer(LossTrainer):
         return loss / steps
 
     def dev_metrics(self) -> dict[str, float]:
-        """The development score, as `dev_score`; all processes score, and agree on what the first one found. With a
-        conditional MLM also `vector_gain`, what it gains from the sentence vectors of the latest batch."""
+        """`dev_score`, and with a conditional MLM `vector_gain` (:meth:`TrainingLosses.vector_gain`, latest batch).
+
+        Every process computes the score, and all use that of the first process.
+        """
         assert self.dev_score is not None
         losses: Any = self.losses  # under FSDP its `encode` gathers the weights
 

@@ -13,7 +13,7 @@ from cmlmcse.evaluation.sts_data import load_stsb_dev, read_pairs
 
 
 class DevSet(NamedTuple):
-    """Pairs with a human score: sentences `first` and `second` of each pair, and the scores (N,)."""
+    """N sentence pairs with human scores: the sentences `first` and `second` of each pair, and `scores` (N,)."""
 
     title: str
     first: list[str]
@@ -26,7 +26,7 @@ class DevSet(NamedTuple):
         return cosine(once(self.first), once(self.second))
 
     def score(self, encode: Encode) -> float:
-        """Spearman correlation × 100 of the cosines with the human scores; 0 where they are all equal."""
+        """Spearman correlation × 100 of the cosines with the human scores; 0 if all cosines are equal."""
         return correlation(self.cosines(encode), self.scores, self.title)["spearman"] or 0.0
 
 
@@ -37,8 +37,8 @@ def stsb(data_dir: str | None) -> DevSet:
 
 
 def lee50(data_dir: str | None) -> DevSet:
-    """Lee's 50 documents, 1,225 pairs."""
-    from cmlmcse.evaluation.lee50 import load_lee50  # gensim is an extra
+    """Lee's 50 documents (all 1,225 pairs)."""
+    from cmlmcse.evaluation.lee50 import load_lee50  # imported here because gensim is optional
 
     documents, scores = load_lee50()
     first, second = np.triu_indices(len(documents), k=1)
@@ -49,10 +49,10 @@ DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee50": le
 
 
 def own_pairs(path: Path) -> DevSet:
-    """Pairs of the user's own, lines of score TAB sentence TAB sentence.
+    """The user's own pairs. A line is score TAB sentence TAB sentence.
 
     Raises:
-        InputError: another kind of line, or fewer than two different scores, with which nothing correlates.
+        InputError: a line of another form, or fewer than two different scores, which makes a correlation impossible.
     """
     pairs = read_pairs(path)
     if len(set(pairs.scores)) < 2:
@@ -61,7 +61,7 @@ def own_pairs(path: Path) -> DevSet:
 
 
 def load_dev_set(name: str, data_dir: str | None) -> DevSet | None:
-    """The development set of this name, or the pairs in this file; None for `none`.
+    """The development set of this name, or the pairs in this .tsv file; None for `none`.
 
     Raises:
         InputError: an unknown name, no such file, or the set's data are missing.

@@ -1,8 +1,9 @@
-"""Writes fields.json, the table that `cmlmcse train --help` prints: python -m cmlmcse.training.field_table
+"""Writes fields.json, the table of all recipe fields: python -m cmlmcse.training.field_table
 
-The dataclasses of the fields import torch and transformers, which takes 6 seconds. A help text should take one. So the
-table is made here when a field changes, and kept in the repository. tests/commands/test_cli.py compares it with the
-dataclasses.
+`cmlmcse train --help` prints the table, and docs/reference/make_fields.py makes a page of it. The dataclasses of the
+fields import torch and transformers, which takes 6 seconds; a help text should take one. So the table is stored in the
+repository. Run this file after each change of a field. tests/commands/test_cli.py compares
+the table with the dataclasses.
 """
 
 import dataclasses
@@ -15,48 +16,53 @@ import transformers
 from transformers import TrainingArguments
 
 from .arguments import DataArguments, ModelArguments, PretrainingArguments, RunArguments
-from .help import FIELDS
+from .help import FIELDS, OTHER_FIELDS
 
 
-def plain(value: Any) -> Any:
-    """A default as JSON can hold it."""
-    return plain(value.value) if isinstance(value, Enum) else value if value is None else str(value)
+def default_text(value: Any) -> str | None:
+    """A default value as text, or None where the field is not set."""
+    return default_text(value.value) if isinstance(value, Enum) else value if value is None else str(value)
 
 
-def kind(hint: Any) -> str:
-    """The kind of a field's values in a word: `int`, `str`, …"""
-    kinds = [one for one in get_args(hint) or (hint,) if one is not type(None)]
-    names = [one.__name__ for one in kinds if one in (bool, int, float, str)]
-    return names[-1] if names else "json" if dict in kinds else "str"
+def type_name(hint: Any) -> str:
+    """The type of a field's values in one word: `int`, `float`, `bool`, `str` or `json`."""
+    types = [one for one in get_args(hint) or (hint,) if one is not type(None)]
+    names = [one.__name__ for one in types if one in (bool, int, float, str)]
+    return names[-1] if names else "json" if dict in types else "str"
 
 
-def rows(of: type, names: set[str]) -> list[dict[str, Any]]:
-    """A row for each of these fields of a dataclass, in its order."""
-    hints, found = get_type_hints(of), []
-    for field in dataclasses.fields(of):
+def field_rows(arguments: type, names: set[str]) -> list[dict[str, Any]]:
+    """One row for each named field of a dataclass, in the order of the dataclass."""
+    hints, found = get_type_hints(arguments), []
+    for field in dataclasses.fields(arguments):
         if field.name not in names or not field.init:
             continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         text = " ".join(str(field.metadata.get("help", "")).split())
-        found.append({"name": field.name, "kind": kind(hints[field.name]), "default": plain(default), "help": text})
+        row = {"name": field.name, "kind": type_name(hints[field.name]), "default": default_text(default), "help": text}
+        found.append(row)
     return found
 
 
 def field_table() -> dict[str, Any]:
-    """All fields of a recipe by what they are about, and the version of transformers that some are from."""
+    """All fields of a recipe in groups, and the version of transformers that TrainingArguments' fields come from."""
 
-    def names(of: type) -> set[str]:
-        return {field.name for field in dataclasses.fields(of)}
+    def names(arguments: type) -> set[str]:
+        return {field.name for field in dataclasses.fields(arguments)}
 
-    pretraining, own = names(PretrainingArguments), set(RunArguments.__annotations__)
+    pretraining, trainer = names(PretrainingArguments), names(TrainingArguments)
+    stated = set(RunArguments.__annotations__)  # fields that RunArguments adds, or gives another default
     return {
         "transformers": transformers.__version__,
         "groups": {
-            "The model": rows(ModelArguments, names(ModelArguments)),
-            "The text, the masking and the scores": rows(DataArguments, names(DataArguments) - pretraining),
-            "Read by --stage pretrain alone": rows(PretrainingArguments, pretraining),
-            "The run": rows(RunArguments, own),
-            "Everything else of transformers' TrainingArguments": rows(TrainingArguments, names(RunArguments) - own),
+            "The model": field_rows(ModelArguments, names(ModelArguments)),
+            "The text, the masking and the development set": field_rows(
+                DataArguments, names(DataArguments) - pretraining
+            ),
+            "The run": field_rows(RunArguments, stated - trainer),
+            "Pre-training (--stage pretrain)": field_rows(PretrainingArguments, pretraining),
+            "Fields of TrainingArguments that this project sets": field_rows(RunArguments, stated & trainer),
+            OTHER_FIELDS: field_rows(TrainingArguments, trainer - stated),
         },
     }
 

@@ -1,4 +1,4 @@
-"""After the last step: export the chosen checkpoint, score it, and write records, plots and card."""
+"""After the last step: export the best or last weights, score the export, and write records, plots and card."""
 
 import shutil
 import sys
@@ -17,6 +17,7 @@ from cmlmcse.evaluation.tasks import Task, choose_tasks
 from cmlmcse.hub.card import copy_plots, model_card, plots_of
 from cmlmcse.hub.export import export
 from cmlmcse.models.encoders import load_encoder
+from modeling_cmlmcse.distributed import rank
 
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .contrastive_trainer import ContrastiveTrainer
@@ -41,14 +42,14 @@ def finalize_run(
 ) -> None:
     """Export, evaluate the export, and write run.json, results.json, plots/ and the card.
 
-    Every process must call this; the first one does it.
+    Every process must call this. The first process does the work.
     """
     model, tokenizer, tokens = whole_model(trainer), trainer.processing_class, trainer.add_up_tokens()
     shutdown_process_group()
     if model is None:
         return
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
-    shutil.rmtree(folder / "export", ignore_errors=True)  # of this run, before it was resumed
+    shutil.rmtree(folder / "export", ignore_errors=True)  # written by this run before it was resumed
     exported = export(model, tokenizer, folder / "export")
     history = trainer.state.log_history
     plots = folder / "plots"
@@ -80,11 +81,15 @@ def finalize_run(
 
 
 def load_final_tasks(data_args: DataArguments) -> FinalTasks:
-    """The recipe's final tasks with their data, loaded before training so that a lack shows before, not after.
+    """The final tasks with their data. They are loaded before training, so that missing data is reported at once.
+
+    Where `final_evaluation` is not given, it is set here.
 
     Raises:
-        InputError: an unknown task, or data that cannot be had at all.
+        InputError: an unknown task, or a task without any data.
     """
+    if data_args.final_evaluation is None:
+        data_args.final_evaluation = default_evaluation(data_args)
     if data_args.final_evaluation == "none":
         return {}
     tasks = choose_tasks(data_args.final_evaluation, "final_evaluation")
@@ -95,16 +100,25 @@ def load_final_tasks(data_args: DataArguments) -> FinalTasks:
     return loaded
 
 
+def default_evaluation(data_args: DataArguments) -> str:
+    """The final tasks where the user names none: `sts`, or `none` for a run that reads no other evaluation data."""
+    if data_args.dev_set != "none" or data_args.data_dir is not None:
+        return "sts"
+    if rank() == 0:
+        print("final_evaluation is none, because dev_set is none; --final_evaluation sts scores the export on STS")
+    return "none"
+
+
 def final_results(
     encode: EncodeOnce, final_tasks: FinalTasks, exported: str, device: str | None = None
 ) -> dict[str, Any]:
-    """The results of the final tasks; a set whose data are not there is absent.
+    """The results of the final tasks. A data set that was not found has no entry.
 
     Args:
         encode: the trained model as an encoder.
         final_tasks: from :func:`load_final_tasks`.
         exported: the exported folder, for tasks that fine-tune it.
-        device: these tasks' own, "cpu", or what transformers' Trainer takes.
+        device: "cpu", or None for the device that transformers' Trainer chooses; for tasks that fine-tune.
     """
     results: dict[str, Any] = {}
     for task, data in final_tasks.values():
@@ -113,13 +127,13 @@ def final_results(
 
 
 def text_fingerprint(train_file: str) -> dict[str, Any]:
-    """The fingerprint_text of the text, under the recipe's own name if it lies in a package."""
+    """The fingerprint of the text. Text inside a package keeps the recipe's name for it instead of a local path."""
     found = fingerprint_text(resolve(train_file))
     return {**found, "file": train_file} if train_file.startswith(PACKAGE) else found
 
 
 def report(recipe: str, results: dict[str, Any]) -> None:
-    """Print the tables."""
+    """Print the results as tables."""
     if "sts" in results:
         print(format_table({recipe: results}))
     if measures := format_measures(results):

@@ -1,16 +1,17 @@
-"""The text of `cmlmcse train --help`: each field with its default, unit and reason, without importing torch."""
+"""The text of `cmlmcse train --help`: each field with its default and its help, without importing torch."""
 
 import json
 import textwrap
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-FIELDS = Path(__file__).with_name("fields.json")  # made by field_table.py
+FIELDS = Path(__file__).with_name("fields.json")  # written by field_table.py
+OTHER_FIELDS = "Everything else of transformers' TrainingArguments"  # the last group of the table
 USAGE = "cmlmcse train RECIPE [--field value ...]"
 DESCRIPTION = (
-    "Train a sentence encoder by a recipe: a YAML file, or a name that `cmlmcse recipes` lists. A field on the command "
-    "line is above the recipe's value. `--stage pretrain` trains the auxiliary network with its backbone, or a "
-    "backbone alone. The same as `python train.py` and `accelerate launch train.py`."
+    "Train a sentence encoder from a recipe: a YAML file, or a name that `cmlmcse recipes` lists. A field on the "
+    "command line overrides the recipe's value. `--stage pretrain` pre-trains a backbone, with or without the "
+    "auxiliary network. `python train.py` and `accelerate launch train.py` do the same."
 )
 WIDTH = 100
 
@@ -31,5 +32,5 @@ def help_text() -> str:
     except PackageNotFoundError:
         found = tested
     if found != tested:
-        parts.append(f"TrainingArguments is listed as transformers {tested} has it; transformers {found} is installed.")
+        parts.append(f"TrainingArguments is that of transformers {tested}; transformers {found} is installed.")
     return "\n\n".join(parts)

@@ -1,8 +1,8 @@
-"""Large batches in little memory: the gradient of a whole batch, with only a part of it in memory (GradCache).
+"""Large batches in little memory: the gradient of a whole batch, with one part in memory at a time (GradCache).
 
 The contrastive loss needs the vectors of all sentences at once, but not their activations (Gao et al. 2021, "Scaling
-Deep Contrastive Learning Batch Size under Memory Limited Setup"). An auxiliary objective reads a sentence's vector and
-nothing else of the encoder, so it runs part by part on the cached vectors, and its gradient joins the contrastive one
+Deep Contrastive Learning Batch Size under Memory Limited Setup"). An auxiliary objective reads only a sentence's vector
+from the encoder. So it runs part by part on the cached vectors. Its gradient is added to the contrastive gradient
 before the encoder runs again.
 """
 
@@ -19,7 +19,7 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 class RandomState:
-    """The state of the generators that dropout on `device` draws from, to draw the same again."""
+    """The state of the random generators that dropout on `device` uses, so that dropout can be repeated."""
 
     def __init__(self, device: torch.device) -> None:
         self.accelerator = None if device.type == "cpu" else torch.get_device_module(device)
@@ -28,7 +28,7 @@ class RandomState:
             self.states.append(self.accelerator.get_rng_state())
 
     def restore(self) -> None:
-        """Put the generators back to this state."""
+        """Set the generators to this state."""
         torch.set_rng_state(self.states[0])
         if self.accelerator is not None:
             self.accelerator.set_rng_state(self.states[1])
@@ -40,13 +40,13 @@ def backward_in_parts(
     backward: Callable[[Tensor], None],
     autocast: Autocast,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Add to every gradient what one backward pass through the whole batch would add.
+    """Add to every weight's gradient exactly what one backward pass through the whole batch would add.
 
     Args:
         losses: the model and its losses, in training mode, on its device.
-        parts: the batch of N sentences cut by sentences, each part with `views` and `masked` as
-            :class:`TrainingLosses` takes them.
-        backward: scales a loss as the trainer does and runs its backward pass.
+        parts: the batch of N sentences, split into parts of n sentences. Each part has `views` and `masked` as in
+            :class:`TrainingLosses`.
+        backward: runs the backward pass of a loss, scaled as the trainer scales it.
         autocast: makes the trainer's autocast context.
 
     Returns:
@@ -73,14 +73,14 @@ def backward_in_parts(
             backward(auxiliary)
             total = total + auxiliary.detach()
             logs |= {name: logs.get(name, 0.0) + value for name, value in measures.items()}
-        if conditions.grad is not None:  # MLM on the encoder reads no sentence vector
-            sentences.backward(conditions.grad, retain_graph=True)  # it is scaled already
+        if conditions.grad is not None:  # None with MLM on the encoder, which reads no sentence vector
+            sentences.backward(conditions.grad, retain_graph=True)  # already scaled by `backward`
     backward(loss)
 
     after = RandomState(losses.device)
     assert vectors.grad is not None
     for state, part, gradient in zip(states, parts, vectors.grad.split(sizes, dim=1), strict=True):
-        state.restore()  # the same dropout again
+        state.restore()  # repeats the dropout of the first pass
         with autocast():
             again = losses.sentence_vectors(part["views"])
         again.backward(gradient)

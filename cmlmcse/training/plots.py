@@ -1,4 +1,4 @@
-"""Pictures of a run: loss curves and development score."""
+"""Plots of a run: loss curves and development score."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from cmlmcse.common.figures import BLUE, GREY, ORANGE, plain, plt, save
 
 
 def curve(history: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """Steps and values of one logged quantity."""
+    """The steps and the values of one logged quantity."""
     rows = [(row["step"], row[name]) for row in history if name in row]
     return [step for step, _ in rows], [value for _, value in rows]
 
 
 def plot_losses(history: list[dict[str, Any]], folder: Path) -> None:
-    """The contrastive loss and each auxiliary loss, a panel each, for their scales differ."""
+    """The contrastive loss and each auxiliary loss, one panel each because their scales differ."""
     names = [
         n for n in dict.fromkeys(key for row in history for key in row) if n.endswith("_loss") and n != "train_loss"
     ]
@@ -30,7 +30,7 @@ def plot_losses(history: list[dict[str, Any]], folder: Path) -> None:
 
 
 def plot_dev_score(history: list[dict[str, Any]], folder: Path, dev_set: str) -> None:
-    """The development score by step, the best one marked."""
+    """The development score at each step, with the best score marked."""
     steps, scores = curve(history, "eval_dev_score")
     if not steps:
         return

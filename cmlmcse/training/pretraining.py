@@ -1,4 +1,4 @@
-"""`cmlmcse train RECIPE --stage pretrain`: from text to a backbone with its auxiliary network (InfoCSE §3.1)."""
+"""`cmlmcse train RECIPE --stage pretrain`: pre-trains a backbone and its auxiliary network (InfoCSE §3.1)."""
 
 import math
 from collections import Counter
@@ -32,16 +32,14 @@ from .trainer import LossTrainer
 
 
 def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
-    """From a recipe to a folder with checkpoints, export/, results.json, run.json and plots/.
+    """Pre-train; write checkpoints, export/, results.json, run.json and plots/ to the run's folder.
 
     Raises:
         InputError: a wrong field, text or model.
     """
     folder = claim_output_dir(run_args.output_dir, resume=run_args.resume_from_checkpoint is not None)
     checkpoint = find_checkpoint(folder, run_args.resume_from_checkpoint)
-    if data_args.validation_split_percentage == 0:
-        run_args.without_dev_set()
-    set_seed(run_args.seed)  # fresh weights start from the seed
+    set_seed(run_args.seed)  # the seed determines the fresh weights
     if data_args.model_type is None:
         check_weights(resolve(model_args.model_name_or_path), model_args.model_sha256)
     with run_args.main_process_first(desc="reading the text"):
@@ -93,10 +91,16 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
 def choose_tokenizer(
     model_args: ModelArguments, data: DataArguments, documents: Dataset, own: str | None
 ) -> PreTrainedTokenizerBase:
-    """The run's `own` tokenizer if there is one already, the backbone's, a named one, or one trained on the text.
+    """The tokenizer of the run: `own`, else `tokenizer_name`, else the backbone's; a new backbone gets a trained one.
+
+    Args:
+        model_args: the fields of the model.
+        data: the fields of the text.
+        documents: the text to train a tokenizer on.
+        own: folder of the tokenizer that this run has saved before; None if there is none.
 
     Raises:
-        InputError: there is none, or it has no mask token.
+        InputError: there is no such tokenizer, or it has no mask token.
     """
 
     def lines() -> Iterator[str]:
@@ -112,16 +116,16 @@ def choose_tokenizer(
         tokenizer = load_tokenizer(resolve(name))
     if tokenizer.mask_token_id is None:
         raise InputError(f"pre-training expects a tokenizer with a mask token, found none in {name}; choose another")
-    if data.model_type is not None:  # positions beyond are never trained
+    if data.model_type is not None:  # later positions are never trained
         tokenizer.model_max_length = data.max_seq_length
     return tokenizer
 
 
 def new_config(data: DataArguments, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
-    """The configuration of a new backbone: its kind's own, the recipe's overrides, the tokenizer's vocabulary.
+    """The configuration of a new backbone: its model type's defaults, the overrides, and the tokenizer's vocabulary.
 
     Raises:
-        InputError: an unknown kind or an override that it does not have.
+        InputError: an unknown model type, or an override of a field that it does not have.
     """
     assert data.model_type is not None
     try:
@@ -131,7 +135,7 @@ def new_config(data: DataArguments, tokenizer: PreTrainedTokenizerBase) -> Pretr
             f"model_type must be one that transformers knows, found {data.model_type!r}; try bert or roberta"
         ) from error
     if data.config_overrides:
-        with as_input_error("config_overrides expects fields of the configuration, as num_hidden_layers=4, found: "):
+        with as_input_error("config_overrides expects fields such as num_hidden_layers=4, found: "):
             config.update_from_string(data.config_overrides)
     config.vocab_size = len(tokenizer)
     for name in ("pad", "bos", "eos"):
@@ -142,10 +146,11 @@ def new_config(data: DataArguments, tokenizer: PreTrainedTokenizerBase) -> Pretr
 def build_pretraining_model(
     model_args: ModelArguments, data: DataArguments, tokenizer: PreTrainedTokenizerBase
 ) -> AuxiliaryPretraining:
-    """The model to pre-train: a new backbone (`model_type`), or one to go on from.
+    """The model to pre-train: a new backbone (`model_type`), or an existing one (`model_name_or_path`).
 
     Raises:
-        InputError: a backbone of another kind, a depth or length beyond it, a tokenizer beyond its vocabulary.
+        InputError: an unsupported backbone, more layers or positions than it has, or a tokenizer larger than its
+            vocabulary.
     """
     path = resolve(model_args.model_name_or_path)
     pretrained: PreTrainedModel | None = None
@@ -179,7 +184,7 @@ def build_pretraining_model(
 
 
 class PretrainingTrainer(LossTrainer):
-    """Trainer whose development set is masked once and for all, and whose metrics on it are the losses.
+    """Trainer that evaluates the pre-training losses on a development set, with the same masks at every evaluation.
 
     Raises:
         InputError: sharded weights.
@@ -193,8 +198,10 @@ class PretrainingTrainer(LossTrainer):
 
     @torch.no_grad()
     def dev_metrics(self) -> dict[str, float]:
-        """`mlm_loss`, `perplexity`, `mlm_accuracy`, and loss and accuracy of the auxiliary network if there is one,
-        over all masked tokens of the development set; the processes share the work."""
+        """`mlm_loss`, `perplexity`, `mlm_accuracy`, and the auxiliary network's loss and accuracy if there is one.
+
+        They are means over all masked tokens of the development set. The processes share the work.
+        """
         dev, size = self.eval_dataset, self.args.eval_batch_size
         assert isinstance(dev, TrainingSentences)
         model = self.accelerator.unwrap_model(self.model)

@@ -1,4 +1,4 @@
-"""After the last step of stage 1: the development loss, the export that stage 2 starts from, records and card."""
+"""After the last step of stage 1: measure the development loss, write the export for stage 2, records and card."""
 
 import shutil
 from pathlib import Path
@@ -31,9 +31,9 @@ def finalize_pretraining(
     trainer: LossTrainer,
     measured: dict[str, Any],
 ) -> None:
-    """Measure the development loss of what is exported, export it, and write run.json, results.json, plots/ and card.
+    """Measure the final development loss, export, and write run.json, results.json, plots/ and the card.
 
-    Every process must call this; the first one does it.
+    Every process must call this. All measure the loss; the first process writes.
     """
     tokens, dev = trainer.add_up_tokens(), trainer.eval_dataset
     history = trainer.state.log_history
@@ -54,7 +54,7 @@ def finalize_pretraining(
     record = run_record(recipe, model_args, data_args, run_args, measured)
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
-    shutil.rmtree(folder / "export", ignore_errors=True)  # of this run, before it was resumed
+    shutil.rmtree(folder / "export", ignore_errors=True)  # written by this run before it was resumed
     export_pretrained(model, tokenizer, folder / "export", pretraining_card(record, results))
     (folder / "plots").mkdir(exist_ok=True)
     plot_losses([row for row in history if "loss" in row], folder / "plots")
@@ -65,22 +65,25 @@ def finalize_pretraining(
 
 
 def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenizerBase, folder: Path, card: str) -> None:
-    """Write a folder that `AutoModelForMaskedLM` loads, with the fusion layers beside it in a file of their own:
-    written aside, then renamed, so that it is whole or not there. The one head is the masked-language model's."""
-    aside = folder.with_name(f".{folder.name}.incomplete")
-    shutil.rmtree(aside, ignore_errors=True)
-    model.masked_lm.save_pretrained(aside)
-    tokenizer.save_pretrained(aside)
+    """Write a folder that `AutoModelForMaskedLM` loads, with the fusion layers in a file of their own.
+
+    The fusion layers share the head of the masked-language model. The folder is written under another name first, then
+    renamed, so that it is never incomplete.
+    """
+    temporary = folder.with_name(f".{folder.name}.incomplete")
+    shutil.rmtree(temporary, ignore_errors=True)
+    model.masked_lm.save_pretrained(temporary)
+    tokenizer.save_pretrained(temporary)
     if model.fusion is not None:
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.fusion.state_dict().items()}
         facts = {name: str(getattr(model, name)) for name in (*DEPTHS, "pooling")}
-        save_file(weights, aside / AUXILIARY_NETWORK, metadata={"format": "pt", **facts})
-    (aside / "README.md").write_text(card, encoding="utf-8")
-    aside.rename(folder)
+        save_file(weights, temporary / AUXILIARY_NETWORK, metadata={"format": "pt", **facts})
+    (temporary / "README.md").write_text(card, encoding="utf-8")
+    temporary.rename(folder)
 
 
 def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
-    """What a card says of a pre-training, by name, from the run's records alone."""
+    """The facts of a pre-training for its card, by name, from the run's records."""
     fields, found = record["fields"], results.get("pretraining")
     kind = fields["model_type"]
     origin = f"a new {kind}" if kind else f"`{public_name(fields['model_name_or_path'])}`"
@@ -105,7 +108,7 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
 
 
 def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
-    """README.md of what stage 1 exports, from the run's records alone."""
+    """The README.md of the export of stage 1, from the run's records."""
     auxiliary = (
         f" and, in `{AUXILIARY_NETWORK}`, the auxiliary network pre-trained with it (InfoCSE, Wu et al. 2022, "
         "§3.1): `model_name_or_path` of a second stage with `fusion_init: pretrained`."

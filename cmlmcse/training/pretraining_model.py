@@ -1,4 +1,4 @@
-"""Stage 1: a masked-language model and, on its lower layers, the auxiliary network, both under one loss."""
+"""Stage 1: a masked-language model and the auxiliary network on its lower layers, trained with one loss."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -36,22 +36,23 @@ class PretrainingOutput(ModelOutput):
 class AuxiliaryPretraining(PreTrainedModel):
     """Pre-training of the auxiliary network (InfoCSE §3.1; Condenser): L = L_mlm + λ L_aux on one masked input.
 
-    The backbone, of L blocks, is transformers' own masked-language model. The fusion blocks read `[h ; H_k[1:]]`, the
-    vector of the masked sentence, the last layer's [CLS] in the papers, and the k-th layer's other tokens, nothing
-    detached, and the same head, tied to the embeddings as ever, predicts the masked words from them. λ = 0 is plain
-    masked-language modelling, without fusion.
+    The backbone has L blocks and is transformers' masked-language model. The fusion blocks read `[h ; H_k[1:]]`. h is
+    the vector of the masked sentence (in the papers the last layer's [CLS]); H_k[1:] are the other tokens at layer k.
+    Nothing is detached. The backbone's MLM head, tied to the embeddings, also predicts the masked words from the fusion
+    blocks. λ = 0 is plain masked-language modelling without fusion blocks.
 
     Args:
         config: the backbone's configuration; its weights start fresh.
         lexical_layers: k, from 1 to L − 1.
-        fusion_layers: how many fusion blocks.
+        fusion_layers: number of fusion blocks.
         auxiliary_weight: λ (InfoCSE §4.2: 1).
-        pooling: what h is, a name in `POOLINGS`; that of the second stage, so that the network reads the same there.
-        dropout: the probability of every dropout in this training (default: the configuration's, which stays as it is
-            for what comes after).
+        pooling: how h is pooled, a name in `POOLINGS`. Use the pooling of the second stage, whose network reads that
+            vector.
+        dropout: probability of every dropout in this training (default: the configuration's). The exported
+            configuration keeps its own.
 
     Raises:
-        ValueError: a depth out of range, or a backbone of another structure.
+        ValueError: a number of layers out of range, or an unsupported backbone.
     """
 
     supports_gradient_checkpointing = True
@@ -79,7 +80,7 @@ class AuxiliaryPretraining(PreTrainedModel):
         trained = config if dropout is None else with_dropout(config, dropout)
         setattr(self.masked_lm, self.masked_lm.base_model_prefix, build_encoder(trained))
         self.fusion: Module = build_blocks(trained, fusion_layers) if auxiliary_weight > 0 else None
-        self._head = [MaskedLMHead.of(self.masked_lm)]  # in a list: its parts are registered in `masked_lm` already
+        self._head = [MaskedLMHead.of(self.masked_lm)]  # in a list: `masked_lm` has registered its weights already
         self.post_init()
         self._keys_to_ignore_on_save = list(self.all_tied_weights_keys)  # Trainer ties them again
 
@@ -96,8 +97,12 @@ class AuxiliaryPretraining(PreTrainedModel):
 
     @torch.no_grad()
     def load_backbone_weights(self, pretrained: PreTrainedModel, fusion_init: str) -> None:
-        """Take the masked-language model's weights, and those of the fusion blocks (`fusion_init`: `last` or `next`;
-        others keep them)."""
+        """Copy a masked-language model's weights, and initialise the fusion blocks from them.
+
+        Args:
+            pretrained: the masked-language model.
+            fusion_init: `last` or `next`; any other value leaves the fusion blocks as they are.
+        """
         self.masked_lm.load_state_dict(pretrained.state_dict())
         if fusion_init in ("last", "next"):
             last = len(blocks(self.backbone)) - self.fusion_layers
@@ -105,12 +110,14 @@ class AuxiliaryPretraining(PreTrainedModel):
 
     @property
     def fusion_layers(self) -> int:
-        """How many fusion blocks there are."""
+        """Number of fusion blocks."""
         return 0 if self.fusion is None else len(blocks(self.fusion))
 
     def forward(self, masked: dict[str, Any]) -> PretrainingOutput:
-        """The loss of a packed masked batch (`masked` as in :class:`AuxiliaryObjective`), a mean over its masked
-        tokens; with several processes the mean over theirs all."""
+        """The loss of a packed masked batch (`masked` as in :class:`AuxiliaryObjective`).
+
+        It is a mean over the masked tokens of the batch, on several processes over those of all processes.
+        """
         count = mean_count(len(masked["mlm_labels"]), self.device)
         found = self.losses(masked)
         loss = torch.stack([self.weight(name) * each.total for name, each in found.items()]).sum() / count
@@ -123,7 +130,7 @@ class AuxiliaryPretraining(PreTrainedModel):
         return self.auxiliary_weight if name == "auxiliary" else 1.0
 
     def losses(self, masked: dict[str, Any]) -> dict[str, AuxiliaryLoss]:
-        """The losses `mlm` and, with λ > 0, `auxiliary`, as sums over the masked tokens."""
+        """The losses `mlm` and, if λ > 0, `auxiliary`, as sums over the M masked tokens."""
         labels = masked["mlm_labels"]  # (M,)
         if len(labels) == 0:
             return {"mlm": zero_with_graph(self, labels)}
@@ -134,15 +141,16 @@ class AuxiliaryPretraining(PreTrainedModel):
         return found
 
     def masked_states(self, masked: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        """What the last block and the last fusion block, if there is any, say of the masked tokens, (M, H) each."""
+        """States of the masked tokens after the last block and after the last fusion block (or None), (M, H) each."""
         tokens, positions = masked["input_ids"], masked["mlm_positions"]  # (S,), (M,)
         packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
-        embedded = embed_tokens(self.backbone, tokens, packing, None)  # (S, H)
+        embedded = embed_tokens(self.backbone, tokens, packing)  # (S, H)
         if self.fusion is None:
             return run_blocks(self.backbone, embedded, packing, Selection(positions, chosen))[-1], None
         pooling = POOLINGS[self.pooling]
-        few = pooling.reads_first_token_only  # then the last block need not compute the other tokens
+        # If the pooling reads only the first token, the last block computes only that one and the masked tokens.
+        few = pooling.reads_first_token_only
         selection, places = with_first_tokens(packing, positions, chosen) if few else (None, positions)
         states = run_blocks(self.backbone, embedded, packing, selection)
         sentences = pooling.pool(states, packing if selection is None else selection.packing)  # (B, H)
@@ -152,13 +160,16 @@ class AuxiliaryPretraining(PreTrainedModel):
         return states[-1].index_select(0, places), fused
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(M, H) → (M, V) through the one head."""
+        """(M, H) states → (M, V) logits, by the MLM head."""
         return self._head[0](hidden)
 
 
 def with_first_tokens(packing: Packing, positions: Tensor, chosen: Packing) -> tuple[Selection, Tensor]:
-    """The selection of the M `positions` and of each row's first token, which is never among them (it is special);
-    and where in it the M stand (M,)."""
+    """Select each row's first token and the M masked `positions`, which never hold a first token (it is special).
+
+    Returns:
+        The selection, and the places of the masked tokens in it (M,).
+    """
     size, count = packing.shape[0], len(positions)
     counts, width = chosen.lengths + 1, chosen.shape[1] + 1
     layout = Packing.from_lengths(counts, size + count, width)

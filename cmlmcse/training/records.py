@@ -1,4 +1,4 @@
-"""What a run leaves behind: its folder, run.json and results.json."""
+"""The records of a run: its folder, run.json and results.json."""
 
 import dataclasses
 import importlib.metadata
@@ -21,10 +21,10 @@ RUN_FILES = ("run.json", "results.json", "export", "plots")
 
 
 def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
-    """The run's folder, created; one that holds another run is refused unless that run is resumed.
+    """Create the run's folder. A folder that holds a run is accepted only to resume that run.
 
     Raises:
-        InputError: it holds a run, or cannot be created.
+        InputError: the folder holds a run, or cannot be created or written.
     """
     folder = Path(output_dir or "")
     if folder.is_dir() and not resume:
@@ -32,11 +32,11 @@ def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
         if held:
             raise InputError(
                 f"output_dir must be new or empty of runs, found {held[0]} of another run in {output_dir}; choose "
-                "another --output_dir, remove it, or go on with --resume_from_checkpoint auto"
+                "another --output_dir, remove it, or resume with --resume_from_checkpoint auto"
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # now, and not when the first checkpoint is due
+        with tempfile.TemporaryFile(dir=folder):  # fails now instead of at the first checkpoint
             pass
     except OSError as error:
         raise InputError(
@@ -46,9 +46,9 @@ def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
 
 
 def git_commit() -> str | None:
-    """The commit of the code, if it runs from a checkout; asked for at the start, for it may move on meanwhile."""
+    """The commit of a checkout, or None. It is read before training, because the checkout may change during it."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():  # installed; a repository around the environment is another project's
+    if not (root / ".git").exists():  # installed as a package; a surrounding repository is another project's
         return None
     try:
         done = subprocess.run(
@@ -60,7 +60,7 @@ def git_commit() -> str | None:
 
 
 def hardware(run: RunArguments) -> dict[str, Any]:
-    """What the run ran on, in words."""
+    """Device, number of processes and number of threads of the run."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return {"device": device, "processes": run.world_size, "threads": torch.get_num_threads()}
 
@@ -68,7 +68,7 @@ def hardware(run: RunArguments) -> dict[str, Any]:
 def run_record(
     recipe: str, model: ModelArguments, data: DataArguments, run: RunArguments, measured: dict[str, Any]
 ) -> dict[str, Any]:
-    """The content of run.json: recipe, fields, seeds, versions, hardware, and what was `measured`."""
+    """The content of run.json: recipe, fields, seed, versions, hardware, and the `measured` values."""
     fields = {**dataclasses.asdict(model), **dataclasses.asdict(data), **chosen_arguments(run)}
     fields["load_best_model_at_end"] = run.load_best_model_at_end
     return {
@@ -83,7 +83,7 @@ def run_record(
 
 
 def chosen_arguments(run: RunArguments) -> dict[str, Any]:
-    """Trainer's arguments that differ from Trainer's own defaults, without secrets and folders."""
+    """The arguments that differ from the defaults of TrainingArguments, without secrets and folders."""
     private = ("output_dir", "hub_token", "push_to_hub_token", "logging_dir", "resume_from_checkpoint")
     defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
     return {

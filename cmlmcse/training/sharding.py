@@ -1,4 +1,4 @@
-"""Weights sharded over the processes (FSDP 2): what Trainer and Accelerate need to be told about this model."""
+"""FSDP 2: settings that Trainer and Accelerate need to shard this model over the processes."""
 
 from typing import Any
 
@@ -13,8 +13,10 @@ from .training_losses import TrainingLosses, without_prefix
 
 
 class ShardedModel(TrainerCallback):
-    """Prepares a trainer's model for FSDP. Before it is sharded: each transformer block is gathered by itself.
-    Afterwards: `encode` and `vector_gain` gather weights as `forward` does.
+    """Prepares a trainer's model for FSDP.
+
+    Before sharding, it makes each transformer block a unit of its own. After sharding, it makes `encode` and
+    `vector_gain` gather the weights as `forward` does.
 
     Raises:
         InputError: FSDP 1.
@@ -24,11 +26,11 @@ class ShardedModel(TrainerCallback):
         model: Any = trainer.model
         plugin = trainer.accelerator.state.fsdp_plugin
         if plugin.fsdp_version != 2:
-            raise InputError(f"fsdp_version must be 2, found {plugin.fsdp_version}; mend the Accelerate configuration")
-        # Accelerate refuses the name of a block that the model does not have: that of the other kinds of backbone.
+            raise InputError(f"fsdp_version must be 2, found {plugin.fsdp_version}; fix the Accelerate configuration")
+        # Accelerate refuses block names that the model does not contain, so only this backbone's name is set.
         model._no_split_modules = {type(blocks(model.backbone)[0]).__name__}
-        # Autocast alone chooses the precision, as without FSDP: weights in bf16 would change the losses, and BatchNorm
-        # does not take them.
+        # Only autocast chooses the precision, as without FSDP. Weights in bf16 would change the losses, and BatchNorm
+        # does not accept them.
         plugin.mixed_precision_policy = None
 
     def on_train_begin(
@@ -44,14 +46,14 @@ class ShardedModel(TrainerCallback):
 
 
 def whole_model(trainer: Trainer) -> CMLMCSEForSentenceEmbedding | None:
-    """The trained model, with whole weights if they are sharded; None but on the first process.
+    """The trained model with unsharded weights on the first process; None on the others.
 
     Every process must call this.
     """
     losses: TrainingLosses = trainer.accelerator.unwrap_model(trainer.model)
     model: CMLMCSEForSentenceEmbedding = losses.model
     if getattr(trainer, "is_fsdp_enabled", False):
-        weights = trainer.accelerator.get_state_dict(trainer.model)  # on the first process, others get nothing
+        weights = trainer.accelerator.get_state_dict(trainer.model)  # empty on all processes except the first
         if trainer.is_world_process_zero():
             model = CMLMCSEForSentenceEmbedding(losses.model.config)
             model.load_state_dict(without_prefix(weights))

@@ -1,4 +1,4 @@
-"""The trainer of both stages: a model that returns its losses, their log, and scores between the steps."""
+"""The trainer of both stages: logs the model's losses, watches for NaN, and evaluates the development set."""
 
 import time
 from collections import deque
@@ -27,7 +27,7 @@ from .checkpoints import StopsAtSignal, WholeCheckpointTrainer
 
 
 class TrainingWindow:
-    """Sums of what the batches since the last log line reported; on the device, so that no step waits for it."""
+    """Sums of the logged values since the last log line. They stay on the device, so that no step waits for them."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -43,7 +43,7 @@ class TrainingWindow:
         self.tokens += tokens
 
     def averages(self) -> dict[str, float]:
-        """The means over the batches of all processes, and their real tokens of all views a second."""
+        """Means over the batches of all processes, and tokens per second (all views, without padding)."""
         seconds = time.perf_counter() - self.start
         sums = sums_over_processes({name: float(total) for name, total in self.sums.items()} | {"tokens": self.tokens})
         tokens = sums.pop("tokens")
@@ -52,7 +52,7 @@ class TrainingWindow:
 
 
 class LossTrainer(WholeCheckpointTrainer):
-    """Trainer whose model returns its losses and values for the log, and whose evaluation is :meth:`dev_metrics`."""
+    """Trainer for models that return a loss and values to log. Its evaluation is :meth:`dev_metrics`."""
 
     def __init__(self, **kwargs: Any) -> None:
         self.sampler: EpochSampler | None = None
@@ -60,11 +60,11 @@ class LossTrainer(WholeCheckpointTrainer):
         assert self.model is not None
         use_fast_cpu_kernels(self.model)
         self.window = TrainingWindow()
-        self.tokens_seen = 0  # on this process, since they were last added up
-        self.latest: dict[str, Any] | None = None  # batch, or part of one, that was trained on
-        self.unchecked: deque[tuple[int, Tensor]] = deque()  # losses that may be no numbers, with their steps
+        self.tokens_seen = 0  # on this process, since the last `add_up_tokens`
+        self.latest: dict[str, Any] | None = None  # the latest batch, or the first part of it
+        self.unchecked: deque[tuple[int, Tensor]] = deque()  # steps and losses not yet checked for NaN
         if processes() > 1:
-            set_seed(self.args.seed + rank())  # each process draws a dropout of its own
+            set_seed(self.args.seed + rank())  # each process draws its own dropout
         self.add_callback(EpochOfSampler(self))
         self.add_callback(TrainingTime())
         self.add_callback(StopsAtSignal())
@@ -80,19 +80,21 @@ class LossTrainer(WholeCheckpointTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The loss of one batch; a mean over its own rows, so gradient accumulation averages batches."""
-        with self.accelerator.autocast():  # Accelerate does it for DDP, but not for FSDP 2
+        """The loss of one batch. It is a mean over its own rows, so gradient accumulation averages over batches."""
+        with self.accelerator.autocast():  # Accelerate does this for DDP, but not for FSDP 2
             output = model(**inputs)
         self._watch(output.loss)
         self._count(output.logs, inputs)
         return (output.loss, output) if return_outputs else output.loss
 
     def _watch(self, loss: Tensor | None = None) -> None:
-        """Stop at a loss that is no number: on a CPU before it is learned from; on a GPU a step later, for no step
-        waits for its own loss there, but in any case before anything is saved.
+        """Stop if a loss is NaN or infinite.
+
+        A CPU checks before the optimizer step. A GPU checks one step later, so that no step waits for its loss. A
+        checkpoint is never saved before the check; for that, call this without a loss.
 
         Raises:
-            Stopped: it is infinite or not a number.
+            Stopped: a loss is infinite or NaN.
         """
         if loss is not None:
             self.unchecked.append((self.state.global_step + 1, loss.detach()))
@@ -102,25 +104,25 @@ class LossTrainer(WholeCheckpointTrainer):
             if not torch.isfinite(value):
                 raise Stopped(
                     f"the loss of a batch of step {step} (epoch {self.state.epoch or 0:.2f}, process {rank()}) is "
-                    f"{value.item()}; checkpoints before it are good: lower the learning rate, or mend the text, and "
-                    "go on with --resume_from_checkpoint auto"
+                    f"{value.item()}; checkpoints before it are good: lower the learning rate, or fix the text, and "
+                    "resume with --resume_from_checkpoint auto"
                 )
 
     def _count(self, logs: dict[str, Tensor], inputs: dict[str, Any]) -> None:
-        """Note what a batch reported, and its real tokens of all views on this process."""
+        """Add a batch's logged values and its tokens (all views, without padding) to the window."""
         tokens = count_tokens(inputs)
         self.latest = inputs.get("parts", [inputs])[0]
         self.tokens_seen += tokens
         self.window.add(logs, tokens)
 
     def add_up_tokens(self) -> int:
-        """The real tokens of all views that all processes have trained on; every process must call this."""
+        """Tokens trained on so far (all processes, all views, without padding). Every process must call this."""
         self.state.num_input_tokens_seen += int(sums_over_processes({"tokens": self.tokens_seen})["tokens"])
         self.tokens_seen = 0
         return self.state.num_input_tokens_seen
 
     def seconds_trained(self) -> float:
-        """The wall time of the training, of a resumed run that before its last checkpoint included."""
+        """Wall-clock seconds of training. A resumed run includes the time up to its checkpoint."""
         clock = next(callback for callback in self.callback_handler.callbacks if isinstance(callback, TrainingTime))
         return round(clock.total(), 1)
 
@@ -130,14 +132,14 @@ class LossTrainer(WholeCheckpointTrainer):
         super()._save_checkpoint(model, trial)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the window's averages to a training log line, and stop at a loss that is no number."""
+        """Add the window's averages to a training log line."""
         if "loss" in logs and self.window.batches:
             logs = {**logs, **self.window.averages()}
             self.window = TrainingWindow()
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """What the development set says (:meth:`dev_metrics`)."""
+        """The metrics on the development set (:meth:`dev_metrics`), logged."""
         if self.eval_dataset is None:
             return {}
         start = time.perf_counter()
@@ -149,11 +151,11 @@ class LossTrainer(WholeCheckpointTrainer):
         return metrics
 
     def dev_metrics(self) -> dict[str, float]:
-        """What the development set says, by name; every process must call this."""
+        """The metrics on the development set, by name. Every process must call this."""
         raise NotImplementedError
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """6 · tokens · weights of the encoder's blocks, forward and backward of one batch."""
+        """FLOPs of forward and backward of one batch: 6 · tokens · number of weights in the encoder's blocks."""
         layers = blocks(self.accelerator.unwrap_model(self.model).backbone)
         return 6 * count_tokens(inputs) * sum(weight.numel() for weight in layers.parameters())
 
@@ -168,12 +170,12 @@ class LossTrainer(WholeCheckpointTrainer):
 
 
 def count_tokens(inputs: dict[str, Any]) -> int:
-    """The real tokens of all views of a batch, whole or in parts."""
+    """Tokens of a batch (all views, without padding); the batch may be in parts."""
     return sum((part.get("views") or part["masked"])["input_ids"].numel() for part in inputs.get("parts", [inputs]))
 
 
 class EpochOfSampler(TrainerCallback):
-    """Tells the sampler which epoch begins, also where a resumed run has wrapped it."""
+    """Tells the sampler which epoch begins. Trainer itself does not, because a resumed run wraps the sampler."""
 
     def __init__(self, trainer: LossTrainer) -> None:
         self.trainer = trainer
@@ -186,7 +188,7 @@ class EpochOfSampler(TrainerCallback):
 
 
 class TrainingTime(TrainerCallback, ExportableState):
-    """The seconds of a training; a checkpoint keeps them, and a resumed run goes on counting."""
+    """Seconds of training. Checkpoints store them, and a resumed run continues the count."""
 
     def __init__(self) -> None:
         self.before = 0.0
@@ -198,16 +200,16 @@ class TrainingTime(TrainerCallback, ExportableState):
         self.start = time.perf_counter()
 
     def total(self) -> float:
-        """Those until now, in seconds."""
+        """Seconds until now."""
         return self.before + (0.0 if self.start is None else time.perf_counter() - self.start)
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """What a checkpoint keeps."""
+        """The state that a checkpoint stores."""
         return {"args": {}, "attributes": {"before": self.total()}}
 
 
 class DevScoreProgress(ProgressCallback):
-    """Progress bar with the current and the best development score."""
+    """Progress bar that shows the current and the best development score."""
 
     def on_evaluate(
         self,

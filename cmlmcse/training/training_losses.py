@@ -1,4 +1,4 @@
-"""The losses of one training batch: the contrast of its views, and the auxiliary objectives beside it."""
+"""The losses of one training batch: the contrastive loss of its views and the auxiliary losses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ class TrainingOutput(ModelOutput):
 
 
 class TrainingLosses(nn.Module):
-    """A model as a training step sees it: packed batch in, losses out (L = L_contrast + λ L_MLM, CMLM-CSE §3).
+    """Computes the losses of a packed batch (L = L_contrast + λ L_MLM, CMLM-CSE §3).
 
-    This is the module that DDP, FSDP and `torch.compile` wrap. Attributes that it lacks are the model's, as in PEFT.
+    DDP, FSDP and `torch.compile` wrap this module. An attribute that it lacks is looked up in the model, as in PEFT.
 
     Attributes:
         model: the sentence encoder with its training head and its auxiliary objectives.
@@ -50,7 +50,7 @@ class TrainingLosses(nn.Module):
         """The contrastive loss of V·N packed rows plus the weighted auxiliary losses.
 
         Args:
-            views: packed rows of all views, view after view (:func:`pack_sequences`), and `num_views`.
+            views: packed rows of all V views, one view after the other (:func:`pack_sequences`), and `num_views`.
             masked: packed masked sentences and their labels (see :class:`AuxiliaryObjective`).
         """
         loss, sentences, logs = self.contrast(self.sentence_vectors(views))
@@ -60,7 +60,7 @@ class TrainingLosses(nn.Module):
             loss, logs = loss + auxiliary, logs | measures
         return TrainingOutput(loss=loss, logs=logs)
 
-    # The parts of a step. large_batch.py runs them on one part of a batch after another.
+    # The pieces of a step. large_batch.py runs them separately for each part of a batch.
 
     def sentence_vectors(self, views: dict[str, Any]) -> Tensor:
         """V·N packed rows → (V, N, H) sentence vectors before the training head."""
@@ -69,8 +69,12 @@ class TrainingLosses(nn.Module):
         return self.model.pooled(tokens, packing).unflatten(0, (views["num_views"], -1))
 
     def contrast(self, vectors: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """(V, N, H) sentence vectors → the weighted contrastive loss, the vectors before and after the training head
-        (2, V, N, H), which condition the auxiliary objectives, and values for the log."""
+        """The contrastive loss of (V, N, H) sentence vectors.
+
+        Returns:
+            The weighted loss, the vectors before and after the training head (2, V, N, H) for the auxiliary objectives,
+            and values for the log.
+        """
         config = self.model.config
         projected = self.model.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
         loss = CONTRASTIVE_LOSSES[config.contrastive_loss].compute(projected, config.temp, config.hard_negative_weight)
@@ -83,8 +87,10 @@ class TrainingLosses(nn.Module):
         return config.contrastive_weight * loss, torch.stack([vectors, projected]), logs
 
     def auxiliary_terms(self, parts: Sequence[dict[str, Any] | None]) -> dict[str, Tensor | float]:
-        """The number of predictions of every auxiliary objective in the masked parts of a batch; with several
-        processes their mean.
+        """The number of predictions that each auxiliary objective makes in a batch; on several processes their mean.
+
+        Args:
+            parts: the masked sentences of every part of the batch.
 
         Raises:
             ValueError: a batch without masked sentences.
@@ -101,12 +107,13 @@ class TrainingLosses(nn.Module):
     def auxiliary_loss(
         self, sentences: Tensor, masked: dict[str, Any] | None, counts: dict[str, Tensor | float]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What a part of a batch adds to the loss: Σ weight · (sum over the part / number of predictions of the whole
-        batch), and the same for the log.
+        """The share of one part of a batch in the auxiliary loss, and its values for the log.
+
+        The share is Σ weight · (sum over the part) / (number of predictions in the whole batch).
 
         Args:
             sentences: (2, V, N, H) vectors of the part's sentences, before and after the training head.
-            masked: their masked sentences, of the first view or the first views.
+            masked: their masked sentences, for the first view or for both views.
             counts: :meth:`auxiliary_terms` of the whole batch.
         """
         assert masked is not None
@@ -122,11 +129,11 @@ class TrainingLosses(nn.Module):
 
     @torch.no_grad()
     def vector_gain(self, views: dict[str, Any], masked: dict[str, Any]) -> Tensor:
-        """What the conditional MLM gains from the sentence vectors of a batch, in nats a masked word: its loss with
-        another sentence's vector minus its loss with the sentence's own, without dropout.
+        """How much the conditional MLM uses the sentence vectors, in nats per masked word, without dropout.
 
-        Near 0 the objective does not read the vectors, and teaches the encoder next to nothing. One reason is vectors
-        that are almost equal, such as [CLS] in a model that was never trained to put anything there.
+        The gain is the loss with another sentence's vector minus the loss with the sentence's own vector. Near 0, the
+        objective ignores the vectors and so hardly trains the encoder. One cause is that all vectors are almost equal,
+        as [CLS] is in a model whose pre-training never used it.
         """
         objective, mode = self.model.objectives["cmlm"], self.training
         self.eval()
@@ -140,5 +147,5 @@ class TrainingLosses(nn.Module):
 
 
 def without_prefix(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a :class:`TrainingLosses` under the names that they have in its model."""
+    """The weights of a :class:`TrainingLosses`, renamed as in its model."""
     return {name.removeprefix("model."): tensor for name, tensor in weights.items()}

@@ -1,15 +1,13 @@
-"""Write fields.md, the page of all fields, from the code: `PYTHONPATH=. python docs/reference/make_fields.py`.
+"""Write fields.md, the page of all fields, from fields.json: `PYTHONPATH=. python docs/reference/make_fields.py`.
 
-tests/project/test_docs.py compares the committed page with :func:`page`.
+`python -m cmlmcse.training.field_table` writes fields.json (in cmlmcse/training/) from the code. `cmlmcse train --help`
+prints it. tests/project/test_docs.py compares the committed page with :func:`page`.
 """
 
-import dataclasses
+import json
 from pathlib import Path
-from typing import Any
 
-from transformers import TrainingArguments
-
-from cmlmcse.training.arguments import DataArguments, ModelArguments, PretrainingArguments, RunArguments
+from cmlmcse.training.help import FIELDS, OTHER_FIELDS
 
 PAGE = Path(__file__).with_name("fields.md")
 INTRODUCTION = """# Fields
@@ -26,55 +24,30 @@ works too. This page lists the fields that this project adds, and those that it 
 KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 
 
-def cell(value: Any) -> str:
+def cell(default: str | None, kind: str) -> str:
     """A default as a recipe would write it."""
-    if value is None:
+    if default is None:
         return "–"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    return f"`{default.lower() if kind == 'bool' else default}`"
 
 
-def kind(field: dataclasses.Field[Any]) -> str:
-    """What a value looks like, in words."""
-    written = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
-    names = [name.strip() for name in written.split("|")]
-    return KINDS.get(names[0], names[0])
+def row(field: dict[str, str]) -> str:
+    """One line of a table: a field's name, kind, default and help."""
+    text = field["help"].replace("|", "\\|").replace("<", "&lt;")
+    return f"| `{field['name']}` | {KINDS[field['kind']]} | {cell(field['default'], field['kind'])} | {text} |"
 
 
-def row(field: dataclasses.Field[Any]) -> str:
-    """A line of a table."""
-    text = " ".join(field.metadata["help"].split()).replace("|", "\\|").replace("<", "&lt;")
-    return f"| `{field.name}` | {kind(field)} | {cell(field.default)} | {text} |"
-
-
-def table(fields: list[dataclasses.Field[Any]]) -> str:
-    """Fields, each with its kind, default and text."""
+def table(fields: list[dict[str, str]]) -> str:
+    """The table of one group of fields."""
     head = ["| field | value | default | what it is |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *map(row, fields)])
 
 
-def own(arguments: type, *parents: type) -> list[dataclasses.Field[Any]]:
-    """The fields of a class that its parents do not have."""
-    inherited = {field.name for parent in parents for field in dataclasses.fields(parent)}
-    return [field for field in dataclasses.fields(arguments) if field.name not in inherited]
-
-
-def set_here() -> list[dataclasses.Field[Any]]:
-    """The fields of TrainingArguments that RunArguments states anew, most with another default."""
-    theirs = {field.name for field in dataclasses.fields(TrainingArguments)}
-    stated = RunArguments.__annotations__
-    return [field for field in dataclasses.fields(RunArguments) if field.name in theirs and field.name in stated]
-
-
 def page() -> str:
     """The whole page."""
-    parts = {
-        "The model": own(ModelArguments),
-        "The text, the masking and the development set": own(DataArguments, PretrainingArguments),
-        "The run": own(RunArguments, TrainingArguments),
-        "Pre-training (`--stage pretrain`)": own(PretrainingArguments),
-        "Fields of TrainingArguments that this project sets": set_here(),
-    }
-    return "\n".join([INTRODUCTION, *(f"## {title}\n\n{table(fields)}\n" for title, fields in parts.items())])
+    groups = json.loads(FIELDS.read_text(encoding="utf-8"))["groups"]
+    parts = [f"## {title}\n\n{table(fields)}\n" for title, fields in groups.items() if title != OTHER_FIELDS]
+    return "\n".join([INTRODUCTION, *parts])
 
 
 if __name__ == "__main__":

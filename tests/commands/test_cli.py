@@ -18,7 +18,7 @@ from cmlmcse.training import build
 from cmlmcse.training.arguments import parse_recipe
 from cmlmcse.training.command import train
 from cmlmcse.training.field_table import field_table
-from cmlmcse.training.help import FIELDS, help_text
+from cmlmcse.training.help import FIELDS, OTHER_FIELDS, help_text
 from support.paths import ROOT
 from support.tiny import tiny_backbone, tiny_tokenizer
 
@@ -100,7 +100,7 @@ def test_help_of_train_is_the_fields_help() -> None:
     if kept["transformers"] != transformers.__version__:
         assert f"transformers {transformers.__version__} is installed" in help_text()
         for table in (kept, found):
-            del table["groups"]["Everything else of transformers' TrainingArguments"]
+            del table["groups"][OTHER_FIELDS]
     assert kept["groups"] == found["groups"]
     text = help_text()
     for group in found["groups"].values():

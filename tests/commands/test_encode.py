@@ -154,8 +154,8 @@ def test_tables(name, model, arguments, tmp_path, monkeypatch) -> None:
     [
         ("in.csv", "text,n\nthe cat\n", [], "expected 2 fields in line 2, as in the header, found 1"),
         ("in.csv", 'text\n"the cat\n', [], "expected CSV, found line 2"),
-        ("in.jsonl", '{"text": "a"}\n{"text": \n', [], "expected a JSON object a line, found line 2"),
-        ("in.jsonl", '["a"]\n', [], "expected a JSON object a line, found list in line 1"),
+        ("in.jsonl", '{"text": "a"}\n{"text": \n', [], "expected one JSON object per line, found line 2"),
+        ("in.jsonl", '["a"]\n', [], "expected one JSON object per line, found list in line 1"),
         ("in.jsonl", '{"text": "a"}\n{"text": 1}\n', [], "expected one type of value in a column"),
         (
             "in.jsonl",
@@ -230,7 +230,7 @@ def test_bf16(model, lines, arguments, tmp_path) -> None:
     ("reason", "status", "said"),
     [
         (OSError(28, "No space left on device"), 2, "No space left on device; the parts before it are kept"),
-        (KeyboardInterrupt(), 130, "stopped: by Ctrl-C; 30 of 83 rows are kept; the same command goes on\n"),
+        (KeyboardInterrupt(), 130, "stopped: by Ctrl-C; 30 of 83 rows are kept; run the same command to resume\n"),
     ],
     ids=["disk", "Ctrl-C"],
 )

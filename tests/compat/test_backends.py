@@ -1,4 +1,4 @@
-"""An export in sentence-transformers' ONNX and OpenVINO backends: fp32 to 1e-5, int8 by the cosine (docs/onnx.md).
+"""An export in sentence-transformers' ONNX and OpenVINO backends: fp32 to 1e-5, int8 by cosine (docs/how-to/onnx.md).
 
 `make test-compat` runs this; without exports (`CMLMCSE_EXPORTS`) or a backend's libraries it is skipped.
 """
@@ -55,7 +55,7 @@ def test_fp32(name, backend, tmp_path):
 
 def test_layer_averages_are_lost(backend):
     """The converted graph has no other layer's output, and sentence-transformers takes the last one's without a word.
-    Should this fail, the libraries have learnt it: mend docs/onnx.md."""
+    Should this fail, the libraries have learnt it: fix docs/how-to/onnx.md."""
     for name in ("bert-avg_top2", "bert-avg_first_last"):
         found = load(EXPORTS / name, backend).encode(SENTENCES)
         assert np.abs(found - np.load(EXPORTS / f"{name}.npy")).max() > 0.05

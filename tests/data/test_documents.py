@@ -22,7 +22,6 @@ from cmlmcse.data.documents import (
 from cmlmcse.data.masking import Masking, continuing_tokens, mask_words
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.tokenizer_training import train_tokenizer
-from cmlmcse.training.arguments import DataArguments
 from support.paths import ROOT
 from support.tiny import tiny_tokenizer
 
@@ -92,15 +91,14 @@ def test_no_sequence_crosses_a_document(kind, tmp_path):
     documents = load_sentences(str(tmp_path / "text.txt"), documents=True)
     assert len(documents) == 5
     tokenizer = tiny_tokenizer(kind)
-    data = DataArguments(sequences="documents", max_seq_length=16)
     for one, expected in zip(range(5), words, strict=True):
-        rows = tokenize_documents(documents.select([one]), tokenizer, data)["input_ids"]
+        rows = tokenize_documents(documents.select([one]), tokenizer, 16)["input_ids"]
         assert max(map(len, rows)) <= 16
         assert {(row[0], row[-1]) for row in rows} == {(tokenizer.cls_token_id, tokenizer.sep_token_id)}
         inside = tokenizer.convert_ids_to_tokens([token for row in rows for token in row[1:-1]])
         assert inside == [word for sentence in expected for word in sentence]
-    together = tokenize_documents(documents, tokenizer, data)["input_ids"]
-    apart = [tokenize_documents(documents.select([one]), tokenizer, data)["input_ids"] for one in range(5)]
+    together = tokenize_documents(documents, tokenizer, 16)["input_ids"]
+    apart = [tokenize_documents(documents.select([one]), tokenizer, 16)["input_ids"] for one in range(5)]
     assert list(together) == [row for rows in apart for row in rows]
 
 
@@ -109,9 +107,9 @@ def test_several_files_are_one_text(tmp_path):
     (tmp_path / "a.txt").write_text("w1 w2\nw3\n\nw4\n")
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "w5\nw6"}) + "\n")
     files = f"{tmp_path / 'a.txt'}, {tmp_path / 'b.jsonl'}"
-    documents = load_documents(DataArguments(train_file=files, sequences="documents"))
+    documents = load_documents(files, documents=True)
     assert list(documents["text"]) == ["w1 w2\nw3", "w4", "w5\nw6"]
-    assert len(load_documents(DataArguments(train_file=files, sequences="documents", max_train_samples=2))) == 2
+    assert len(load_documents(files, documents=True, max_rows=2)) == 2
 
 
 def test_split_takes_whole_documents_from_the_end():

@@ -321,7 +321,7 @@ def test_api_offers(client) -> None:
 @pytest.mark.slow
 def test_api_as_documented(client, address) -> None:
     """The page's block of Python runs as it stands."""
-    block = re.search(r"^```py\n(.*?)^```", (ROOT / "docs" / "demo.md").read_text(), re.MULTILINE | re.DOTALL)
+    block = re.search(r"^```py\n(.*?)^```", (ROOT / "docs/how-to/demo.md").read_text(), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(block[1].replace("http://127.0.0.1:7860", address), names)
     assert [set(hit) for hit in names["hits"]] == [{"cosine", "text"}] * 5
@@ -456,7 +456,7 @@ def test_in_a_browser(width, scheme, browser, address, reference, texts, tmp_pat
     page.wait_for_function("text => document.querySelector('table.hits td:last-child').innerText == text", arg=best)
     assert query.input_value() == "stars and planets"
 
-    page.get_by_text("Search texts of your own").click()
+    page.get_by_text("Search your own texts").click()
     upload = page.locator("input[type=file]")
     upload.set_input_files(write(tmp_path / "ma{{r}}k<b>up.txt", "\n".join(HOSTILE).encode()))
     page.get_by_text("Searching 5 texts of markbup.txt.").wait_for()

@@ -184,7 +184,7 @@ def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str
     [
         (["--table", "table.html"], "--table must end with one of .md, .tex, .csv, found table.html"),
         (["--table", "nowhere/table.md"], "expected the folder nowhere to exist"),
-        (["--plots", "{file}"], "expected a folder for pictures"),
+        (["--plots", "{file}"], "expected a folder for plots"),
         (["{model}"], "expected each MODEL once"),
     ],
 )
@@ -228,8 +228,8 @@ def test_map_draws_similar_pairs_short(tmp_path: Path, monkeypatch: pytest.Monke
     plots.plot_map(by_number, pairs, tmp_path, "m")
     lines = [line for line in drawn[0].axes[0].lines if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
     lengths = [float(np.hypot(np.diff(line.get_xdata()), np.diff(line.get_ydata()))[0]) for line in lines]
-    assert len(lengths) == plots.MAPPED
-    assert np.median(lengths[plots.MAPPED // 2 :]) < 0.2 * np.median(lengths[: plots.MAPPED // 2])
+    assert len(lengths) == plots.MAP_PAIRS
+    assert np.median(lengths[plots.MAP_PAIRS // 2 :]) < 0.2 * np.median(lengths[: plots.MAP_PAIRS // 2])
 
 
 def test_trained_model_beside_its_backbone(data_dir, tmp_path, backbone_folders, capsys) -> None:

@@ -110,7 +110,7 @@ def test_published_counts() -> None:
         ("RTE", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tneutral\n", ["entailment, not_entailment", "'neutral'"]),
         ("STS-B", "\t".join(columns("STS-B")) + "\n" + "0\t" * 9 + "nan\n", ["line 2", "number as score, found 'nan'"]),
         ("STS-B", "\t".join(columns("STS-B")) + "\n" + "0\t" * 9 + "good\n", ["found 'good'"]),
-        ("SST-2", b"sentence\tlabel\n\xff\t1\n", ["dev.tsv", "expected UTF-8, found byte 16"]),
+        ("SST-2", b"sentence\tlabel\n\xff\t1\n", ["dev.tsv", "expected UTF-8, found byte 0xff at offset 15"]),
     ],
 )
 def test_broken_file(data_dir: Path, name: str, content: str | bytes, words: list[str]) -> None:
@@ -130,7 +130,7 @@ def test_nothing_is_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert (examples.labels.tolist(), examples.sides) == ([1, 0], (['"a', 'b" \u2028c'],))
     path.write_text("\t".join(columns("QQP")) + "\n1\t2\t3\ta\n4\t5\t6\ta\tb\t1\n")
     assert read_examples(path, GLUE_SETS["QQP"]).sides == (["a"], ["b"])
-    assert "x.tsv: 1 rows left out that are cut short" in caplog.text
+    assert "x.tsv: 1 rows skipped, they have too few columns" in caplog.text
 
 
 def test_from_transfer(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_device_of_a_run() -> None:
         return lambda source, data, **options: given.setdefault(name, (source, options)) and {}
 
     tasks = {
-        name: (Task("", load=str, run=run(name), measured=iter, fine_tunes=name == "glue"), None)
+        name: (Task("", load=str, run=run(name), card_metrics=iter, fine_tunes=name == "glue"), None)
         for name in ("glue", "sts")
     }
     final_results("encoder", tasks, "folder", "cpu")

@@ -82,7 +82,7 @@ def test_load_lee_names_the_file_with_a_wrong_count(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"similarities0-1.txt: expected a matrix, found"):
         load_lee50(tmp_path)
     np.savetxt(tmp_path / "similarities0-1.txt", np.full((50, 50), 5.0))
-    with pytest.raises(InputError, match="expected 1225 pairs scored 0 to 1, found others"):
+    with pytest.raises(InputError, match="expected 1225 pairs with scores from 0 to 1, found other values"):
         load_lee50(tmp_path)
     (tmp_path / "similarities0-1.txt").unlink()
     with pytest.raises(InputError, match=r"similarities0-1.txt: expected it in gensim's test data, found no such"):

@@ -191,7 +191,7 @@ def test_encoder_gone_wrong(tmp_path: Path) -> None:
     """Embeddings that are not finite or too few are refused; zero ones are similar to nothing."""
     write(tmp_path, [("a", "1"), ("b", "2")], [("q", "3")], [("q", "a", 1)])
     data = load_retrieval(str(tmp_path))
-    with pytest.raises(InputError, match="expects finite embeddings, found others; check the model"):
+    with pytest.raises(InputError, match="expects finite embeddings, found NaN or infinity; check the model"):
         retrieval(lambda texts: np.full((len(texts), 2), np.nan), data)
     with pytest.raises(ValueError, match=r"must return \(2, H\) for 2 texts, found \(1, 2\)"):
         retrieval(lambda texts: np.ones((1, 2)), data)
@@ -205,7 +205,7 @@ CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"
     ("file", "content", "words"),
     [
         (CORPUS, b"", ["tiny", "expected passages", "empty corpus"]),
-        (CORPUS, b'{"_id": "a", "text": "x"}\n{"_id": "a"\n', [f"{CORPUS}, line 2", "a JSON object", "mend"]),
+        (CORPUS, b'{"_id": "a", "text": "x"}\n{"_id": "a"\n', [f"{CORPUS}, line 2", "a JSON object", "fix"]),
         (CORPUS, b'["a"]\n', [f"{CORPUS}, line 1", "a JSON object", "found list"]),
         (CORPUS, b'\n{"text": "x"}\n', [f"{CORPUS}, line 2", "a text as _id", "None"]),
         (CORPUS, b'{"_id": 7, "text": "x"}\n', [f"{CORPUS}, line 1", "a text as _id", "7"]),

@@ -16,7 +16,7 @@ from cmlmcse.evaluation import transfer_data
 from cmlmcse.evaluation.command import main
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.sts_data import MissingData
-from cmlmcse.evaluation.transfer import GRID, TRAIN_GRID, Part, classify, first_best, nested, transfer
+from cmlmcse.evaluation.transfer import GRID, TRAIN_GRID, Part, classify, first_best, nested_accuracy, transfer
 from cmlmcse.evaluation.transfer_data import TRANSFER_SETS, Examples, load_set, load_transfer, missing_transfer
 from support.paths import DATA
 from support.text import one_space
@@ -138,7 +138,7 @@ def test_nested_equals_plain_loops() -> None:
         chosen = plain(train, plain_choice(train, GRID))
         accuracies.append(chosen.score(part.features[held], part.labels[held]))
     assert 0.6 < np.mean(accuracies) < 0.95
-    assert nested(part) == pytest.approx(np.mean(accuracies), abs=1e-12)
+    assert nested_accuracy(part) == pytest.approx(np.mean(accuracies), abs=1e-12)
 
 
 @pytest.mark.parametrize("classes", (2, 3))
@@ -309,7 +309,7 @@ def test_archive_names() -> None:
 
 def real(name: str) -> dict[str, Examples]:
     """A real task, or skip."""
-    if transfer_data.absent(DATA / "transfer", name):
+    if transfer_data.missing_files(DATA / "transfer", name):
         pytest.skip(f"needs transfer/{name} under {DATA}; set CMLMCSE_DATA")
     return load_set(DATA / "transfer", name)
 

@@ -188,7 +188,7 @@ def test_the_card_names_the_commit_of_the_code(api, hub, exported, tmp_path):
 
 def test_a_card_that_cannot_follow(api, hub, exported, tmp_path):
     """The Hub fails between the two commits: the export is there, whole, the line says what lacks, and the same command
-    again mends it."""
+    again repairs it."""
     commits, folder = [], Path(shutil.copytree(exported, tmp_path / "export"))
     hub.fault = lambda method, path: 503 if "/commit/" in path and (commits.append(path) or len(commits) > 1) else None
     with pytest.raises(Stopped, match=r"was published at \w{40}, but its card does not name that commit: .*\(503\)"):
@@ -309,7 +309,7 @@ def test_token_in_a_message_is_taken_out(hub):
 
 
 def test_cut_once_is_retried(api, hub, exported):
-    """One broken connection in the upload of the weights is the client's to mend."""
+    """One broken connection in the upload of the weights is for the client to repair."""
     cuts = [CUT]
     hub.fault = lambda method, path: cuts.pop() if cuts and method == "PUT" else None
     publish(api, TARGET, exported)

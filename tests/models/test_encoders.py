@@ -97,7 +97,7 @@ def test_agrees_with_sentence_transformers(folder: Path, tmp_path: Path, sentenc
         (
             "1_Pooling/config.json",
             '{"pooling_mode": "max"}',
-            "expected the sentence-transformers pooling mean or cls",
+            "expected the sentence-transformers pooling cls or mean",
         ),
     ],
 )

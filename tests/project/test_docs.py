@@ -382,6 +382,18 @@ def test_links(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+def test_named_pages_exist() -> None:
+    """Every docs/….md that code, recipes or build files name is a page."""
+    folders = ("assets", "benchmarks", "cmlmcse", "configuration", "demo", "modeling_cmlmcse", "studies", "tests")
+    files = [path for name in folders for path in (ROOT / name).rglob("*")] + list(ROOT.iterdir())
+    texts = [
+        path for path in files if path.suffix in {".py", ".md", ".yaml", ".txt", ".cfg"} or path.name == "Makefile"
+    ]
+    named = {page for path in texts for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}
+    assert len(named) >= 20
+    assert not [page for page in sorted(named) if not (ROOT / page).is_file()]
+
+
 def test_every_page_is_in_the_index() -> None:
     """docs/index.md links to every page of docs/."""
     index = ROOT / "docs" / "index.md"

@@ -15,7 +15,9 @@ import torch.multiprocessing as mp
 import train
 
 # The first call starts a process that imports what takes seconds; the processes of all calls are its forks.
-mp.set_forkserver_preload(["cmlmcse.training.command", "cmlmcse.training.build", "cmlmcse.training.trainer"])
+mp.set_forkserver_preload(
+    ["cmlmcse.training.command", "cmlmcse.training.build", "cmlmcse.training.contrastive_trainer"]
+)
 
 
 def run_together(work: Callable[..., None], size: int, folder: Path, *arguments: Any) -> None:
@@ -33,7 +35,7 @@ def _one(rank: int, size: int, work: Callable[..., None], folder: str, *argument
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     work(rank, size, folder, *arguments)
     dist.barrier()
-    os._exit(0)  # see errors.End; PyTorch 2.6 may also hang where the group is destroyed
+    os._exit(0)  # see errors.ImmediateExit; PyTorch 2.6 may also hang where the group is destroyed
 
 
 def train_together(size: int, folder: Path, *arguments: object, **environment: str) -> None:

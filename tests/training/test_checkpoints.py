@@ -108,7 +108,7 @@ def test_killed_anywhere(recipe, tmp_path, server) -> None:
             assert all((found[name] == value).all() for name, value in expected.items())
             for name in ("loss", "grad_norm", "eval_dev_score"):
                 assert history(folder, name) == history(tmp_path / "whole", name)
-            assert not (folder / checkpoints.ASIDE).exists()
+            assert not (folder / checkpoints.TEMPORARY).exists()
             shutil.rmtree(folder)
 
 
@@ -126,7 +126,7 @@ def test_disk_full(recipe, tmp_path, monkeypatch, capsys) -> None:
         run(monkeypatch, recipe, "--output_dir", tmp_path / "run")
     assert stop.value.code == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "checkpoint-4 cannot be written: No space left on device; earlier checkpoints are whole" in error
+    assert "checkpoint-4 cannot be written: No space left on device; earlier checkpoints are complete" in error
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
     monkeypatch.setattr(checkpoints.Trainer, "_save_checkpoint", save)
     run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", "auto")

@@ -54,7 +54,7 @@ def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         run(monkeypatch, recipe, "--dev_set", "none", "--max_steps", 14, "--resume_from_checkpoint", "auto")
     assert stopped.value.code == 2
-    assert "auxiliary_learning_rate None, which that run had not; give it the same" in capsys.readouterr().err
+    assert "auxiliary_learning_rate None, another than that run had; set the same one" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -356,6 +356,39 @@ def test_expected_weights_are_those_of_the_recipes_own_model(given, expected):
     """Another model on the command line leaves the recipe's hash behind."""
     _, model, _, _ = parse_recipe(["quickstart", *given])
     assert model.model_sha256 == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--dev_set", "none", "--eval_steps", 10],
+        ["--dev_set", "none", "--save_steps", 4],
+        ["--dev_set", "none", "--eval_strategy", "steps", "--load_best_model_at_end", "true", "--eval_steps", 5],
+        ["--stage", "pretrain", "--validation_split_percentage", 0, "--eval_steps", 10],
+    ],
+)
+def test_without_dev_scores_any_save_steps_fit(given, recipe):
+    """Nothing is scored, so `save_steps` need not be a multiple of `eval_steps`."""
+    _, _, _, fields = parse_recipe([str(recipe), *map(str, given)])
+    assert (fields.eval_strategy, fields.load_best_model_at_end, fields.metric_for_best_model) == ("no", False, None)
+
+
+@pytest.mark.slow
+def test_own_text_without_evaluation_data(recipe, monkeypatch, tmp_path, capsys):
+    """A local text and no dev set: the run asks the Hub for nothing and says so; STS is scored only on request."""
+    fields = yaml.safe_load(recipe.read_text())
+    del fields["data_dir"], fields["final_evaluation"]
+    recipe.write_text(yaml.safe_dump(fields))
+    without = ("--dev_set", "none", "--max_steps", 2, "--eval_steps", 5, "--save_steps", 2)
+    run(monkeypatch, recipe, *without)
+    said = "final_evaluation is none, because dev_set is none; --final_evaluation sts scores the export on STS\n"
+    assert said in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == {"model": "tiny"}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["fields"]["final_evaluation"] == "none"
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, *without, "--final_evaluation", "sts", "--output_dir", tmp_path / "another")
+    assert stop.value.code == 2
+    assert "cannot load mteb/sts12-sts from the Hub" in capsys.readouterr().err
 
 
 @pytest.mark.slow

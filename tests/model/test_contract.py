@@ -1,0 +1,167 @@
+"""The model behaves as transformers' own models do: arguments of `forward`, configuration, resizing, compiling."""
+
+import subprocess
+import sys
+
+import datasets
+import numpy as np
+import pandas
+import pytest
+import torch
+from transformers import AutoModel
+
+from cmlmcse.hub.export import clean_environment, export
+from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from support.tiny import KINDS, OTHER_KINDS, tiny_tokenizer
+
+ALL_KINDS = (*KINDS, *OTHER_KINDS)
+TEXTS = ["the cat sat", "a big red dog ran under the tree", "dog"]
+
+
+def load(folder: str, **fields) -> CMLMCSEForSentenceEmbedding:
+    """Our model on a backbone, for evaluation."""
+    return CMLMCSEForSentenceEmbedding.from_backbone(folder, **{"cmlm_weight": 0.0, **fields}).eval()
+
+
+def plain(kind: str, folder: str) -> torch.nn.Module:
+    """transformers' own encoder."""
+    never_has_one = kind in ("electra", "distilbert", "modernbert")
+    return AutoModel.from_pretrained(folder, **({} if never_has_one else {"add_pooling_layer": False})).eval()
+
+
+def padded(kind: str, texts: list[str] = TEXTS, side: str = "right") -> dict[str, torch.Tensor]:
+    """A tokenizer's output without token types."""
+    tokenizer = tiny_tokenizer(kind)
+    tokenizer.padding_side = side
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@torch.no_grad()
+def test_arguments_of_a_plain_model(kind, backbone_folders):
+    """All N + 1 hidden states, word embeddings in place of ids, and positions: the numbers of the plain model."""
+    model, reference = load(backbone_folders[kind]), plain(kind, backbone_folders[kind])
+    batch = padded(kind)
+    real = batch["attention_mask"].bool()
+    given = [
+        {**batch, "output_hidden_states": True},
+        {"inputs_embeds": model.get_input_embeddings()(batch["input_ids"]), "attention_mask": batch["attention_mask"]},
+    ]
+    if kind != "distilbert":
+        given.append({**batch, "position_ids": torch.arange(real.shape[1])[None] + 3})
+    for arguments in given:
+        ours, theirs = model(**arguments), reference(**arguments)
+        torch.testing.assert_close(ours.last_hidden_state[real], theirs.last_hidden_state[real], rtol=0, atol=1e-5)
+        for found, expected in zip(ours.hidden_states or (), theirs.hidden_states or (), strict=True):
+            torch.testing.assert_close(found[real], expected[real], rtol=0, atol=1e-5)
+    assert len(model(**given[0]).hidden_states) == reference.config.num_hidden_layers + 1
+
+
+def test_configuration_decides_what_is_returned(backbone_folders):
+    """`output_hidden_states` and `return_dict` of the configuration hold where the call says nothing."""
+    model, batch = load(backbone_folders["bert"]), padded("bert")
+    assert model(**batch).hidden_states is None
+    model.config.output_hidden_states = True
+    assert len(model(**batch).hidden_states) == 7
+    assert model(**batch, output_hidden_states=False).hidden_states is None
+    model.config.return_dict = False
+    last, pooled, hidden = model(**batch)
+    assert (last.shape, pooled.shape, len(hidden)) == ((3, 10, 32), (3, 32), 7)
+
+
+def test_refusals(backbone_folders):
+    """One plain sentence each."""
+    model, batch = load(backbone_folders["bert"]), padded("bert")
+    with pytest.raises(ValueError, match="output_attentions must be false, found true: packed attention keeps no"):
+        model(**batch, output_attentions=True)
+    with pytest.raises(ValueError, match=r"inputs_embeds \(N, T, E\), found both"):
+        model(**batch, inputs_embeds=torch.zeros(3, 10, 32))
+    with pytest.raises(ValueError, match=r"start from a plain backbone with CMLMCSEForSentenceEmbedding.from_backbone"):
+        CMLMCSEForSentenceEmbedding.from_pretrained(backbone_folders["bert"])
+    with pytest.raises(ValueError, match="encode expects texts, found int"):
+        model.encode([1], tiny_tokenizer("bert"))
+    with pytest.raises(ValueError, match="encode expects a tokenizer, found none: the model was not loaded from"):
+        model.encode(["the cat"])
+
+
+@pytest.mark.parametrize("fields", ({"cmlm_weight": 0.0}, {"cmlm_weight": 0.1, "rtd_weight": 0.1, "mlm_weight": 0.1}))
+def test_resized_vocabulary_is_saved(fields, backbone_folders, tmp_path):
+    """More tokens, and fewer: every encoder and head follows, and the folder loads again with the same weights."""
+    for count in (90, 70):
+        model = load(backbone_folders["bert"], **fields)
+        before = model.get_input_embeddings().weight.clone()
+        model.resize_token_embeddings(count)
+        assert model.config.vocab_size == model.backbone.config.vocab_size == count
+        assert torch.equal(model.get_input_embeddings().weight[:70], before[:70])
+        model.save_pretrained(tmp_path / str(count))
+        again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path / str(count))
+        weights = again.state_dict()
+        assert weights.keys() == model.state_dict().keys()
+        assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+        assert CMLMCSEConfig.from_pretrained(tmp_path / str(count)).vocab_size == count
+
+
+def test_encode_takes_what_holds_texts(backbone_folders, tmp_path):
+    """Lists, tuples, arrays, Series with another index, a column of a dataset; the tokenizer is the folder's own."""
+    model, tokenizer = load(backbone_folders["bert"]), tiny_tokenizer("bert")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path).eval()
+    expected = model.encode(TEXTS, tokenizer)
+    table = datasets.Dataset.from_dict({"text": TEXTS})
+    for given in (TEXTS, tuple(TEXTS), np.array(TEXTS), pandas.Series(TEXTS, index=[7, 3, 5]), table["text"]):
+        np.testing.assert_allclose(loaded.encode(given), expected, atol=1e-6)
+    unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(loaded.similarity(expected, expected[:2]), unit @ unit[:2].T, atol=1e-6)
+    assert isinstance(loaded.similarity(torch.ones(2, 3), torch.ones(4, 3)), torch.Tensor)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ("bert", "roberta", "mpnet", "modernbert"))
+@torch.no_grad()
+def test_forward_is_one_graph(kind, backbone_folders):
+    """`torch.compile(fullgraph=True)` and `torch.export` with any batch and length: the numbers of plain `forward`, on
+    either side's padding."""
+    model = load(backbone_folders[kind], pooling="avg_first_last")
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
+    batch, length = torch.export.Dim("batch", min=2), torch.export.Dim("length", min=4, max=64)
+    shapes = {name: {0: batch, 1: length} for name in ("input_ids", "attention_mask")}
+    exported = torch.export.export(model, (), padded(kind), dynamic_shapes=shapes).module()
+    for texts in (TEXTS, ["cat", "the red mat and the tree"]):
+        for side in ("right", "left"):
+            given = padded(kind, texts, side)
+            expected = model(**given)
+            for found in (compiled(**given), exported(**given)):
+                for name in ("pooler_output", "last_hidden_state"):
+                    torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ("cls", "avg"))
+def test_a_plain_load_is_silent(pooling, backbone_folders, tmp_path):
+    """Plain AutoModel and SentenceTransformer print nothing of missing weights; the pooler is the head that the
+    pooling keeps, or zero."""
+    model = load(backbone_folders["bert"], pooling=pooling)
+    export(model, tiny_tokenizer("bert"), tmp_path / "export")
+    code = """
+import sys, torch
+from transformers import AutoModel, AutoTokenizer
+from sentence_transformers import SentenceTransformer
+tokenizer, model = AutoTokenizer.from_pretrained(sys.argv[1]), AutoModel.from_pretrained(sys.argv[1]).eval()
+SentenceTransformer(sys.argv[1], device="cpu")
+AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
+torch.save(model(**tokenizer(["the cat sat"], return_tensors="pt")).pooler_output, sys.argv[2])
+"""
+    arguments = [str(tmp_path / "export"), str(tmp_path / "out.pt")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=clean_environment(str(tmp_path)), cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    alarms = ["MISSING", "instantiate a model", "newly initialized"] + ["UNEXPECTED"] * (pooling != "cls")  # its head
+    assert not [word for word in alarms if word in said]
+    expected = model.encode("the cat sat", tiny_tokenizer("bert"), convert_to_tensor=True)
+    expected = expected if pooling == "cls" else torch.zeros(32)
+    torch.testing.assert_close(torch.load(tmp_path / "out.pt")[0], expected, rtol=0, atol=1e-5)
