@@ -27,7 +27,7 @@ def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: py
     """Both methods from assets/bert-mini-en without the Hub, scored, exported, and loaded again elsewhere."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    short = ["--max_steps", "2", "--eval_steps", "1", "--max_train_samples", "200", "--use_cpu", "true"]
+    short = ["--max_steps", "2", "--eval_steps", "2", "--max_train_samples", "200", "--use_cpu", "true"]
     main(["--recipe", "quickstart-own-backbone", "--output_dir", str(tmp_path / "out"), *short])
     said = capfd.readouterr().out
     lines = (tmp_path / "out" / "table.md").read_text().splitlines()

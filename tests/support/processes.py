@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-import train
+from cmlmcse.training import command
 
 # The first call starts a process that imports what takes seconds; the processes of all calls are its forks.
 mp.set_forkserver_preload(
@@ -58,7 +58,7 @@ def _train(rank: int, environment: dict[str, str], folder: Path, arguments: list
     os.chdir(folder)
     torch.set_num_threads(1)
     sys.argv = ["train.py", *arguments]
-    train.main()
+    command.main()
 
 
 def run_fresh(code: str, *arguments: str, cache: Path) -> None:

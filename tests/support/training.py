@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-import train as command
+from cmlmcse.training import command
 from support.tiny import WORDS
 
 
