@@ -63,7 +63,7 @@ def folder(tmp_path_factory) -> Path:
     rng = np.random.default_rng(0)
     lines = [" ".join(f"w{word}" for word in rng.integers(60, size=rng.integers(3, 12))) for _ in range(200)]
     (folder / "text.txt").write_text("\n".join(lines) + "\n")
-    dev_set = write_pairs(folder / "dev.tsv")
+    dev_set = write_pairs(folder / "dev.tsv", 1500)  # rounding moves few ranks of many
     fields = {
         "model_name_or_path": str(folder / "backbone"),
         "train_file": str(folder / "text.txt"),
