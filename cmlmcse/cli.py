@@ -18,6 +18,7 @@ class Verb(NamedTuple):
 VERBS = {
     "recipes": Verb("list the recipes and what each is for", "cmlmcse.recipes"),
     "train": Verb("train a sentence encoder, or pre-train a backbone, with a recipe", "cmlmcse.training.command"),
+    "adapt": Verb("adapt a sentence encoder to your own unlabelled text", "cmlmcse.adaptation.command"),
     "evaluate": Verb("score one or several models: STS, transfer, retrieval, …", "cmlmcse.evaluation.command"),
     "encode": Verb("turn the texts of a file into embeddings (.npy or .parquet)", "cmlmcse.encode"),
     "search": Verb("find the texts of a file that are nearest to a query", "cmlmcse.search"),

@@ -22,18 +22,25 @@ from .batch_transfer import Batch
 from .masking import MaskedTokens, Masking, mask_tokens
 from .shuffle import permuted
 from .text import BLOCK_ROWS
+from .views import DocumentViews, Pieces
+
+SPANS = 16  # first stream of the generators that cut documents; masks and augmentations use those below
+DOCUMENT_BLOCK = 1000  # documents tokenised at once, some MB
 
 
 class Example(NamedTuple):
     """One tokenised sentence with its special tokens, and the epoch and row in which training sees it.
 
-    In a labelled row `others` holds the positive and, if there is one, the hard negative (supervised SimCSE, §4).
+    In a labelled row `others` holds the positive and, if there is one, the hard negative (supervised SimCSE, §4). In a
+    row that is a document, `title` holds the tokens of its title (perhaps none) and `tokens` those of its body, both
+    without special tokens; its views are made by :class:`DocumentViews`.
     """
 
     tokens: list[int]
     epoch: int
     row: int
     others: Sequence[list[int]] = ()
+    title: list[int] | None = None
 
     def text(self, view: int) -> list[int]:
         """The tokens from which a view is made. Only in a labelled row do they differ between views."""
@@ -62,8 +69,20 @@ def tokenize_sentences(
     return sentences.map(tokenize, batched=True, remove_columns=columns, desc="Tokenising", **blocks)
 
 
+def tokenize_pieces(documents: datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> datasets.Dataset:
+    """Columns "title" and "text" → columns "title_ids" and "input_ids", without special tokens and uncut; cached by
+    `datasets`."""
+
+    def tokenize(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
+        found = [tokenizer(batch[name], add_special_tokens=False, verbose=False) for name in ("title", "text")]
+        return {"title_ids": found[0]["input_ids"], "input_ids": found[1]["input_ids"]}
+
+    blocks = {"batch_size": DOCUMENT_BLOCK, "writer_batch_size": DOCUMENT_BLOCK}
+    return documents.map(tokenize, batched=True, remove_columns=documents.column_names, desc="Tokenising", **blocks)
+
+
 class TrainingSentences(Dataset[Example]):
-    """Memory-mapped tokenised sentences, addressed by key = epoch · rows + row."""
+    """Memory-mapped tokenised sentences or documents, addressed by key = epoch · rows + row."""
 
     def __init__(self, tokenized: datasets.Dataset) -> None:
         self.table = tokenized.with_format("arrow")
@@ -80,7 +99,8 @@ class TrainingSentences(Dataset[Example]):
         rows = self.table[[row for _, row in epochs_and_rows]]
         tokens = rows["input_ids"].to_pylist()
         others = rows["others"].to_pylist() if "others" in rows.column_names else [()] * len(keys)
-        return [Example(tokens[i], epoch, row, others[i]) for i, (epoch, row) in enumerate(epochs_and_rows)]
+        titles = rows["title_ids"].to_pylist() if "title_ids" in rows.column_names else [None] * len(keys)
+        return [Example(tokens[i], epoch, row, others[i], titles[i]) for i, (epoch, row) in enumerate(epochs_and_rows)]
 
 
 class EpochSampler(Sampler[int]):
@@ -145,6 +165,7 @@ class ViewCollator:
             each with its own `views` and `masked` (see large_batch.py). None: the batch is not divided.
         augment_both: whether both views are augmented, each with its own random numbers (CLEAR).
         synonyms: the file that the augmentation `substitute` reads.
+        documents: makes the views of rows that are documents; None if rows are sentences.
 
     Raises:
         InputError: the augmentation is unknown, or its [DEL] or synonyms are missing.
@@ -161,14 +182,16 @@ class ViewCollator:
         mini_batch_size: int | None = None,
         augment_both: bool = False,
         synonyms: str | None = None,
+        documents: DocumentViews | None = None,
     ) -> None:
         self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
         self.mini_batch_size = mini_batch_size
         self.augment = build_augmentation(augmentation, tokenizer, synonyms)
         self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
-        self._philox = np.random.Philox(key=seed)
-        self._generator, self._start = np.random.Generator(self._philox), self._philox.state
+        self.documents = documents
+        self.around = special_tokens(tokenizer) if documents else ([], [])
+        self._random, self._shared = CounterGenerator(seed), CounterGenerator(seed)
 
     def __call__(self, examples: list[Example]) -> Batch:
         size = self.mini_batch_size or len(examples)
@@ -185,7 +208,7 @@ class ViewCollator:
         if self.masking is not None:
             batch["masked"] = pack_masked(
                 [
-                    mask_tokens(np.asarray(example.text(view)), self.masking, self._rng(example, view, "mask"))
+                    mask_tokens(np.asarray(self._text(example, view)), self.masking, self._rng(example, view, "mask"))
                     for view in range(self.masked_views)
                     for example in examples
                 ]
@@ -193,23 +216,44 @@ class ViewCollator:
         return batch
 
     def _rng(self, example: Example, view: int, purpose: str) -> np.random.Generator:
-        """A generator that depends only on (seed, epoch, row), the view and the purpose.
+        """A generator that depends only on (seed, epoch, row), the view and the purpose, valid until the next call."""
+        return self._random.at(example, 2 * view + (purpose == "mask"))
 
-        It is valid until the next call. One generator is reused and reset for each call, because creating a new one
-        takes longer than masking a sentence.
-        """
-        counter = self._start["state"]["counter"]
-        counter[:] = 0, example.epoch, example.row, 2 * view + (purpose == "mask")  # drawing advances [0]
-        self._philox.state = self._start
-        return self._generator
+    def _text(self, example: Example, view: int) -> list[int]:
+        """The tokens of one view before augmentation, with special tokens."""
+        if self.documents is None:
+            return example.text(view)
+        pieces = Pieces(example.title or [], example.tokens)
+        shared, own = self._shared.at(example, SPANS), self._random.at(example, SPANS + 1 + view)
+        before, after = self.around
+        return [*before, *self.documents(pieces, view, shared, own), *after]
 
     def _view(self, example: Example, view: int) -> list[int]:
         """The tokens of one view of a sentence. Special tokens at its ends are never changed."""
+        text = self._text(example, view)
         if view not in self.augmented or self.augment is no_augmentation:
-            return example.text(view)
-        return augment_inside(
-            example.text(view), self.special, lambda body: self.augment(body, self._rng(example, view, "augment"))
-        )[: self.limit]
+            return text
+        return augment_inside(text, self.special, lambda body: self.augment(body, self._rng(example, view, "augment")))[
+            : self.limit
+        ]
+
+
+class CounterGenerator:
+    """A random generator whose draws depend only on the seed, the epoch and row of an example, and a stream's number.
+
+    One generator is reset for each use, because creating a new one takes longer than masking a sentence.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._philox = np.random.Philox(key=seed)
+        self._generator, self._start = np.random.Generator(self._philox), self._philox.state
+
+    def at(self, example: Example, stream: int) -> np.random.Generator:
+        """The generator at the start of a stream. It is valid until the next call."""
+        counter = self._start["state"]["counter"]
+        counter[:] = 0, example.epoch, example.row, stream  # drawing advances [0]
+        self._philox.state = self._start
+        return self._generator
 
 
 def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable[[Tokens], Tokens]) -> list[int]:
@@ -223,6 +267,14 @@ def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable
         return tokens
     body = augment(np.asarray(tokens[start:end], dtype=np.int32))
     return [*tokens[:start], *body.tolist(), *tokens[end:]]
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """The tokens that this tokenizer puts before and after a text, such as [CLS] and [SEP]."""
+    word = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    start = next(i for i in range(len(whole)) if whole[i : i + len(word)] == word)
+    return whole[:start], whole[start + len(word) :]
 
 
 def pack_masked(sentences: list[MaskedTokens]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 
 from .batch_transfer import Batch
-from .batches import Example, TrainingSentences, pack_masked
+from .batches import Example, TrainingSentences, pack_masked, special_tokens
 from .masking import Masking, mask_tokens, mask_words
 from .text import load_sentences
 
@@ -101,14 +101,6 @@ def tokenize_documents(
         num_proc=num_proc,
         desc="Tokenising",
     )
-
-
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The tokens that this tokenizer puts before and after a text, such as [CLS] and [SEP]."""
-    word = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a")["input_ids"]
-    start = next(i for i in range(len(whole)) if whole[i : i + len(word)] == word)
-    return whole[:start], whole[start + len(word) :]
 
 
 def join_sentences(sentences: list[list[int]], limit: int) -> list[list[int]]:

@@ -84,9 +84,13 @@ def load_sentences(
 
 
 def fingerprint_text(path: str) -> dict[str, str | int]:
-    """Return what identifies a source in a record: a local file's name, size and SHA-256, or a dataset's id."""
+    """Return what identifies a source in a record: the name, size and SHA-256 of a local file, or the id of a dataset.
+    For a folder it is the name, the number of files and their size."""
     if not os.path.exists(path):
         return {"dataset": path}
+    if os.path.isdir(path):
+        sizes = [file.stat().st_size for file in Path(path).rglob("*") if file.is_file()]
+        return {"folder": os.path.basename(os.path.abspath(path)), "files": len(sizes), "bytes": sum(sizes)}
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):

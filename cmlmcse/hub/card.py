@@ -224,9 +224,12 @@ def results_text(run: Record, results: Record) -> str:
             if run.part("fields")["load_best_model_at_end"]
             else "which did not choose the checkpoint"
         )
-        parts.append(
-            f"Development set, {role}: {dev['set']}, {dev['pairs']} pairs, Spearman × 100 = {dev['spearman']:.2f}."
-        )
+        if "spearman" in dev:
+            found = f"{dev['pairs']} pairs, Spearman × 100 = {dev['spearman']:.2f}"
+        else:
+            found = f"{dev['queries']} queries without labels, mean reciprocal rank × 100 = {dev['score']:.2f}"
+        start = f" ({dev['before']:.2f} before training)" if "before" in dev else ""
+        parts.append(f"Development set, {role}: {dev['set']}, {found}{start}.")
     return "\n\n".join(parts) or "This run was not evaluated."
 
 

@@ -131,6 +131,17 @@ def was_trained_here(name_or_path: str) -> bool:
     return _own_settings(source, _read_json(source, "config.json", dict) or {}) is not None
 
 
+def records_pooling(name_or_path: str) -> bool:
+    """Whether a model records its pooling, as models that this project trained and sentence-transformers folders do.
+
+    Raises:
+        InputError: the path does not exist, or a configuration is malformed or not supported.
+    """
+    source = resolve_model(name_or_path)
+    ours = _own_settings(source, _read_json(source, "config.json", dict) or {})
+    return ours is not None or _sentence_transformers(source)[0] is not None
+
+
 def resolve_model(name_or_path: str) -> str:
     """The folder to load. For a run's output folder this is its `export/`, for `package:NAME/path` a folder in an
     installed package. A Hub name is returned unchanged.

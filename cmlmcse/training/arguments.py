@@ -20,6 +20,7 @@ from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import resolve
 from cmlmcse.common.recipes import find_recipe, read_recipe, recipe_folder
 from cmlmcse.data.augmentation import AUGMENTATIONS, check_augmentation
+from cmlmcse.data.views import view_names
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of, proportion
 
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
@@ -124,6 +125,12 @@ class DataArguments(PretrainingArguments):
                                             "sentence itself is the positive.")  # fmt: skip
     negative_column: str | None = described(None, "Column of hard negatives (supervised SimCSE). Default: no hard "
                                             "negatives.")  # fmt: skip
+    views: str = described("dropout", "The two texts of a document that the contrast pulls together: dropout (the text "
+                           "twice, SimCSE), crops (two crops of a window of 256 tokens, Contriever), neighbours (the "
+                           "text before and after a cut, coCondenser), title_body. a+b draws one for each document "
+                           "and epoch. All but dropout read documents: rows of a table, texts between blank "
+                           "lines.")  # fmt: skip
+    title_column: str | None = described(None, "Column of the titles of documents (default: title, if there is one).")
     streaming: bool = described(False, "Read the text as a stream. It is shuffled in a buffer of 10,000 sentences.")
     max_train_samples: int | None = described(None, "Train on the first sentences only, this many (default: all).")
     max_seq_length: int = described(32, "Longest training sentence in tokens; longer ones are cut (SimCSE).")
@@ -138,10 +145,11 @@ class DataArguments(PretrainingArguments):
     data_dir: str | None = described(None, "Folder of evaluation data, sts/<set>/<subset>.tsv (default: the Hub).")
     dev_set: str = described("stsb", "Data that choose the best checkpoint: stsb (STS-B dev), lee50 (50 rated "
                              "documents in the gensim package), a .tsv file of your own pairs (score, sentence, "
-                             "sentence), or none (the last step is exported).")  # fmt: skip
+                             "sentence), auto (label-free: held-out documents of the training text; auto_half: half "
+                             "of its queries), or none (the last step is exported).")  # fmt: skip
     final_evaluation: str | None = described(None, "Tasks that score the exported model, separated by commas, or none "
-                                             "(default: sts; none where dev_set is none and no data_dir is given, so "
-                                             "that nothing is downloaded).")  # fmt: skip
+                                             "(default: sts; none where dev_set is none or auto and no data_dir is "
+                                             "given, so that nothing is downloaded).")  # fmt: skip
 
 
 @dataclass
@@ -325,6 +333,7 @@ def validate(
         one_of("augmented_views", data.augmented_views, ("second", "both"))
         one_of("stage", run.stage, ("train", "pretrain"))
     check_augmentation(data.augmentation, data.synonyms)
+    check_documents(data, run)
     if data.negative_column is not None and data.positive_column is None:
         raise InputError("negative_column expects a positive_column, found none; set --positive_column")
     if model.hard_negative_weight != 0 and data.negative_column is None:
@@ -356,6 +365,34 @@ def validate(
         raise InputError(f"one process drives one GPU, found {run.n_gpu}; start with: accelerate launch train.py …")
     check_launch(run)
     return path, model, data, run
+
+
+def reads_documents(data: DataArguments) -> bool:
+    """Whether a row of the text is a document, and not a sentence."""
+    return data.views != "dropout" or data.dev_set.startswith("auto")
+
+
+def check_documents(data: DataArguments, run: RunArguments) -> None:
+    """Check the fields of document views and of the label-free development set.
+
+    Raises:
+        InputError: an unknown view, or a field that documents do not have.
+    """
+    view_names(data.views)
+    if not reads_documents(data):
+        if data.title_column is not None:
+            raise InputError(
+                f"title_column expects views of documents or dev_set auto, found views {data.views} and dev_set "
+                f"{data.dev_set}; set --views title_body, or leave it out"
+            )
+        return
+    named = f"views {data.views}" if data.views != "dropout" else "dev_set auto"
+    others = {"streaming": data.streaming, "positive_column": data.positive_column, "stage": run.stage == "pretrain"}
+    for name, used in others.items():
+        if used:
+            raise InputError(
+                f"{named} expects unlabelled documents in stage train, found {name}; leave one of them out"
+            )
 
 
 def check_pretraining(data: DataArguments, run: RunArguments) -> None:

@@ -3,18 +3,28 @@
 from pathlib import Path
 
 import datasets
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import check_weights, resolve
 from cmlmcse.data.augmentation import add_deletion_token, deletion_token
-from cmlmcse.data.batches import StreamedSentences, TrainingSentences, ViewCollator, tokenize_sentences
+from cmlmcse.data.batches import (
+    StreamedSentences,
+    TrainingSentences,
+    ViewCollator,
+    special_tokens,
+    tokenize_pieces,
+    tokenize_sentences,
+)
+from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.text import load_sentences
+from cmlmcse.data.views import DocumentViews, check_views
 from cmlmcse.models.encoders import load_tokenizer
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 
-from .arguments import DataArguments, ModelArguments, RunArguments
+from .arguments import DataArguments, ModelArguments, RunArguments, reads_documents
 
 
 def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTrainedTokenizerBase:
@@ -71,17 +81,63 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
     return model
 
 
+def build_documents(data: DataArguments, run: RunArguments) -> tuple[datasets.Dataset, datasets.Dataset | None]:
+    """The documents for training, and with `dev_set` auto those that are held out for measuring.
+
+    Raises:
+        InputError: the text cannot be read, or has too few documents for a label-free score.
+    """
+    with run.main_process_first(desc="reading the text"):
+        documents = load_collection(data.train_file, data.text_column, data.title_column)
+        if data.max_train_samples is not None:
+            documents = documents.select(range(min(data.max_train_samples, len(documents))))
+        return hold_out(documents, data_seed(run)) if data.dev_set.startswith("auto") else (documents, None)
+
+
+def data_seed(run: RunArguments) -> int:
+    """The seed of everything that is drawn from the text."""
+    return run.seed if run.data_seed is None else run.data_seed
+
+
+def build_pieces(
+    documents: datasets.Dataset, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
+) -> TrainingSentences:
+    """The training documents, tokenised once.
+
+    Raises:
+        InputError: too few documents to fill a batch, or none that can give the views.
+    """
+    if len(documents) < (needed := sentences_needed(run)):
+        raise InputError(
+            f"train_file must hold at least {needed} documents, for each needs others as negatives, found "
+            f"{len(documents)} in {data.train_file}; add text or lower per_device_train_batch_size"
+        )
+    with run.main_process_first(desc="tokenising the text"):
+        pieces = tokenize_pieces(documents, tokenizer)
+    lengths = [
+        np.asarray(pieces.with_format("arrow").data[name].combine_chunks().value_lengths())
+        for name in ("title_ids", "input_ids")
+    ]
+    check_views(data.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
+    return TrainingSentences(pieces)
+
+
+def sentences_needed(run: RunArguments) -> int:
+    """How many sentences or documents the text must have. One process needs two. Several processes need enough to fill
+    a batch: a batch that is filled up with repeated sentences has false negatives."""
+    needed = run.world_size * run.per_device_train_batch_size
+    return needed if run.world_size > 1 or run.dataloader_drop_last else 2
+
+
 def build_sentences(
     data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingSentences | StreamedSentences:
     """The training sentences, tokenised once.
 
     Raises:
-        InputError: the text cannot be read, or has too few sentences. One process needs two. Several processes need
-            enough to fill a batch: a batch that is filled up with repeated sentences has false negatives.
+        InputError: the text cannot be read, or has too few sentences.
     """
-    needed = run.world_size * run.per_device_train_batch_size
-    needed = needed if run.world_size > 1 or run.dataloader_drop_last else 2
+    needed = sentences_needed(run)
     with run.main_process_first(desc="reading the text"):
         sentences = load_sentences(
             resolve(data.train_file),
@@ -135,10 +191,10 @@ def build_collator(
     masking = Masking(
         data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )
-    seed = run.seed if run.data_seed is None else run.data_seed
+    around = sum(map(len, special_tokens(tokenizer)))
     return ViewCollator(
         tokenizer,
-        seed,
+        data_seed(run),
         masking if model.auxiliary else None,
         masked_views=2 if model.config.masked_views == "both" else 1,
         augmentation=data.augmentation,
@@ -146,4 +202,5 @@ def build_collator(
         mini_batch_size=run.mini_batch_size,
         augment_both=data.augmented_views == "both",
         synonyms=data.synonyms,
+        documents=DocumentViews(data.views, data.max_seq_length - around) if reads_documents(data) else None,
     )

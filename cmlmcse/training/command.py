@@ -107,30 +107,45 @@ def contrast(recipe: str, model_args: "ModelArguments", data_args: "DataArgument
     """
     from transformers import set_seed
 
-    from .build import build_collator, build_model, build_sentences, build_tokenizer
+    from .arguments import reads_documents
+    from .build import (
+        build_collator,
+        build_documents,
+        build_model,
+        build_pieces,
+        build_sentences,
+        build_tokenizer,
+        data_seed,
+    )
     from .checkpoints import find_checkpoint
     from .contrastive_trainer import ContrastiveTrainer
-    from .dev_set import load_dev_set
+    from .dev_set import DevScore, label_free_set, load_dev_set
     from .finalize import finalize_run, load_final_tasks
     from .records import claim_output_dir, git_commit
 
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
     checkpoint = find_checkpoint(folder, resume)
-    dev_set = load_dev_set(data_args.dev_set, data_args.data_dir)
+    dev_set: DevScore | None = load_dev_set(data_args.dev_set, data_args.data_dir)
     final_tasks = load_final_tasks(data_args)
 
     set_seed(run_args.seed)  # the seed determines the fresh weights of the head and of a random fusion
     tokenizer = build_tokenizer(model_args, data_args.augmentation)
     model = build_model(model_args, tokenizer)
-    sentences = build_sentences(data_args, run_args, tokenizer)
+    if reads_documents(data_args):
+        documents, held_out = build_documents(data_args, run_args)
+        if held_out is not None:
+            dev_set = label_free_set(data_args.dev_set, held_out, documents, data_seed(run_args))
+        sentences: Any = build_pieces(documents, data_args, run_args, tokenizer)
+    else:
+        sentences = build_sentences(data_args, run_args, tokenizer)
     trainer = ContrastiveTrainer(
         model=model,
         args=run_args,
         train_dataset=sentences,
         data_collator=build_collator(model, tokenizer, data_args, run_args),
         processing_class=tokenizer,
-        dev_score=dev_set.score if dev_set else None,
+        dev_set=dev_set,
     )
     commit = git_commit()
     trainer.train(resume_from_checkpoint=checkpoint)

@@ -1,24 +1,29 @@
 """Trainer for contrastive sentence encoders: batches, batches in parts (GradCache), and the development score."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from cmlmcse.common.distributed import average_gradients, from_first_process, sums_over_processes
 from cmlmcse.common.errors import InputError
-from cmlmcse.evaluation.sts import Encode
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.distributed import processes
+from modeling_cmlmcse.distributed import processes, rank
 
+from .dev_set import DevScore
 from .large_batch import backward_in_parts
 from .sharding import ShardedModel
 from .trainer import LossTrainer
 from .training_losses import TrainingLosses, without_prefix
+
+START_VALUES = "dev_start.npy"  # in the run's folder; a resumed run reads it there
 
 
 class ContrastiveTrainer(LossTrainer):
@@ -26,7 +31,8 @@ class ContrastiveTrainer(LossTrainer):
 
     Args:
         model: the sentence encoder.
-        dev_score: scores an `encode` function, higher is better. None without a development set.
+        dev_set: the development set, or None. It is scored before the first step too; the values of its items are then
+            in the file `START_VALUES` of the run's folder.
         kwargs: further arguments of `Trainer`.
 
     Raises:
@@ -37,12 +43,14 @@ class ContrastiveTrainer(LossTrainer):
         self,
         *,
         model: CMLMCSEForSentenceEmbedding,
-        dev_score: Callable[[Encode], float] | None = None,
+        dev_set: DevScore | None = None,
         **kwargs: Any,
     ) -> None:
-        self.dev_score = dev_score
-        # Trainer requires an evaluation dataset. The development set itself is inside `dev_score`.
-        super().__init__(model=TrainingLosses(model), eval_dataset=[] if dev_score else None, **kwargs)
+        self.dev_set = dev_set
+        # Trainer requires an evaluation dataset. It does not read it: `dev_metrics` scores the development set.
+        super().__init__(model=TrainingLosses(model), eval_dataset=[] if dev_set else None, **kwargs)
+        if dev_set is not None:
+            self.add_callback(ScoresTheStart(self))
         if getattr(self.args, "mini_batch_size", None) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
         if self.is_fsdp_enabled:
@@ -126,20 +134,46 @@ class ContrastiveTrainer(LossTrainer):
         self._count(logs, inputs)
         return loss / steps
 
-    def dev_metrics(self) -> dict[str, float]:
-        """`dev_score`, and with a conditional MLM `vector_gain` (:meth:`TrainingLosses.vector_gain`, latest batch).
+    def score_dev_set(self, values_file: Path | None = None) -> float:
+        """The score of the development set, that of the first process. Every process must call this.
 
-        Every process computes the score, and all use that of the first process.
+        Args:
+            values_file: where the first process writes the values of the set's items.
         """
-        assert self.dev_score is not None
+        assert self.dev_set is not None
         losses: Any = self.losses  # under FSDP its `encode` gathers the weights
 
         def encode(sentences: list[str]) -> NDArray[np.float32]:
             return losses.encode(sentences, self.processing_class, batch_size=128)
 
-        metrics = {"dev_score": from_first_process(self.dev_score(encode))}
-        if self.latest is not None and "cmlm" in losses.model.objectives:
+        values = self.dev_set.values(encode)
+        if values_file is not None and rank() == 0:
+            np.save(values_file, values)
+        return from_first_process(self.dev_set.summary(values))
+
+    def dev_metrics(self) -> dict[str, float]:
+        """`dev_score`, and with a conditional MLM `vector_gain` (:meth:`TrainingLosses.vector_gain`, latest batch).
+
+        Every process computes the score, and all use that of the first process.
+        """
+        metrics = {"dev_score": self.score_dev_set()}
+        if self.latest is not None and "cmlm" in self.losses.model.objectives:
             with self.accelerator.autocast():
-                gain = float(losses.vector_gain(self.latest["views"], self.latest["masked"]))
+                gain = float(self.losses.vector_gain(self.latest["views"], self.latest["masked"]))
             metrics["vector_gain"] = round(sums_over_processes({"gain": gain})["gain"] / processes(), 4)
         return metrics
+
+
+class ScoresTheStart(TrainerCallback):
+    """Scores the development set before the first step, so that a run can say what training changed."""
+
+    def __init__(self, trainer: ContrastiveTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step == 0:
+            start = time.perf_counter()
+            score = self.trainer.score_dev_set(Path(str(args.output_dir)) / START_VALUES)
+            self.trainer.log({"eval_dev_score": score, "eval_runtime": round(time.perf_counter() - start, 3)})

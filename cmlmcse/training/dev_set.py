@@ -2,14 +2,35 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from datasets import Dataset
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.label_free import Criterion, choose_criterion
 from cmlmcse.evaluation.sts import Encode, EncodeOnce, correlation, cosine
 from cmlmcse.evaluation.sts_data import load_stsb_dev, read_pairs
+
+BOOTSTRAP_SAMPLES = 1000  # the ends of a 95 % interval then rest on 25 samples each
+
+
+class DevScore(Protocol):
+    """A development set: a value for each item, and one score for all of them, higher is better."""
+
+    @property
+    def title(self) -> str:
+        """Its name in tables and plots."""
+
+    def values(self, encode: Encode) -> NDArray[np.float64]:
+        """(N,) one value for each item."""
+
+    def summary(self, values: NDArray[np.float64], items: NDArray[np.int64] | None = None) -> float:
+        """The score, from the values; with `items` that of a sample of them (with repetitions)."""
+
+    def score(self, encode: Encode) -> float:
+        """The score of an encoder."""
 
 
 class DevSet(NamedTuple):
@@ -20,14 +41,19 @@ class DevSet(NamedTuple):
     second: list[str]
     scores: NDArray[np.float64]
 
-    def cosines(self, encode: Encode) -> NDArray[np.float64]:
+    def values(self, encode: Encode) -> NDArray[np.float64]:
         """(N,) cosine similarities of the pairs; each unique sentence is encoded once."""
         once = EncodeOnce.of(encode).prepare([*self.first, *self.second])
         return cosine(once(self.first), once(self.second))
 
-    def score(self, encode: Encode) -> float:
+    def summary(self, values: NDArray[np.float64], items: NDArray[np.int64] | None = None) -> float:
         """Spearman correlation × 100 of the cosines with the human scores; 0 if all cosines are equal."""
-        return correlation(self.cosines(encode), self.scores, self.title)["spearman"] or 0.0
+        chosen = slice(None) if items is None else items
+        return correlation(values[chosen], self.scores[chosen], self.title)["spearman"] or 0.0
+
+    def score(self, encode: Encode) -> float:
+        """Spearman correlation × 100 of the cosines with the human scores."""
+        return self.summary(self.values(encode))
 
 
 def stsb(data_dir: str | None) -> DevSet:
@@ -48,6 +74,24 @@ def lee50(data_dir: str | None) -> DevSet:
 DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee50": lee50}
 
 
+LABEL_FREE = ("auto", "auto_half")  # auto_half: half of auto's queries, so that the other half can confirm the choice
+
+
+def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion:
+    """The label-free criterion of a text, for `dev_set` auto and auto_half.
+
+    Args:
+        name: a name in `LABEL_FREE`.
+        held_out, others: documents that training does not see, and those that it does (:func:`choose_criterion`).
+        seed: the seed of the criterion.
+
+    Raises:
+        InputError: the documents give too few queries.
+    """
+    criterion = choose_criterion(held_out, others, seed)
+    return criterion.halves(seed)[0] if name == "auto_half" else criterion
+
+
 def own_pairs(path: Path) -> DevSet:
     """The user's own pairs. A line is score TAB sentence TAB sentence.
 
@@ -61,16 +105,35 @@ def own_pairs(path: Path) -> DevSet:
 
 
 def load_dev_set(name: str, data_dir: str | None) -> DevSet | None:
-    """The development set of this name, or the pairs in this .tsv file; None for `none`.
+    """The labelled development set of this name, or the pairs in this .tsv file; None for `none` and `auto`.
 
     Raises:
         InputError: an unknown name, no such file, or the set's data are missing.
     """
-    if name == "none":
+    if name in ("none", *LABEL_FREE):
         return None
     if name.endswith(".tsv"):
         return own_pairs(Path(name))
     if name not in DEV_SETS:
         known = ", ".join(DEV_SETS)
-        raise InputError(f"dev_set must be one of {known}, none, or a .tsv file, found {name!r}; choose one of them")
+        raise InputError(
+            f"dev_set must be one of {known}, auto, none, or a .tsv file, found {name!r}; choose one of them"
+        )
     return DEV_SETS[name](data_dir)
+
+
+def interval(
+    dev: DevScore, before: NDArray[np.float64], after: NDArray[np.float64], seed: int = 0
+) -> tuple[float, float]:
+    """The 95 % interval of the score's change, from a paired bootstrap over the items.
+
+    Args:
+        dev: the development set.
+        before, after: (N,) values of each item.
+        seed: the seed of the samples.
+    """
+    rng = np.random.default_rng(seed)
+    samples = (rng.integers(len(before), size=len(before)) for _ in range(BOOTSTRAP_SAMPLES))
+    changes = [dev.summary(after, items) - dev.summary(before, items) for items in samples]
+    low, high = np.percentile(changes, (2.5, 97.5))
+    return float(low), float(high)

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
@@ -20,8 +22,8 @@ from cmlmcse.models.encoders import load_encoder
 from modeling_cmlmcse.distributed import rank
 
 from .arguments import DataArguments, ModelArguments, RunArguments
-from .contrastive_trainer import ContrastiveTrainer
-from .dev_set import DevSet
+from .contrastive_trainer import START_VALUES, ContrastiveTrainer
+from .dev_set import LABEL_FREE, DevScore, DevSet, interval
 from .plots import plot_dev_score, plot_losses
 from .records import run_record, write_records
 from .sharding import whole_model
@@ -36,7 +38,7 @@ def finalize_run(
     data_args: DataArguments,
     run_args: RunArguments,
     trainer: ContrastiveTrainer,
-    dev_set: DevSet | None,
+    dev_set: DevScore | None,
     final_tasks: FinalTasks,
     measured: dict[str, Any],
 ) -> None:
@@ -59,10 +61,11 @@ def finalize_run(
     encode = EncodeOnce(load_encoder(str(exported)))
     results: dict[str, Any] = {"model": recipe}
     if dev_set:
-        cosines = dev_set.cosines(encode)
-        results["dev"] = {"set": dev_set.title, "spearman": round(dev_set.score(encode), 4), "pairs": len(cosines)}
+        values = dev_set.values(encode)
+        results["dev"] = dev_results(dev_set, values, folder)
         plot_dev_score(history, plots, dev_set.title)
-        plot_cosine_by_gold(cosines, dev_set.scores, plots, dev_set.title)
+        if isinstance(dev_set, DevSet):
+            plot_cosine_by_gold(values, dev_set.scores, plots, dev_set.title)
     results |= final_results(encode, final_tasks, str(exported), "cpu" if run_args.use_cpu else None)
     measured |= {
         "steps": trainer.state.global_step,
@@ -78,6 +81,26 @@ def finalize_run(
     (exported / "README.md").write_text(card, encoding="utf-8")
     report(recipe, results)
     print(f"\nWritten to {folder}: export/ (load it with AutoModel), results.json, run.json, plots/")
+    if "before" in results.get("dev", {}):
+        print(before_and_after(results["dev"]))
+
+
+def dev_results(dev_set: DevScore, values: NDArray[np.float64], folder: Path) -> dict[str, Any]:
+    """The scores of the development set before and after training, with the interval of the change.
+
+    Args:
+        dev_set: the development set.
+        values: (N,) the values of its items after training.
+        folder: the run's folder, with the values before training.
+    """
+    score = round(dev_set.summary(values), 4)
+    found: dict[str, Any] = {"set": dev_set.title, "score": score}
+    found |= {"spearman": score, "pairs": len(values)} if isinstance(dev_set, DevSet) else {"queries": len(values)}
+    if (folder / START_VALUES).exists():  # not with a checkpoint of an older version
+        before = np.load(folder / START_VALUES)
+        low, high = interval(dev_set, before, values)
+        found |= {"before": round(dev_set.summary(before), 4), "interval": [round(low, 4), round(high, 4)]}
+    return found
 
 
 def load_final_tasks(data_args: DataArguments) -> FinalTasks:
@@ -102,10 +125,13 @@ def load_final_tasks(data_args: DataArguments) -> FinalTasks:
 
 def default_evaluation(data_args: DataArguments) -> str:
     """The final tasks where the user names none: `sts`, or `none` for a run that reads no other evaluation data."""
-    if data_args.dev_set != "none" or data_args.data_dir is not None:
+    if data_args.dev_set not in ("none", *LABEL_FREE) or data_args.data_dir is not None:
         return "sts"
     if rank() == 0:
-        print("final_evaluation is none, because dev_set is none; --final_evaluation sts scores the export on STS")
+        print(
+            f"final_evaluation is none, because dev_set is {data_args.dev_set}; --final_evaluation sts scores the "
+            "export on STS"
+        )
     return "none"
 
 
@@ -130,6 +156,16 @@ def text_fingerprint(train_file: str) -> dict[str, Any]:
     """The fingerprint of the text. Text inside a package keeps the recipe's name for it instead of a local path."""
     found = fingerprint_text(resolve(train_file))
     return {**found, "file": train_file} if train_file.startswith(PACKAGE) else found
+
+
+def before_and_after(dev: dict[str, Any]) -> str:
+    """One line: the development score before and after training, and whether the change is more than chance."""
+    low, high = dev["interval"]
+    verdict = "more than chance" if low > 0 or high < 0 else "within chance"
+    return (
+        f"{dev['set']}: {dev['before']:.2f} before, {dev['score']:.2f} after, {dev['score'] - dev['before']:+.2f} "
+        f"(95 % interval {low:+.2f} to {high:+.2f}: {verdict})"
+    )
 
 
 def report(recipe: str, results: dict[str, Any]) -> None:

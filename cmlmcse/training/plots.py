@@ -39,5 +39,5 @@ def plot_dev_score(history: list[dict[str, Any]], folder: Path, dev_set: str) ->
     best = int(np.argmax(scores))
     axes.plot(steps[best], scores[best], "o", color=ORANGE, label=f"best: {scores[best]:.2f} at step {steps[best]}")
     axes.legend(frameon=False)
-    plain(axes, "optimizer step", "Spearman × 100", f"Development score ({dev_set})")
+    plain(axes, "optimizer step", "score × 100", f"Development score ({dev_set})")
     save(figure, folder, "dev_score")

@@ -1,0 +1,156 @@
+"""The settings that adapt tries, and the two rounds in which it trains them."""
+
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.hub.export import write_json
+from cmlmcse.training.command import PREFIX, train
+
+RECIPE = "adapt"
+PLAN = "plan.json"
+ENCODER_RATES = (3e-5, 1e-4)  # a finished encoder moves little: a quick trial took 2e-5 to 3e-5
+BACKBONE_RATES = (3e-4, 1e-4)  # a plain backbone has far to go
+FINALISTS = 2  # arms that the second round trains on
+LONGER = 3  # the second round ends at this many times the steps of the first one
+EVERY = 20  # steps between development scores; the best of them is kept, so too many steps do no harm
+FIRST_STEPS = 20  # of the run that measures the time of a step
+MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
+RESERVE = 0.75  # share of the time that is planned; the rest is for the scores at the start and the end
+
+Arms = dict[str, dict[str, Any]]
+
+
+class Trial(NamedTuple):
+    """An arm after training.
+
+    Attributes:
+        folder: its run's folder; `export/` in it is the encoder with the arm's best development score.
+        steps: how long it was trained.
+        score: the development score of the export.
+        record: the content of its run.json.
+    """
+
+    folder: Path
+    steps: int
+    score: float
+    record: dict[str, Any]
+
+
+def default_arms(titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
+    """The arms by name, each with the fields of its run.
+
+    Args:
+        titles: whether the documents have titles.
+        finished: whether the model is a finished encoder, and not a plain backbone.
+        given: fields that the user set. They hold in every arm; arms that become equal are tried once.
+    """
+    views = ("title_body+crops", "crops") if titles else ("crops", "neighbours")
+    rates = ENCODER_RATES if finished else BACKBONE_RATES
+    choices = [(name, rate) for name in views for rate in rates] + [("dropout", rates[0])]
+    arms: Arms = {}
+    for name, rate in choices:
+        fields = {"views": name, "learning_rate": rate, **given}
+        if fields not in arms.values():
+            arms[f"{fields['views']}, rate {float(fields['learning_rate']):g}"] = fields
+    return arms
+
+
+def run_arms(
+    arms: Arms, folder: Path, shared: dict[str, Any], seconds: float, max_steps: int | None
+) -> dict[str, Trial]:
+    """Train every arm, then train the best ones on (successive halving). A repeated call goes on where it stopped.
+
+    Args:
+        arms: the arms.
+        folder: holds a folder for each arm, and the plan.
+        shared: fields of all arms.
+        seconds: the time for all of it. The first call measures the time of a step and plans by it.
+        max_steps: steps of a finalist, instead of a time.
+    """
+    plan = read_plan(folder)
+    if plan is None:
+        if max_steps is None:
+            names, steps = plan_steps(arms, folder, shared, seconds)
+        else:
+            names, steps = list(arms), max(max_steps // LONGER, 1)
+        plan = {"arms": {name: arms[name] for name in names}, "steps": steps, "every": min(EVERY, steps)}
+        write_json(folder / PLAN, plan)
+    elif {name: arms.get(name) for name in plan["arms"]} != plan["arms"]:
+        raise InputError(
+            f"{folder} expects the arms that it was started with ({', '.join(plan['arms'])}), found other "
+            "fields; start again with another --output_dir"
+        )
+    steps, every = plan["steps"], plan["every"]
+    trials = {name: run_arm(name, arms[name], folder, shared, steps, every) for name in plan["arms"]}
+    best = sorted(trials, key=lambda name: trials[name].score, reverse=True)[:FINALISTS]
+    return trials | {name: run_arm(name, arms[name], folder, shared, LONGER * steps, every) for name in best}
+
+
+def read_plan(folder: Path) -> dict[str, Any] | None:
+    """The plan of an earlier call; None if there was none."""
+    path = folder / PLAN
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float) -> tuple[list[str], int]:
+    """The arms that fit into the time, and the steps of the first round, a multiple of `EVERY`.
+
+    The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides.
+    """
+    names = list(arms)
+    start = time.perf_counter()
+    trial = run_arm(names[0], arms[names[0]], folder, shared, FIRST_STEPS, EVERY)
+    spent = time.perf_counter() - start
+    step = trial.record["seconds_per_step"]
+    besides = max(spent - FIRST_STEPS * step, 0.0)
+    left = RESERVE * seconds - spent
+    for count in range(len(names), 0, -1):
+        finalists = min(FINALISTS, count)
+        runs = count + finalists
+        passes = count + (LONGER - 1) * finalists
+        steps = int((left - runs * besides) / (passes * step))
+        if steps >= EVERY:
+            return names[:count], min(steps, MAX_STEPS) // EVERY * EVERY
+    return names[:1], EVERY  # there is no time at all
+
+
+def run_arm(name: str, fields: dict[str, Any], folder: Path, shared: dict[str, Any], steps: int, every: int) -> Trial:
+    """Train one arm to `steps` steps, scored and saved `every` so many; a run that has them already is only read."""
+    run = folder / "arms" / name.replace(", rate ", "-").replace("+", "-")
+    done = read_trial(run)
+    if done is None or done.steps < steps:
+        resume = "auto" if any(run.glob(f"{PREFIX}*")) else None
+        run.mkdir(parents=True, exist_ok=True)
+        print(f"{name}: training to step {steps} …", file=sys.stderr, flush=True)
+        with open(run / "train.log", "a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
+            train(
+                RECIPE,
+                **{**shared, **fields},
+                output_dir=run,
+                max_steps=steps,
+                eval_steps=every,
+                save_steps=every,
+                logging_steps=every,
+                disable_tqdm=True,
+                resume_from_checkpoint=resume,
+            )
+        done = read_trial(run)
+        assert done is not None
+        print(f"{name}: score {done.score:.2f}", file=sys.stderr, flush=True)
+    return done
+
+
+def read_trial(run: Path) -> Trial | None:
+    """A finished run of an arm; None if it has not finished."""
+    if not (run / "results.json").exists():
+        return None
+    results, record = (json.loads((run / name).read_text(encoding="utf-8")) for name in ("results.json", "run.json"))
+    steps = record["steps"]
+    scoring = sum(row.get("eval_runtime", 0.0) for row in record["log"])
+    record["seconds_per_step"] = max(record["train_seconds"] - scoring, 0.0) / max(steps, 1)
+    return Trial(run, record["fields"].get("max_steps", steps), results["dev"]["score"], record)

@@ -1,0 +1,91 @@
+"""Choose between the start, the adapted model and their averages, and say whether the choice is better than chance."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cmlmcse.evaluation.label_free import Criterion
+from cmlmcse.models.encoders import Encoder, load_model_encoder
+from cmlmcse.training.dev_set import interval
+from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
+
+SHARES = (0.25, 0.5, 0.75, 1.0)  # of the adapted weights in an average with the weights at the start
+
+
+class Verdict(NamedTuple):
+    """The scores of the start and of the choice on the confirming queries, in per cent, with the change's interval."""
+
+    before: float
+    after: float
+    interval: tuple[float, float]
+
+    @property
+    def better(self) -> bool:
+        """Whether the choice is better by more than chance."""
+        return self.interval[0] > 0
+
+
+class Average(NamedTuple):
+    """An average of weights: the encoder, the `share` of the adapted weights in it, and the score of each share."""
+
+    encoder: Encoder
+    share: float
+    scores: dict[float, float]
+
+
+def mix(start: Encoder, adapted: dict[str, torch.Tensor], share: float) -> None:
+    """Set the weights of `start` to (1 − share) · start + share · adapted (model soup, Wortsman et al. 2022)."""
+    with torch.no_grad():
+        for name, weight in start.model.backbone.state_dict().items():
+            if weight.is_floating_point():
+                weight.lerp_(adapted[name].to(weight), share)
+
+
+def best_average(load: Callable[[], Encoder], adapted: Encoder, choosing: Criterion) -> Average:
+    """The average of start and adapted weights with the best score on the choosing queries.
+
+    Args:
+        load: loads the start anew.
+        adapted: the adapted encoder.
+        choosing: the criterion with the choosing queries.
+    """
+    weights = adapted.model.backbone.state_dict()
+    scores: dict[float, float] = {}
+    best, chosen = adapted, SHARES[-1]
+    for share in SHARES:
+        encoder = load()
+        mix(encoder, weights, share)
+        scores[share] = choosing.score(encoder)
+        if scores[share] == max(scores.values()):
+            best, chosen = encoder, share
+    return Average(best, chosen, scores)
+
+
+def judge(criterion: Criterion, before: NDArray[np.float64], after: NDArray[np.float64]) -> Verdict:
+    """Compare the start and the choice, each with (Q,) values on the confirming queries."""
+    return Verdict(criterion.summary(before), criterion.summary(after), interval(criterion, before, after))
+
+
+def load_start(model: str, pooling: str | None, device: str | None) -> Encoder:
+    """The model that is adapted, with the kernels that are fast on a CPU.
+
+    Args:
+        model: a folder, a Hub name, or `package:NAME/path`.
+        pooling: for a model that records none.
+        device: where to compute.
+
+    Raises:
+        InputError: as :func:`load_model_encoder`.
+    """
+    encoder = load_model_encoder(model, pooling, device=device, show_progress_bar=False)
+    use_fast_cpu_kernels(encoder.model)
+    return encoder
+
+
+def arm_encoder(run: Path, device: str | None) -> Encoder:
+    """The encoder that an arm's run exported."""
+    return load_start(str(run), None, device)

@@ -1,0 +1,266 @@
+"""The command `cmlmcse adapt MODEL TEXT --output_dir DIR`, and the function `adapt`."""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cmlmcse.common.cpu import limit_kernel_caches
+from cmlmcse.common.errors import InputError, Parser, command, interruptible
+from cmlmcse.training.command import field_arguments
+
+if TYPE_CHECKING:
+    from cmlmcse.models.encoders import Encoder
+
+    from .text import Text
+
+MINUTES = 15.0
+OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
+FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "stage", "streaming")
+
+
+class Adapted(NamedTuple):
+    """The result of :func:`adapt`.
+
+    Attributes:
+        folder: holds `export/`, `report.md`, `report.html` and `results.json`.
+        results: the content of results.json.
+    """
+
+    folder: Path
+    results: dict[str, Any]
+
+
+def adapt(
+    model: str | Path,
+    text: str | Path,
+    output_dir: str | Path,
+    minutes: float = MINUTES,
+    max_steps: int | None = None,
+    data_dir: str | Path | None = None,
+    **fields: Any,
+) -> Adapted:
+    """Adapt a sentence encoder to unlabelled text, as `cmlmcse adapt MODEL TEXT --output_dir DIR` does.
+
+    Args:
+        model: an exported folder, a sentence-transformers folder, a Hub name, `package:NAME/path`, or a plain backbone.
+        text: a .txt file, a folder of such files, a table (.csv, .jsonl, .parquet) or BEIR's corpus.jsonl.
+        output_dir: where everything is written.
+        minutes: the time that training and choosing may take, on this machine.
+        max_steps: steps of the arms that train longest, instead of a time.
+        data_dir: labelled data to score start and result with; no choice reads them.
+        fields: fields of the recipe `adapt` that hold in every arm: `per_device_train_batch_size=32`.
+
+    Returns:
+        The folder and the results.
+
+    Raises:
+        InputError: a wrong model, text or field.
+        Stopped: the process was asked to stop; finished arms are kept.
+    """
+    given = {"output_dir": output_dir, "minutes": minutes, "max_steps": max_steps, "data_dir": data_dir, **fields}
+    return run(parse([str(model), str(text), *field_arguments(given)]))
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Parse the command line; unknown options become fields of the recipe.
+
+    Raises:
+        InputError: an argument is invalid.
+    """
+    from cmlmcse.evaluation.options import positive, positive_number
+
+    parser = Parser(
+        prog="cmlmcse adapt",
+        description="Adapt a sentence encoder to unlabelled text, and report whether it is better for that text.",
+        epilog="Any other --field VALUE of `cmlmcse train --help` holds in every arm.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help="exported or sentence-transformers folder, Hub name, "
+                        "package:NAME/path, or plain backbone")  # fmt: skip
+    parser.add_argument("text", metavar="TEXT", help=".txt (blank lines separate documents; without any, each line is "
+                        "a document), a folder of .txt files, .csv, .tsv, .jsonl or .parquet with a text column and "
+                        "perhaps a title column")  # fmt: skip
+    parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="where everything is written")
+    parser.add_argument("--minutes", type=positive_number, default=MINUTES, metavar="M", help="time to spend "
+                        f"(default: {MINUTES:g})")  # fmt: skip
+    parser.add_argument("--max_steps", type=positive, metavar="N", help="steps of the arms that train longest, instead "
+                        "of --minutes")  # fmt: skip
+    parser.add_argument("--data_dir", metavar="DIR", help="labelled data, sts/ or beir/, to score start and result "
+                        "with; no choice reads them")  # fmt: skip
+    parser.add_argument("--pooling", help="pooling of a model that records none (default: avg)")
+    parser.add_argument("--text_column", help="column of the text (default: text, or the only column of strings)")
+    parser.add_argument("--title_column", help="column of the titles (default: title, if there is one)")
+    parser.add_argument("--max_seq_length", type=positive, help="tokens of a training text (default: the text's 95th "
+                        "percentile, at most 128)")  # fmt: skip
+    parser.add_argument("--device", help="cpu, cuda, … for scoring (default: cuda if there is one)")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the split and of training (default: 42)")
+    parser.add_argument("--resume_from_checkpoint", choices=["auto"], help="go on with an interrupted command")
+    args, others = parser.parse_known_args(argv)
+    args.fields = train_fields(others)
+    return args
+
+
+def train_fields(words: list[str]) -> dict[str, str]:
+    """--name value … → {name: value}.
+
+    Raises:
+        InputError: a word that is no --name value, or a field that adapt sets itself.
+    """
+    fields: dict[str, str] = {}
+    rest = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    if len(rest) % 2 or any(not name.startswith("--") for name in rest[::2]):
+        raise InputError(f"cmlmcse adapt expects MODEL TEXT and --field value, found {' '.join(words)!r}; see --help")
+    for name, value in zip(rest[::2], rest[1::2], strict=True):
+        fields[name.removeprefix("--")] = value
+    for name in FIXED:
+        if name in fields:
+            raise InputError(f"cmlmcse adapt sets {name} itself, found --{name}; leave it out, or use cmlmcse train")
+    return fields
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Adapt, and print what came of it."""
+    run(parse(argv))
+
+
+def run(args: argparse.Namespace) -> Adapted:
+    """Adapt as the arguments say, and write export/, results.json, report.md and report.html.
+
+    Raises:
+        InputError: a wrong model, text or field.
+    """
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError(
+            "adapt expects one process, found a launch of several; start it without accelerate launch, or train the "
+            "recipe adapt on several processes: accelerate launch train.py adapt"
+        )
+    limit_kernel_caches()
+    folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
+    if (folder / "results.json").exists():
+        print(f"{folder} is finished: report.html, export/", file=sys.stderr)
+        return Adapted(folder, json.loads((folder / "results.json").read_text(encoding="utf-8")))
+    with interruptible(lambda: f"finished arms and checkpoints in {folder} are kept; go on with the same command and "
+                       "--resume_from_checkpoint auto"):  # fmt: skip
+        return adapt_in(folder, args)
+
+
+def claim_folder(folder: Path, resume: bool) -> Path:
+    """Create the output folder.
+
+    Raises:
+        InputError: it holds an earlier result and is not resumed, or it cannot be written.
+    """
+    held = [name for name in (*OWN_RESULTS, "arms") if (folder / name).exists()]
+    if held and not resume:
+        raise InputError(
+            f"output_dir must be new or empty, found {held[0]} in {folder}; choose another --output_dir, or go on with "
+            "--resume_from_checkpoint auto"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"output_dir must be a folder that can be written, found {folder} ({error.strerror})"
+        ) from error
+    return folder
+
+
+def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
+    """Read the text, train the arms, choose, confirm, and write everything."""
+    import datasets
+    from transformers.utils import logging as transformers_logging
+
+    from cmlmcse.hub.export import export, write_json
+
+    from .arms import default_arms, run_arms
+    from .choice import arm_encoder, best_average, judge, load_start
+    from .report import last_line, write_report
+    from .results import adapt_results, labelled_results
+    from .text import read_text
+
+    started = time.perf_counter()
+    datasets.disable_progress_bars()
+    transformers_logging.disable_progress_bar()
+    recorded = recorded_pooling(args.model)
+    pooling = args.pooling or recorded
+
+    def load() -> "Encoder":
+        return load_start(args.model, pooling, args.device)
+
+    start, say = load(), steps_of(started)
+    text = read_text(args, start)
+    say(text.summary())
+    choosing, confirming = text.criterion.halves(args.seed)
+    before, to_beat = confirming.values(start), choosing.score(start)
+    say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {text.bm25.mean():.2f}")
+
+    arms = default_arms(text.titles > text.documents / 2, recorded is None, args.fields)
+    left = 60 * args.minutes - (time.perf_counter() - started)
+    trials = run_arms(arms, folder, shared_fields(args, start, text), left, args.max_steps)
+    winner = max(trials, key=lambda name: trials[name].score)
+    average = best_average(load, arm_encoder(trials[winner].folder, args.device), choosing)
+    verdict = judge(confirming, before, confirming.values(average.encoder))
+    say(f"best arm: {winner}; best share of its weights: {average.share:g}")
+
+    best = average.encoder if verdict.better else start
+    shutil.rmtree(folder / "export", ignore_errors=True)  # written by this command before it was interrupted
+    exported = export(best.model, best.tokenizer, folder / "export")
+    results = adapt_results(args.model, text, verdict, average, winner, arms, trials)
+    results["adapt"]["choose_before"] = round(to_beat, 4)
+    results["seconds"] = round(time.perf_counter() - started, 1)
+    if args.data_dir:
+        results["labelled"] = labelled_results(args.data_dir, start, best)
+    write_report(folder, results, text.neighbours(confirming, start, average.encoder, args.seed))
+    (exported / "README.md").write_text(adapted_card(args.model, folder), encoding="utf-8")
+    write_json(folder / "results.json", results)
+    print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
+    print(last_line(results))
+    return Adapted(folder, results)
+
+
+def shared_fields(args: argparse.Namespace, start: "Encoder", text: "Text") -> dict[str, Any]:
+    """The fields of the recipe that every arm has."""
+    return {
+        "model_name_or_path": args.model,
+        "train_file": args.text,
+        "pooling": start.model.config.pooling,
+        "dev_set": "auto_half",
+        "max_seq_length": text.length,
+        "seed": args.seed,
+        "text_column": args.text_column,
+        "title_column": args.title_column,
+        "use_cpu": True if start.model.device.type == "cpu" else None,
+    }
+
+
+def recorded_pooling(model: str) -> str | None:
+    """None for a model that records its pooling, avg for a plain backbone."""
+    from cmlmcse.models.encoders import records_pooling
+
+    return None if records_pooling(model) else "avg"
+
+
+def steps_of(started: float) -> Callable[[str], None]:
+    """A function that prints a line on stderr with the minutes since the start."""
+
+    def say(line: str) -> None:
+        print(f"[{(time.perf_counter() - started) / 60:4.1f} min] {line}", file=sys.stderr, flush=True)
+
+    return say
+
+
+def adapted_card(model: str, folder: Path) -> str:
+    """The card of the export: what it was adapted from, and the report of this folder."""
+    from cmlmcse.hub.card import public_name
+
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    head = "---\nlibrary_name: transformers\npipeline_tag: sentence-similarity\ntags:\n- sentence-transformers\n---\n\n"
+    text = report.replace("# Adapted", f"# {public_name(model)}, adapted", 1)
+    return head + "\n".join(line for line in text.split("\n") if not line.startswith("![")) + "\n"

@@ -1,0 +1,205 @@
+"""The report of adapt: report.md, and report.html, which is one file with its pictures inside."""
+
+import base64
+import html
+from pathlib import Path
+from typing import Any
+
+from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
+from cmlmcse.common.tables import markdown_table
+
+CURVE = "curves"
+STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
+    "table{border-collapse:collapse;margin:1rem 0}td,th{border-bottom:1px solid #ccc;padding:.3rem .8rem;"
+    "text-align:left;vertical-align:top}img{max-width:100%}code,pre{background:#f4f4f4;padding:.1rem .3rem}"
+    "pre{padding:.8rem;overflow-x:auto}.good{color:#0072B2}.bad{color:#D55E00}"
+)
+
+Block = tuple[str, Any]
+"""A piece of the report: ("h1" | "h2" | "p" | "code" | "list" | "table" | "image", its content)."""
+
+
+def write_report(folder: Path, results: dict[str, Any], neighbours: list[dict[str, Any]]) -> None:
+    """Write report.md, report.html and the picture that report.md names.
+
+    Args:
+        folder: adapt's output folder.
+        results: the content of results.json.
+        neighbours: queries with their nearest passages before and after.
+    """
+    plots = folder / "plots"
+    plots.mkdir(exist_ok=True)
+    plot_curves(results["adapt"], plots)
+    blocks = report_blocks(folder, results, neighbours)
+    (folder / "report.md").write_text("\n\n".join(map(as_markdown, blocks)) + "\n", encoding="utf-8")
+    body = "\n".join(as_html(block, folder) for block in blocks)
+    page = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Adapted</title><style>{STYLE}</style>'
+        f"</head><body>\n{body}\n</body></html>\n"
+    )
+    (folder / "report.html").write_text(page, encoding="utf-8")
+
+
+def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[str, Any]]) -> list[Block]:
+    """The report as a list of pieces."""
+    found, text = results["adapt"], results["text"]
+    low, high = found["interval"]
+    kept = found["chosen"] == "start"
+    change = found["best_candidate"] - found["before"]
+    verdict = (
+        "Nothing was better than the start beyond chance, so export/ is the model that it started from."
+        if kept
+        else f"The adapted model is better for this text. Chosen: {found['chosen']}."
+    )
+    blocks: list[Block] = [
+        ("h1", "Adapted"),
+        ("p", verdict),
+        ("table", (
+            ["score × 100", "value"],
+            [["before", f"{found['before']:.2f}"],
+             ["best candidate", f"{found['best_candidate']:.2f}"],
+             ["change", f"{change:+.2f} (95 % interval {low:+.2f} to {high:+.2f})"],
+             ["BM25, for comparison", f"{found['bm25']:.2f}"]],
+        )),
+        ("p", f"The score is a mean reciprocal rank: {found['title']}, among {found['candidates']:,} passages of the "
+              f"same text. It needs no labels. The documents of the {found['queries']['choose']} queries that chose "
+              f"and of the {found['queries']['confirm']} others that gave this table were not trained on. It is not a "
+              "score on your users' queries: if you have some with answers, trust those more."),
+    ]  # fmt: skip
+    blocks += labelled_blocks(results.get("labelled", {}))
+    rows = [
+        [name, str(arm["steps"]), f"{arm['score']:.2f}", f"{arm['seconds']:.0f}", f"{arm['tokens']:,}"]
+        for name, arm in sorted(found["arms"].items(), key=lambda item: -item[1]["score"])
+    ]
+    shares = ", ".join(f"{float(share):.0%}: {score:.2f}" for share, score in found["shares"].items())
+    blocks += [
+        ("h2", "What was tried"),
+        ("p", f"Scores on the queries that choose, where the start has {found['choose_before']:.2f}. The best two arms "
+              "were trained longer than the others."),
+        ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
+        ("p", f"Averages of the start's weights and the best arm's, by the arm's share: {shares}."),
+        ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
+        ("h2", "Ten queries"),
+        ("p", "Drawn at random among the queries that confirm. The rank is that of the right passage."),
+        ("table", (["query", "nearest before", "nearest after"],
+                   [[short(row["query"]), nearest(row, "before"), nearest(row, "after")] for row in neighbours])),
+        ("h2", "The text and the cost"),
+        ("list", [
+            f"{text['documents']:,} documents, {text['titles']:,} with a title; {text['held_out']:,} were held out",
+            f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time",
+            f"the model reads {text['model_tokens']} tokens of a text: {text['share_cut_off']:.1%} of it is cut off",
+            f"{results['seconds']:.0f} seconds in all; {sum(arm['tokens'] for arm in found['arms'].values()):,} tokens "
+            "trained on",
+        ]),
+        ("h2", "How to load it"),
+        ("code", "from sentence_transformers import SentenceTransformer\n"
+                 f'model = SentenceTransformer("{(folder / "export").as_posix()}")\n'
+                 'vectors = model.encode(["a sentence"])'),
+        ("h2", "What to try next"),
+        ("list", next_steps(kept, found, text)),
+    ]  # fmt: skip
+    return blocks
+
+
+def last_line(results: dict[str, Any]) -> str:
+    """Before, after, and whether the difference is more than chance, in one line."""
+    found = results["adapt"]
+    low, high = found["interval"]
+    change = found["best_candidate"] - found["before"]
+    scores = f"{found['title']}: {found['before']:.2f} before, {found['best_candidate']:.2f} after, {change:+.2f}"
+    chance = f"95 % interval {low:+.2f} to {high:+.2f}"
+    if found["chosen"] == "start":
+        return f"{scores} ({chance}): not better beyond chance, so export/ is the model that it started from"
+    return f"{scores} ({chance}): better; chosen: {found['chosen']}"
+
+
+def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
+    """The scores on labelled data, if there are any."""
+    rows = []
+    for name, (before, after) in sorted(labelled_scores(labelled).items()):
+        rows.append([name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"])
+    if not rows:
+        return []
+    return [("h2", "On labelled data"), ("p", "No choice has read these data."),
+            ("table", (["data", "before", "after", "change"], rows))]  # fmt: skip
+
+
+def labelled_scores(labelled: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Each labelled set's main figure before and after: nDCG@10 × 100, or Spearman × 100."""
+    found = {}
+    for task, pair in labelled.items():
+        before, after = (pair[side].get(task, {}) for side in ("before", "after"))
+        if "spearman" in before:
+            found[f"{task}, Spearman × 100"] = (before["spearman"], after["spearman"])
+        for name, scores in before.items():
+            if isinstance(scores, dict) and "ndcg@10" in scores:
+                found[f"{name}, nDCG@10 × 100"] = (scores["ndcg@10"], after[name]["ndcg@10"])
+    return found
+
+
+def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[str]:
+    """What the user can do now."""
+    steps = ["score both models on queries of your own: cmlmcse evaluate MODEL --tasks retrieval --data_dir DIR"]
+    if kept:
+        steps.append("give it more time (--minutes) or more text; keep using the model that you have until then")
+    if found["bm25"] > max(found["before"], found["best_candidate"]):
+        steps.append("BM25 finds more here than the model: search with both, and join the two lists")
+    if text["share_cut_off"] > 0.1:
+        steps.append("split long documents into passages before you encode them: much of the text is cut off")
+    if not text["titles"]:
+        steps.append("if your documents have titles, give them in a column: titles are the best queries without labels")
+    return steps
+
+
+def plot_curves(found: dict[str, Any], plots: Path) -> None:
+    """Draw the score of each arm by step."""
+    figure, axes = plt.subplots(figsize=(7.5, 4))
+    for place, (name, arm) in enumerate(found["arms"].items()):
+        steps, scores = zip(*arm["scores"], strict=True)
+        colour = COLOURS[place % len(COLOURS)]
+        axes.plot(steps, scores, color=colour, marker="o", markersize=3, label=name)
+    axes.axhline(found["choose_before"], color=GREY, linestyle="--", linewidth=1, label="start")
+    axes.legend(frameon=False, fontsize=8)
+    plain(axes, "optimizer step", "mean reciprocal rank × 100", found["title"])
+    save(figure, plots, CURVE)
+
+
+def short(text: str, characters: int = 160) -> str:
+    """The start of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= characters else line[: characters - 1] + "…"
+
+
+def nearest(row: dict[str, Any], side: str) -> str:
+    """The nearest passage, and the rank of the right one."""
+    return f"(rank {row[side]['rank']}) {short(row[side]['nearest'])}"
+
+
+def as_markdown(block: Block) -> str:
+    """A piece of the report as Markdown."""
+    kind, content = block
+    if kind == "table":
+        header, rows = content
+        return markdown_table(header, rows, texts=len(header))
+    forms = {"h1": "# {}", "h2": "## {}", "p": "{}", "code": "```python\n{}\n```"}
+    if kind == "list":
+        return "\n".join(f"- {item}" for item in content)
+    return f"![{content[1]}]({content[0]})" if kind == "image" else forms[kind].format(content)
+
+
+def as_html(block: Block, folder: Path) -> str:
+    """A piece of the report as HTML, a picture as data inside."""
+    kind, content = block
+    escape = html.escape
+    if kind == "table":
+        header, rows = content
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        return f"<table><tr>{head}</tr>{body}</table>"
+    if kind == "list":
+        return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in content) + "</ul>"
+    if kind == "image":
+        data = base64.b64encode((folder / content[0]).read_bytes()).decode()
+        return f'<img alt="{escape(content[1])}" src="data:image/png;base64,{data}">'
+    return f"<pre>{escape(content)}</pre>" if kind == "code" else f"<{kind}>{escape(content)}</{kind}>"

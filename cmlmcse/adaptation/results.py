@@ -1,0 +1,68 @@
+"""The content of adapt's results.json."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.tasks import TASKS
+from cmlmcse.models.encoders import Encoder
+
+from .arms import Arms, Trial
+from .choice import Average, Verdict
+from .text import Text
+
+LABELLED = {"retrieval": "beir", "stsb_dev": "sts/stsb"}  # task → its part of a data folder
+
+
+def adapt_results(
+    model: str, text: Text, verdict: Verdict, average: Average, winner: str, arms: Arms, trials: Mapping[str, Trial]
+) -> dict[str, Any]:
+    """What was tried, what was chosen, and the scores before and after."""
+    chosen = winner if average.share == 1 else f"{winner}, averaged with the start ({average.share:.0%} of the arm)"
+    queries = len(text.criterion.queries)
+    return {
+        "model": model,
+        "adapt": {
+            "criterion": text.criterion.name,
+            "title": text.criterion.title,
+            "before": round(verdict.before, 4),
+            "after": round(verdict.after if verdict.better else verdict.before, 4),
+            "best_candidate": round(verdict.after, 4),
+            "interval": [round(end, 4) for end in verdict.interval],
+            "bm25": round(float(text.bm25.mean()), 4),
+            "chosen": chosen if verdict.better else "start",
+            "queries": {"choose": queries - queries // 2, "confirm": queries // 2},
+            "candidates": len(text.criterion.candidates),
+            "shares": {f"{share:g}": round(score, 4) for share, score in average.scores.items()},
+            "arms": {name: arm_results(arms[name], trial) for name, trial in trials.items()},
+        },
+        "text": text.record(),
+    }
+
+
+def arm_results(fields: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    """What an arm was, what it cost, and its development scores by step."""
+    scores = [[row["step"], row["eval_dev_score"]] for row in trial.record["log"] if "eval_dev_score" in row]
+    return {
+        "fields": fields,
+        "steps": trial.record["steps"],
+        "score": trial.score,
+        "seconds": trial.record["train_seconds"],
+        "tokens": trial.record["tokens"],
+        "scores": scores,
+    }
+
+
+def labelled_results(data_dir: str, start: Encoder, best: Encoder) -> dict[str, Any]:
+    """The scores of start and result on labelled data, which no choice has read."""
+    found: dict[str, Any] = {}
+    for name, part in LABELLED.items():
+        if (Path(data_dir) / part).is_dir():
+            data = TASKS[name].load(data_dir)
+            before = TASKS[name].run(EncodeOnce(start), data)
+            found[name] = {
+                "before": before,
+                "after": before if best is start else TASKS[name].run(EncodeOnce(best), data),
+            }
+    return found

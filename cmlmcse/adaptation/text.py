@@ -1,0 +1,117 @@
+"""The user's text as adapt reads it: documents, how long they are, and the label-free criterion on some of them."""
+
+import argparse
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.evaluation.label_free import Criterion, choose_criterion
+from cmlmcse.evaluation.retrieval import unit
+from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.models.encoders import Encoder
+
+MEASURED = 2000  # documents whose lengths are counted
+LONGEST = 64  # tokens of a training text at most, so that a laptop takes enough steps in a quarter of an hour
+SHORTEST = 16  # tokens; a special token at each end and some words
+EXAMPLES = 10  # queries whose neighbours the report shows
+
+
+class Text(NamedTuple):
+    """What adapt knows of the text.
+
+    Attributes:
+        documents: how many there are.
+        titles: how many have a title.
+        held_out: how many training never sees.
+        length: tokens that training texts are cut to, from the 95th percentile of the documents.
+        percentile: that percentile, in tokens.
+        cut: share of the text's tokens that encoding cuts off, because the model takes no more.
+        limit: tokens that the model takes.
+        criterion: the label-free criterion with all its queries.
+        bm25: (Q,) reciprocal ranks of BM25 on it, in per cent.
+    """
+
+    documents: int
+    titles: int
+    held_out: int
+    length: int
+    percentile: int
+    cut: float
+    limit: int
+    criterion: Criterion
+    bm25: NDArray[np.float64]
+
+    def summary(self) -> str:
+        """One line for the screen."""
+        return (
+            f"{self.documents:,} documents, {self.titles:,} with a title; 95 % have at most {self.percentile} tokens, "
+            f"and training reads {self.length} at a time; encoding cuts off {self.cut:.1%} of the text, beyond "
+            f"{self.limit} tokens; {self.held_out:,} documents are held out"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The facts for results.json."""
+        return {
+            "documents": self.documents,
+            "titles": self.titles,
+            "held_out": self.held_out,
+            "training_tokens": self.length,
+            "percentile_95": self.percentile,
+            "model_tokens": self.limit,
+            "share_cut_off": round(self.cut, 4),
+        }
+
+    def neighbours(self, queries: Criterion, before: Encoder, after: Encoder, seed: int) -> list[dict[str, Any]]:
+        """Some queries, drawn at random, with the nearest passage before and after.
+
+        Args:
+            queries: the criterion to draw queries from.
+            before, after: the encoders.
+            seed: the seed of the draw.
+        """
+        rows = np.random.default_rng([seed, 4]).permutation(len(queries.queries))[:EXAMPLES]
+        few = queries.only(np.sort(rows))
+        found = []
+        for encode in (before, after):
+            once = EncodeOnce.of(encode)
+            scores = unit(once(few.queries)) @ unit(once(few.candidates)).T  # (E, C)
+            own = scores[np.arange(len(rows)), few.answers][:, None]
+            found.append((scores.argmax(axis=1), 1 + (scores > own).sum(axis=1)))
+        return [
+            {
+                "query": query,
+                "answer": few.candidates[few.answers[place]],
+                **{
+                    name: {"nearest": few.candidates[nearest[place]], "rank": int(ranks[place])}
+                    for name, (nearest, ranks) in zip(("before", "after"), found, strict=True)
+                },
+            }
+            for place, query in enumerate(few.queries)
+        ]
+
+
+def read_text(args: argparse.Namespace, start: Encoder) -> Text:
+    """Read the documents, measure their lengths, and build the criterion.
+
+    Args:
+        args: `text`, `text_column`, `title_column`, `max_seq_length` and `seed` of the command.
+        start: the model that is adapted.
+
+    Raises:
+        InputError: the text cannot be read, or has too few documents.
+    """
+    documents = load_collection(args.text, args.text_column, args.title_column)
+    rest, held_out = hold_out(documents, args.seed)
+    criterion = choose_criterion(held_out, rest, args.seed)
+    chosen = np.random.default_rng([args.seed, 5]).permutation(len(documents))[:MEASURED]
+    some = documents.select(np.sort(chosen))
+    texts = [f"{row['title']} {row['text']}".strip() for row in some]
+    sizes = np.array([len(ids) for ids in start.tokenizer(texts, verbose=False)["input_ids"]])
+    limit = int(start.settings["max_seq_length"])
+    percentile = int(np.ceil(np.percentile(sizes, 95)))
+    titles = sum(1 for title in documents["title"] if title)
+    length = args.max_seq_length or int(np.clip(percentile, SHORTEST, min(limit, LONGEST)))
+    cut = float(np.maximum(sizes - limit, 0).sum() / sizes.sum())
+    return Text(len(documents), titles, len(held_out), length, percentile, cut, limit, criterion, criterion.bm25())

@@ -1,0 +1,169 @@
+"""Unlabelled text as documents, each with its title if it has one: the input of document views and of label-free
+criteria."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from datasets import Dataset, Features, Value
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.common.locations import resolve
+
+from .lines import read_documents, read_lines, split_compression
+from .tables import scan
+from .text import BLOCK_ROWS, load_sentences, source_kind
+
+TITLE = "title"
+FEATURES = Features({"title": Value("string"), "text": Value("string")})
+MIN_DOCUMENTS = 100  # with fewer, a score on held-out documents cannot tell a better model from chance
+HELD_OUT_SHARE = 0.2  # of the documents
+MAX_HELD_OUT = 600  # 600 queries: the standard error of a mean reciprocal rank is about 1.5 points
+
+
+class Document(NamedTuple):
+    """A document: its `title`, empty if it has none, and its `text`, with a line feed between its lines."""
+
+    title: str
+    text: str
+
+
+def load_collection(
+    source: str, text_column: str | None = None, title_column: str | None = None, cache_dir: str | None = None
+) -> Dataset:
+    """The documents of a source, as a memory-mapped dataset with the columns "title" and "text".
+
+    - A .txt file: blank lines separate documents. Without a blank line, each line is a document.
+    - A folder: each text file in it is a document.
+    - A table (.csv, .tsv, .jsonl, .parquet): each row is a document. BEIR's corpus.jsonl is one such table.
+    - A Wikipedia dump or a Hub dataset: each article or row is a document, without a title.
+
+    A title that the text repeats at its start is removed from the text. A document that has only a title keeps it as
+    its text.
+
+    Args:
+        source: a file, a folder, or the id of a Hub dataset.
+        text_column: column of the text (default: text, or the only column of strings).
+        title_column: column of the title (default: title, if there is one).
+
+    Raises:
+        InputError: the source is missing, unreadable, or holds no text.
+    """
+    path = resolve(source)
+    if not os.path.isdir(path) and source_kind(path) in ("wikipedia", "hub"):
+        texts = load_sentences(path, text_column, documents=True)
+        return texts.map(_without_title, batched=True, features=FEATURES)
+    state = tuple(_state(file) for file in ([path] if os.path.isfile(path) else files_in(path)))
+    documents = Dataset.from_generator(
+        _rows,
+        features=FEATURES,
+        cache_dir=cache_dir,
+        gen_kwargs={"path": path, "text_column": text_column, "title_column": title_column, "state": (state,)},
+        writer_batch_size=BLOCK_ROWS,
+    )
+    if not len(documents):
+        raise InputError(f"{source}: expected documents, found no text; give a file or a folder with text in it")
+    return documents
+
+
+def _without_title(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Rows of "text" → rows of "title" and "text"."""
+    return {"title": [""] * len(batch["text"]), "text": batch["text"]}
+
+
+def _state(path: str) -> tuple[str, int, int]:
+    """What shows, without reading a file, whether it changed: its path, size and modification time."""
+    status = os.stat(path)
+    return os.path.abspath(path), status.st_size, status.st_mtime_ns
+
+
+def _rows(path: str, text_column: str | None, title_column: str | None, state: object) -> Iterator[dict[str, str]]:
+    """The rows of the dataset. `state` is used only for the cache key."""
+    for document in read_collection(path, text_column, title_column):
+        yield document._asdict()
+
+
+def read_collection(path: str, text_column: str | None = None, title_column: str | None = None) -> Iterator[Document]:
+    """The documents of a file or a folder (:func:`load_collection`), in order. Documents without text are dropped.
+
+    Raises:
+        InputError: a file cannot be read, is not UTF-8, or lacks a named column.
+    """
+    for document in _untidied(path, text_column, title_column):
+        title, text = " ".join(document.title.split()), document.text.strip()
+        if title and text.startswith(title):
+            text = text[len(title) :].lstrip(" .:\n")
+        if title or text:
+            yield Document(title, text) if text else Document("", title)
+
+
+def _untidied(path: str, text_column: str | None, title_column: str | None) -> Iterator[Document]:
+    """The documents as they stand in a file or a folder."""
+    if os.path.isdir(path):
+        yield from (Document("", "\n".join(read_lines(file))) for file in files_in(path))
+    elif source_kind(path) != "text":
+        yield from _table(path, text_column, title_column)
+    elif any(not line.strip() for line in read_lines(path, blank=True)):
+        yield from (Document("", "\n".join(lines)) for lines in read_documents(path))
+    else:
+        yield from (Document("", line) for line in read_lines(path))
+
+
+def files_in(folder: str) -> list[str]:
+    """The text files of a folder and its subfolders, sorted by name.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = [path for path in Path(folder).rglob("*") if path.is_file() and not path.name.startswith(".")]
+    texts = sorted(str(path) for path in found if Path(split_compression(path.name)[0]).suffix.lower() == ".txt")
+    if not texts:
+        raise InputError(f"{folder}: expected text files (.txt, also compressed), found none; name a file or a folder")
+    return texts
+
+
+def _table(path: str, text_column: str | None, title_column: str | None) -> Iterator[Document]:
+    """The rows of a table, as documents.
+
+    Raises:
+        InputError: a named column is missing.
+    """
+    table = scan(Path(path), text_column)
+    if title_column is not None and title_column not in table.schema.names:
+        raise InputError(
+            f"{path}: expected the column {title_column!r}, found {', '.join(table.schema.names)}; set title_column"
+        )
+    titles = title_column or (TITLE if TITLE in table.schema.names else None)
+    for rows in table.tables():
+        texts = table.texts(rows)
+        names = rows[titles].to_pylist() if titles else [""] * len(texts)
+        yield from (Document(str(title or ""), text) for title, text in zip(names, texts, strict=True))
+
+
+def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
+    """Split documents into those for training and those for measuring: a fifth of them, from 20 to 600.
+
+    The choice depends only on the seed. A document for training whose text equals a held-out one, by letters and
+    digits, is dropped.
+
+    Raises:
+        InputError: there are fewer than `MIN_DOCUMENTS` documents.
+    """
+    if len(documents) < MIN_DOCUMENTS:
+        raise InputError(
+            f"a label-free score expects at least {MIN_DOCUMENTS} documents, found {len(documents)}; fewer cannot tell "
+            "a better model from chance: add text, put blank lines between documents, or set dev_set to none"
+        )
+    count = min(int(len(documents) * HELD_OUT_SHARE), MAX_HELD_OUT)
+    chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(documents), count, replace=False))
+    held = documents.select(chosen)
+    known = {letters(text) for text in held["text"]}
+    rest = documents.select(np.setdiff1d(np.arange(len(documents)), chosen))
+    return rest.filter(lambda batch: [letters(text) not in known for text in batch["text"]], batched=True), held
+
+
+def letters(text: str) -> str:
+    """The letters and digits of a text, in lower case."""
+    return "".join(filter(str.isalnum, text.lower()))

@@ -1,0 +1,147 @@
+"""Views of a document: the two texts that the contrastive loss pulls together. They are found by name in `VIEWS`.
+
+A view is a pure function of the document's tokens and two random generators. `shared` starts in the same state for all
+views of a document in one epoch, so that views can agree, for example on a cut. `own` differs between the views. The
+negatives of a document are other documents of the batch: no negative ever comes from the document itself.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from cmlmcse.common.errors import InputError
+
+WINDOW = 256  # tokens of a document that one epoch reads (Contriever §5: chunks of 256 tokens)
+CROP_SHARE = (0.1, 0.5)  # of the window (Contriever's released script: ratio_min, ratio_max)
+MIN_PIECE = 5  # tokens; a shorter piece says too little to be a positive
+CUT_SHARE = (0.2, 0.8)  # where neighbours are cut, as a share of the window: both have something to say
+
+
+class Pieces(NamedTuple):
+    """A tokenised document without special tokens: its `title`, empty if it has none, and its `body`."""
+
+    title: list[int]
+    body: list[int]
+
+
+View = Callable[[Pieces, int, int, np.random.Generator, np.random.Generator], list[int] | None]
+"""(document, view 0 or 1, most tokens, shared, own) → the tokens of the view, or None if the document cannot give it.
+Whether it is None does not depend on the view."""
+
+
+def dropout(
+    document: Pieces, view: int, limit: int, shared: np.random.Generator, own: np.random.Generator
+) -> list[int]:
+    """Both views are the start of the text; they differ by dropout alone (SimCSE)."""
+    return document.body[:limit]
+
+
+def crops(
+    document: Pieces, view: int, limit: int, shared: np.random.Generator, own: np.random.Generator
+) -> list[int] | None:
+    """Two independent crops of one window of the text, 10 to 50 % of it each (Contriever §3.1)."""
+    if len(document.body) < 2 * MIN_PIECE:
+        return None
+    window = cut_window(document.body, WINDOW, shared)
+    length = max(MIN_PIECE, int(len(window) * own.uniform(*CROP_SHARE)))
+    start = own.integers(len(window) - length + 1)
+    return window[start : start + length][:limit]
+
+
+def neighbours(
+    document: Pieces, view: int, limit: int, shared: np.random.Generator, own: np.random.Generator
+) -> list[int] | None:
+    """Two spans that touch: the text before and after a random cut (coCondenser §3.2 draws spans of one document)."""
+    if len(document.body) < 2 * MIN_PIECE:
+        return None
+    window = cut_window(document.body, min(WINDOW, 2 * limit), shared)
+    low, high = (int(len(window) * share) for share in CUT_SHARE)
+    cut = int(shared.integers(low, high + 1))
+    cut = min(max(cut, MIN_PIECE), len(window) - MIN_PIECE)
+    return window[cut:][:limit] if view else window[:cut][-limit:]
+
+
+def title_body(
+    document: Pieces, view: int, limit: int, shared: np.random.Generator, own: np.random.Generator
+) -> list[int] | None:
+    """The title, and the start of the body."""
+    if not document.title or not document.body:
+        return None
+    return (document.body if view else document.title)[:limit]
+
+
+def cut_window(tokens: list[int], length: int, rng: np.random.Generator) -> list[int]:
+    """At most `length` consecutive tokens, at a random place."""
+    start = int(rng.integers(max(len(tokens) - length, 0) + 1))
+    return tokens[start : start + length]
+
+
+VIEWS: dict[str, View] = {"dropout": dropout, "crops": crops, "neighbours": neighbours, "title_body": title_body}
+
+
+def view_names(names: str) -> list[str]:
+    """The views that `a+b+…` names.
+
+    Raises:
+        InputError: one of the names is unknown.
+    """
+    for name in names.split("+"):
+        if name not in VIEWS:
+            raise InputError(
+                f"views must be one of {', '.join(VIEWS)}, or several joined by +, found {name!r}; choose one of them"
+            )
+    return names.split("+")
+
+
+class DocumentViews:
+    """Makes the views of a document.
+
+    With several names (`a+b`) each document draws one of them in each epoch. A document that cannot give a view gives
+    crops instead, and a document too short for crops gives its text twice.
+
+    Args:
+        names: names in `VIEWS`, joined by +.
+        limit: the most tokens of a view, without special tokens.
+
+    Raises:
+        InputError: an unknown name.
+    """
+
+    def __init__(self, names: str, limit: int) -> None:
+        self.views = [VIEWS[name] for name in view_names(names)]
+        self.limit = limit
+
+    def __call__(self, document: Pieces, view: int, shared: np.random.Generator, own: np.random.Generator) -> list[int]:
+        """The tokens of view 0 or 1, without special tokens."""
+        chosen = self.views[int(shared.integers(len(self.views)))] if len(self.views) > 1 else self.views[0]
+        for candidate in (chosen, crops):
+            tokens = candidate(document, view, self.limit, shared, own)
+            if tokens is not None:
+                return tokens
+        return dropout(document, view, self.limit, shared, own)
+
+
+def check_views(names: str, documents: int, titles: int, longest: int) -> None:
+    """Check that the text can give the views at all.
+
+    Args:
+        names: the field `views`.
+        documents: how many documents there are.
+        titles: how many have a title and a body.
+        longest: tokens of the longest body.
+
+    Raises:
+        InputError: no document can give one of the views.
+    """
+    for name in view_names(names):
+        if name == "title_body" and titles == 0:
+            raise InputError(
+                f"views title_body expects documents with a title and another text, found none among {documents}; set "
+                "title_column, or choose the views crops"
+            )
+        if name in ("crops", "neighbours") and longest < 2 * MIN_PIECE:
+            raise InputError(
+                f"views {name} expects documents of at least {2 * MIN_PIECE} tokens, found none among {documents}; "
+                "choose the views dropout, or put blank lines between documents instead of after each sentence"
+            )
