@@ -17,7 +17,7 @@ from support.tiny import tiny_tokenizer
 
 MODEL, TOOL = (Path(package.__file__).parent for package in (modeling_cmlmcse, cmlmcse))
 # Each room of the tool may import those before it. The last one is the files of the folder itself: the commands.
-ROOMS = ("common", "data", "models", "evaluation", "hub", "training", "study", "")
+ROOMS = ("common", "data", "models", "evaluation", "hub", "training", "study", "adaptation", "")
 
 
 def imports(file: Path, package: str) -> Iterator[str]:

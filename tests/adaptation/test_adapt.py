@@ -1,0 +1,191 @@
+"""The command adapt, from documents to its folder, on tiny models; and how it answers wrong input."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+import cmlmcse
+from cmlmcse.adaptation import arms
+from cmlmcse.adaptation.arms import Trial, default_arms, plan_steps
+from cmlmcse.adaptation.choice import best_average, judge, load_start
+from cmlmcse.adaptation.command import main, parse
+from cmlmcse.evaluation.label_free import Criterion
+from support.tiny import ENGLISH
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """150 documents, each about three words of its own, with a title."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for row in range(150):
+        own = [f"w{word}" for word in rng.choice(60, 3, replace=False)]
+        words = [own[rng.integers(3)] if rng.random() < 0.6 else ENGLISH[rng.integers(len(ENGLISH))] for _ in range(50)]
+        rows.append({"_id": str(row), "title": " ".join(own), "text": " ".join(words)})
+    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
+def test_adapt(corpus, backbone_folders, tmp_path, capsys, monkeypatch):
+    """A tiny backbone learns to find documents; the folder holds what INTERFACE promises; nothing asks the Hub."""
+    monkeypatch.setattr(arms, "BACKBONE_RATES", (3e-3, 1e-9))
+    folder = tmp_path / "adapted"
+    found = cmlmcse.adapt(backbone_folders["bert"], corpus, folder, max_steps=60, per_device_train_batch_size=16)
+    results = json.loads((folder / "results.json").read_text())
+    assert found.results == results
+    adapted = results["adapt"]
+    assert adapted["criterion"] == "title_body"
+    assert adapted["queries"] == {"choose": 15, "confirm": 15}
+    assert len(adapted["arms"]) == 5
+    assert sorted(arm["steps"] for arm in adapted["arms"].values()) == [20, 20, 20, 60, 60]
+    low, high = adapted["interval"]
+    assert low <= adapted["best_candidate"] - adapted["before"] <= high
+    best = max(adapted["arms"], key=lambda name: adapted["arms"][name]["score"])
+    assert "0.003" in best and "dropout" not in best
+    assert adapted["arms"][best]["score"] > adapted["choose_before"] + 10
+    assert adapted["chosen"].startswith(best if low > 0 else "start")
+    line = capsys.readouterr().out.strip().splitlines()[-1]
+    assert f"{adapted['before']:.2f} before, {adapted['best_candidate']:.2f} after" in line
+
+    vectors = SentenceTransformer(str(folder / "export")).encode(["w1 w2", "the cat sat"])
+    loaded = load_start(str(folder / "export"), None, "cpu")(["w1 w2", "the cat sat"])
+    assert np.allclose(vectors, loaded, atol=1e-5)
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 1
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    report = (folder / "report.md").read_text()
+    assert report.count("(rank ") == 20
+    assert f"{adapted['bm25']:.2f}" in report
+    with pytest.raises(SystemExit) as stopped:
+        main([backbone_folders["bert"], str(corpus), "--output_dir", str(folder)])
+    assert stopped.value.code == 2
+    again = ["--output_dir", str(folder), "--max_steps", "60", "--resume_from_checkpoint", "auto"]
+    main([backbone_folders["bert"], str(corpus), *again])
+    assert "is finished" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_interrupted(corpus, backbone_folders, tmp_path, capsys):
+    """Ctrl-C in the second arm: the same command goes on, and gives what an uninterrupted one gives."""
+    words = [backbone_folders["bert"], str(corpus), "--max_steps", "12", "--per_device_train_batch_size", "16"]
+    main([*words, "--output_dir", str(tmp_path / "whole")])
+    train, calls = arms.train, []
+
+    def interrupted(*args, **fields):
+        calls.append(fields["output_dir"])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return train(*args, **fields)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arms, "train", interrupted)
+        with pytest.raises(SystemExit) as stopped:
+            main([*words, "--output_dir", str(tmp_path / "cut")])
+    assert stopped.value.code == 130
+    assert "--resume_from_checkpoint auto" in capsys.readouterr().err
+    main([*words, "--output_dir", str(tmp_path / "cut"), "--resume_from_checkpoint", "auto"])
+    found = [json.loads((tmp_path / name / "results.json").read_text())["adapt"] for name in ("whole", "cut")]
+    for results in found:
+        for arm in results["arms"].values():
+            del arm["seconds"]
+    assert found[0] == found[1]
+    assert len(calls) == 3
+
+
+def test_arms():
+    """Titles give arms of their own; what the user sets holds in all arms, and equal arms run once."""
+    names = list(default_arms(True, False, {}))
+    assert names[0] == "title_body+crops, rate 0.0003"
+    assert len(names) == 5
+    assert not any("title" in name for name in default_arms(False, True, {}))
+    assert list(default_arms(True, True, {"views": "crops"})) == ["crops, rate 3e-05", "crops, rate 0.0001"]
+
+
+@pytest.mark.parametrize(
+    "minutes, step, expected", [(15, 1.0, (5, 40)), (5, 1.0, (2, 20)), (1, 1.0, (1, 20)), (500, 0.1, (5, 160))]
+)
+def test_plan(minutes, step, expected, monkeypatch, tmp_path):
+    """More time gives more arms, then more steps, and all of them fit into it."""
+    monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, {"seconds_per_step": step}))
+    monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0)).__next__)
+    named = default_arms(True, True, {})
+    names, steps = plan_steps(named, tmp_path, {}, 60 * minutes)
+    assert (len(names), steps) == expected
+
+
+def test_the_best_average_is_between_start_and_arm(backbone_folders):
+    """The weights are (1 − share) · start + share · arm, and the share is the one with the best score."""
+    start, arm = (load_start(backbone_folders["bert"], "avg", "cpu") for _ in range(2))
+    with torch.no_grad():
+        for weight in arm.model.backbone.parameters():
+            weight.add_(1.0)
+    name = "embeddings.word_embeddings.weight"
+    before = start.model.backbone.state_dict()[name]
+
+    class Half(Criterion):
+        def score(self, encode):
+            moved = float((encode.model.backbone.state_dict()[name] - before).mean())
+            return -abs(moved - 0.5)
+
+    found = best_average(
+        lambda: load_start(backbone_folders["bert"], "avg", "cpu"), arm, Half("halves", "", [], [], np.zeros(0, int))
+    )
+    assert found.share == 0.5
+    assert torch.allclose(found.encoder.model.backbone.state_dict()[name], before + 0.5, atol=1e-6)
+    assert set(found.scores) == {0.25, 0.5, 0.75, 1.0}
+
+
+def test_no_change_is_not_better():
+    """The start is handed back unless the interval lies above 0."""
+    criterion = Criterion("halves", "", [""] * 100, [""], np.zeros(100, int))
+    before = np.random.default_rng(0).uniform(0, 100, 100)
+    noise = np.random.default_rng(1).normal(0, 10, 100)
+    assert not judge(criterion, before, before).better
+    assert not judge(criterion, before, before + noise - noise.mean()).better
+    assert judge(criterion, before, before + noise - noise.mean() + 5).better
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--dev_set", "stsb"], "cmlmcse adapt sets dev_set itself"),
+        (["extra"], "expects MODEL TEXT and --field value"),
+        (["--minutes", "0"], "expected a number above 0"),
+    ],
+)
+def test_wrong_options(words, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["model", "text.txt", "--output_dir", str(tmp_path / "out"), *words])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("one line\n" * 99, "at least 100 documents, found 99"),
+        ("\n".join(f"w{row}" for row in range(150)), "expects documents of some words"),
+        (None, "expected text files"),
+    ],
+)
+def test_wrong_text(text, message, backbone_folders, tmp_path, capsys):
+    path = tmp_path / "text.txt"
+    path.mkdir() if text is None else path.write_text(text)
+    with pytest.raises(SystemExit) as stopped:
+        main([backbone_folders["bert"], str(path), "--output_dir", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_function_stays_a_function():
+    """`python -m cmlmcse.adapt` has a module of that name; the package's attribute is the function."""
+    assert cmlmcse.adapt is parse.__globals__["adapt"]
