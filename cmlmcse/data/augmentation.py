@@ -26,6 +26,7 @@ Augmentation = Callable[[Tokens, np.random.Generator], Tokens]
 
 DEL_TOKEN = "[DEL]"
 REPETITION_RATE = 0.32  # CMLM-CSE §4.3.2 (2): "repeating 32% of the words"
+DELETION_RATE = 0.1  # Contriever's released script
 DELETED_PERCENT = 70  # CLEAR §4.1: del-word, best of 30 to 90
 SUBSTITUTED_PERCENT = 30  # CLEAR §4.1: subs
 SPANS = 5  # CLEAR §4.1: 5 spans for del-span, 5 pairs of spans for reorder, each span is 5 % of the text
@@ -42,6 +43,13 @@ def repeat_tokens(tokens: Tokens, rng: np.random.Generator) -> Tokens:
 def drop_one_token(tokens: Tokens, rng: np.random.Generator) -> Tokens:
     """Delete one token; a one-token sentence stays as it is (CMLM-CSE Table 3, drop one word)."""
     return np.delete(tokens, rng.integers(len(tokens))) if len(tokens) > 1 else tokens
+
+
+def delete_tokens(tokens: Tokens, rng: np.random.Generator) -> Tokens:
+    """Delete each token with probability 0.1; one stays at least (Contriever §3.1, word deletion)."""
+    kept = rng.random(len(tokens)) >= DELETION_RATE
+    kept[rng.integers(len(tokens))] |= not kept.any()
+    return tokens[kept]
 
 
 def no_augmentation(tokens: Tokens, rng: np.random.Generator) -> Tokens:
@@ -139,6 +147,7 @@ AUGMENTATIONS: dict[str, Unit] = {
     "none": Unit(no_augmentation),
     "repeat_tokens": Unit(repeat_tokens),
     "drop_one_token": Unit(drop_one_token),
+    "delete_tokens": Unit(delete_tokens),
     "del_word": Unit(delete_words, needs="deleted"),
     "del_span": Unit(delete_spans, needs="deleted"),
     "reorder": Unit(reorder_spans),
