@@ -142,6 +142,7 @@ def run(args: argparse.Namespace) -> Adapted:
             "recipe adapt on several processes: accelerate launch train.py adapt"
         )
     limit_kernel_caches()
+    check_fields(args.fields)
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     if (folder / "results.json").exists():
         print(f"{folder} is finished: report.html, export/", file=sys.stderr)
@@ -149,6 +150,19 @@ def run(args: argparse.Namespace) -> Adapted:
     with interruptible(lambda: f"finished arms and checkpoints in {folder} are kept; go on with the same command and "
                        "--resume_from_checkpoint auto"):  # fmt: skip
         return adapt_in(folder, args)
+
+
+def check_fields(fields: dict[str, str]) -> None:
+    """Check the fields of the recipe before any work starts.
+
+    Raises:
+        InputError: an unknown field, or a wrong value.
+    """
+    from cmlmcse.training.arguments import parse_recipe
+
+    from .arms import RECIPE
+
+    parse_recipe([RECIPE, *field_arguments(fields)])
 
 
 def claim_folder(folder: Path, resume: bool) -> Path:

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 from datasets import Dataset, Features, Value
+from datasets.exceptions import DatasetsError
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 
 from .lines import read_documents, read_lines, split_compression
 from .tables import scan
-from .text import BLOCK_ROWS, load_sentences, source_kind
+from .text import BLOCK_ROWS, as_text_error, load_sentences, source_kind
 
 TITLE = "title"
 FEATURES = Features({"title": Value("string"), "text": Value("string")})
@@ -56,13 +57,17 @@ def load_collection(
         texts = load_sentences(path, text_column, documents=True)
         return texts.map(_without_title, batched=True, features=FEATURES)
     state = tuple(_state(file) for file in ([path] if os.path.isfile(path) else files_in(path)))
-    documents = Dataset.from_generator(
-        _rows,
-        features=FEATURES,
-        cache_dir=cache_dir,
-        gen_kwargs={"path": path, "text_column": text_column, "title_column": title_column, "state": (state,)},
-        writer_batch_size=BLOCK_ROWS,
-    )
+    columns = {"text_column": text_column, "title_column": title_column}
+    try:
+        documents = Dataset.from_generator(
+            _rows,
+            features=FEATURES,
+            cache_dir=cache_dir,
+            gen_kwargs={"path": path, **columns, "state": (state,)},
+            writer_batch_size=BLOCK_ROWS,
+        )
+    except DatasetsError as error:
+        raise as_text_error("text", source, error) from error
     if not len(documents):
         raise InputError(f"{source}: expected documents, found no text; give a file or a folder with text in it")
     return documents

@@ -77,7 +77,7 @@ def load_sentences(
     except InputError:
         raise
     except (DatasetsError, ValueError, pyarrow.ArrowException) as error:
-        raise _as_input_error(kind, train_file, error) from error
+        raise as_text_error(kind, train_file, error) from error
     if first is None:
         raise _no_rows(train_file)
     return sentences
@@ -218,7 +218,7 @@ def _is_string(feature: object) -> bool:
     return isinstance(feature, Value) and feature.dtype in ("string", "large_string", "string_view")
 
 
-def _as_input_error(kind: str, path: str, error: BaseException) -> InputError:
+def as_text_error(kind: str, path: str, error: BaseException) -> InputError:
     """Return the InputError for an exception of `datasets`, with its innermost cause."""
     while error.__cause__ is not None and not isinstance(error, InputError):
         error = error.__cause__

@@ -117,7 +117,7 @@ def ask_half(title: str, text: str, rng: np.random.Generator) -> Question | None
     words = text.split()
     if not words:
         return None
-    if len(words) < 2 * QUERY_WORDS:
+    if len(words) < QUERY_WORDS:
         return Question(None, passage(words, PASSAGE_WORDS, rng))
     halves = words[: len(words) // 2], words[len(words) // 2 :]
     asked = int(rng.integers(2))

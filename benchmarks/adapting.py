@@ -1,0 +1,84 @@
+"""Adapt models to the collections of a data folder, each to its own text, and record the labelled scores.
+
+    python benchmarks/adapting.py --data_dir DIR --work WORK --models MODEL … --collections cisi med --minutes 4
+
+Every (model, collection) is one `cmlmcse adapt`; a finished one in WORK is only read, so an interrupted call goes on.
+The queries and their judgements give the labelled scores alone: no choice reads them.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from cmlmcse import adapt
+from cmlmcse.common.tables import markdown_table
+
+RECORD = Path(__file__).with_name("adapting.json")
+
+
+def main() -> None:
+    """Adapt, then write the record and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data_dir", type=Path, required=True, help="holds beir/<name>/corpus.jsonl and so on")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--models", nargs="+", required=True)
+    parser.add_argument("--collections", nargs="+", required=True)
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--output", type=Path, default=RECORD)
+    args = parser.parse_args()
+    rows = []
+    for model in args.models:
+        for name in args.collections:
+            results = adapt_one(model, name, args.data_dir, args.work, args.minutes)
+            rows.append(summary(model, name, args.minutes, results))
+            args.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(table(rows))
+
+
+def adapt_one(model: str, name: str, data_dir: Path, work: Path, minutes: float) -> dict[str, Any]:
+    """Adapt a model to a collection, and score start and result on its queries."""
+    labelled = work / "labelled" / name
+    (labelled / "beir").mkdir(parents=True, exist_ok=True)
+    link = labelled / "beir" / name
+    if not link.exists():
+        link.symlink_to((data_dir / "beir" / name).resolve())
+    folder = work / f"{Path(model).name if ':' not in model else model.split(':')[1].split('/')[0]}-{name}"
+    text = data_dir / "beir" / name / "corpus.jsonl"
+    return adapt(model, text, folder, minutes=minutes, data_dir=labelled, resume_from_checkpoint="auto").results
+
+
+def summary(model: str, name: str, minutes: float, results: dict[str, Any]) -> dict[str, Any]:
+    """What the record keeps of one result."""
+    retrieval = results["labelled"]["retrieval"]
+    scores = {side: retrieval[side]["retrieval"][name]["ndcg@10"] for side in ("before", "after")}
+    return {"model": model, "collection": name, "minutes": minutes, "seconds": results["seconds"],
+            "ndcg@10": scores, "text": results["text"], "adapt": results["adapt"]}  # fmt: skip
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line for each model and collection."""
+    cells = []
+    for row in rows:
+        before, after = (row["ndcg@10"][side] for side in ("before", "after"))
+        found = row["adapt"]
+        low, high = found["interval"]
+        cells.append([row["model"], row["collection"], f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}",
+                      f"{found['before']:.2f}", f"{found['best_candidate']:.2f}", f"{low:+.2f} to {high:+.2f}",
+                      found["chosen"]])  # fmt: skip
+    heads = [
+        "model",
+        "collection",
+        "nDCG@10 before",
+        "after",
+        "change",
+        "criterion before",
+        "after",
+        "interval",
+        "chosen",
+    ]
+    return markdown_table(heads, cells, texts=2)
+
+
+if __name__ == "__main__":
+    main()
