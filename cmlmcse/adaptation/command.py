@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .text import Text
 
 MINUTES = 15.0
+PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "stage", "streaming")
 
@@ -93,7 +94,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "of --minutes")  # fmt: skip
     parser.add_argument("--data_dir", metavar="DIR", help="labelled data, sts/ or beir/, to score start and result "
                         "with; no choice reads them")  # fmt: skip
-    parser.add_argument("--pooling", help="pooling of a model that records none (default: avg)")
+    parser.add_argument("--pooling", help=f"pooling of a model that records none (default: {PLAIN_POOLING})")
     parser.add_argument("--text_column", help="column of the text (default: text, or the only column of strings)")
     parser.add_argument("--title_column", help="column of the titles (default: title, if there is one)")
     parser.add_argument("--max_seq_length", type=positive, help="tokens of a training text (default: the text's 95th "
@@ -192,6 +193,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     from transformers.utils import logging as transformers_logging
 
     from cmlmcse.hub.export import export, write_json
+    from cmlmcse.models.encoders import recorded_pooling
 
     from .arms import default_arms, run_arms
     from .choice import arm_encoder, best_average, judge, load_start
@@ -203,7 +205,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     datasets.disable_progress_bars()
     transformers_logging.disable_progress_bar()
     recorded = recorded_pooling(args.model)
-    pooling = args.pooling or recorded
+    pooling = args.pooling or (PLAIN_POOLING if recorded is None else None)
 
     def load() -> "Encoder":
         return load_start(args.model, pooling, args.device)
@@ -215,7 +217,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     before, to_beat = confirming.values(start), choosing.score(start)
     say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {text.bm25.mean():.2f}")
 
-    arms = default_arms(text.titles > text.documents / 2, recorded is None, args.fields)
+    arms = default_arms(text.titles > text.documents / 2, recorded is not None, args.fields)
     left = 60 * args.minutes - (time.perf_counter() - started)
     trials = run_arms(arms, folder, shared_fields(args, start, text), left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)
@@ -252,13 +254,6 @@ def shared_fields(args: argparse.Namespace, start: "Encoder", text: "Text") -> d
         "title_column": args.title_column,
         "use_cpu": True if start.model.device.type == "cpu" else None,
     }
-
-
-def recorded_pooling(model: str) -> str | None:
-    """None for a model that records its pooling, avg for a plain backbone."""
-    from cmlmcse.models.encoders import records_pooling
-
-    return None if records_pooling(model) else "avg"
 
 
 def steps_of(started: float) -> Callable[[str], None]:

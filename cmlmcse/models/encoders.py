@@ -131,15 +131,16 @@ def was_trained_here(name_or_path: str) -> bool:
     return _own_settings(source, _read_json(source, "config.json", dict) or {}) is not None
 
 
-def records_pooling(name_or_path: str) -> bool:
-    """Whether a model records its pooling, as models that this project trained and sentence-transformers folders do.
+def recorded_pooling(name_or_path: str) -> str | None:
+    """The pooling that a model records, as models that this project trained and sentence-transformers folders do; None
+    for a plain backbone.
 
     Raises:
         InputError: the path does not exist, or a configuration is malformed or not supported.
     """
     source = resolve_model(name_or_path)
     ours = _own_settings(source, _read_json(source, "config.json", dict) or {})
-    return ours is not None or _sentence_transformers(source)[0] is not None
+    return _sentence_transformers(source)[0] if ours is None else str(ours.get("pooling"))
 
 
 def resolve_model(name_or_path: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import inspect
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +22,9 @@ from cmlmcse.common.locations import resolve
 from cmlmcse.common.recipes import find_recipe, read_recipe, recipe_folder
 from cmlmcse.data.augmentation import AUGMENTATIONS, check_augmentation
 from cmlmcse.data.views import view_names
+from cmlmcse.models.encoders import recorded_pooling
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of, proportion
+from modeling_cmlmcse.distributed import rank
 
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
@@ -276,7 +279,26 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     another = model.model_name_or_path != fields.get("model_name_or_path", ModelArguments.model_name_or_path)
     if another and data.model_type is None:
         follow_depth(model, path.stem, {name for name in LAYER_COUNTS if name in fields} - given)
+    if another and "pooling" not in given:
+        keep_pooling(model)
     return validate(path, model, data, run)
+
+
+def keep_pooling(model: ModelArguments) -> None:
+    """Keep the pooling that another backbone records, in place, and say so: its vectors were trained with it.
+
+    What cannot be read is left to the loading of the model, which reports the reason.
+    """
+    with contextlib.suppress(InputError):
+        recorded = recorded_pooling(model.model_name_or_path)
+        if recorded not in (None, model.pooling):
+            if rank() == 0:
+                print(
+                    f"pooling is {recorded}, as {model.model_name_or_path} records, and not {model.pooling} as the "
+                    f"recipe says; --pooling {model.pooling} changes that",
+                    file=sys.stderr,
+                )
+            model.pooling = str(recorded)
 
 
 def has_no_dev_scores(fields: argparse.Namespace) -> bool:

@@ -29,7 +29,7 @@ from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-VERBS = ("recipes", "train", "evaluate", "encode", "search", "push", "study")
+VERBS = ("recipes", "train", "adapt", "evaluate", "encode", "search", "push", "study")
 SCRIPTS = {"train.py": "train", "push_to_hub.py": "push", "cmlmcse.encode": "encode"}  # other ways to a verb
 
 
@@ -76,7 +76,7 @@ def alike(verb: str, arguments: list[str]) -> tuple[str, ...]:
 def each_once() -> list[tuple[str, str]]:
     """Every distinct command with the first page that has it; synopses without real arguments are left out."""
     found = {command: name_of(page) for page in reversed(PAGES) for command in commands(page)}
-    synopses = {"RECIPE", "VERB", "CHECKPOINT", "STUDY.yaml"}
+    synopses = {"RECIPE", "VERB", "CHECKPOINT", "STUDY.yaml", "TEXT"}
     return [(page, command) for command, page in found.items() if not synopses & set(command.split())]
 
 
@@ -143,8 +143,9 @@ SHORT = {
     "train": {
         "model_name_or_path": "backbone", "train_file": "my.txt", "data_dir": "DIR", "max_steps": 1, "eval_steps": 1,
         "save_steps": 1, "per_device_train_batch_size": 8, "final_evaluation": "stsb_dev", "use_cpu": True,
-        "gradient_accumulation_steps": 1, "max_train_samples": 40, "disable_tqdm": True,
+        "gradient_accumulation_steps": 1, "max_train_samples": 160, "disable_tqdm": True,
     },
+    "adapt": {"max_steps": 3, "per_device_train_batch_size": 8},
     "study": {"model_name_or_path": "backbone", "train_file": "my.txt", "max_steps": 1, "use_cpu": True},
 }  # fmt: skip
 STEPS = ("--max_steps",)  # given on a page too, and yet shortened
@@ -187,6 +188,8 @@ def write_text(folder: Path) -> None:
     text = "".join("\n".join(lines[start : start + 20]) + "\n\n" for start in range(0, 200, 20))
     for name in ("my.txt", "sentences.txt"):
         (folder / name).write_text(text)
+    documents = [{"title": " ".join(words[:3]), "text": " ".join(words)} for words in rng.choice(WORDS, (150, 30))]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
     (folder / "sentences.txt.gz").write_bytes(gzip.compress(text.encode()))
     for name in ("a.txt.xz", "b.txt.xz"):
         (folder / name).write_bytes(lzma.compress(text.encode()))

@@ -1,6 +1,7 @@
 """The training command from a recipe to its folder, on tiny models; and how it answers wrong input."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -329,7 +330,7 @@ def test_recipes_parse(path):
     from cmlmcse.training.arguments import parse_recipe
 
     _, model, data, run_args = parse_recipe([path.stem])
-    if not path.stem.startswith("quickstart"):
+    if not path.stem.startswith(("quickstart", "adapt")):
         method, *_, kind, size = path.stem.split("-")
         name = model.model_name_or_path
         if model.fusion_init == "pretrained":  # from the folder of the recipe's own first stage
@@ -340,7 +341,7 @@ def test_recipes_parse(path):
             assert first_data.auxiliary_weight == 1.0
             name = first_model.model_name_or_path
         assert data.model_type == kind if data.model_type else name.startswith(f"{kind}-{size}")
-        assert (model.cmlm_weight == 0) == (method in ("simcse", "clear", "diffcse"))
+        assert (model.cmlm_weight == 0) == (method in ("simcse", "clear", "diffcse", "contriever"))
         assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else 125)
 
 
@@ -408,3 +409,18 @@ def test_own_development_set(recipe, monkeypatch, tmp_path, capsys):
             run(monkeypatch, recipe, "--dev_set", other, "--output_dir", tmp_path / "another")
         assert stop.value.code == 2
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given, expected", [((), "avg"), (("--pooling", "cls_before_pooler"), "cls_before_pooler")])
+def test_a_backbone_keeps_its_pooling(given, expected, backbone_folders, tmp_path, capsys):
+    """modules.json says how a backbone's vectors were trained; the recipe says something else; the user decides."""
+    shutil.copytree(backbone_folders["bert"], tmp_path / "own")
+    folder = tmp_path / "own" / "1_Pooling"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"pooling_mode_mean_tokens": true, "word_embedding_dimension": 32}')
+    kinds = (("Transformer", ""), ("Pooling", "1_Pooling"))
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds]
+    (tmp_path / "own" / "modules.json").write_text(json.dumps(modules))
+    model = parse_recipe(["simcse-bert-base", "--model_name_or_path", str(tmp_path / "own"), *given])[1]
+    assert model.pooling == expected
+    assert ("pooling is avg, as" in capsys.readouterr().err) == (not given)
