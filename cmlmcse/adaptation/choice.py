@@ -17,7 +17,7 @@ SHARES = (0.25, 0.5, 0.75, 1.0)  # of the adapted weights in an average with the
 
 
 class Verdict(NamedTuple):
-    """The scores of the start and of the choice on the confirming queries, in per cent, with the change's interval."""
+    """The scores of the start and of the choice on the confirming documents, with the change's interval."""
 
     before: float
     after: float
@@ -46,12 +46,12 @@ def mix(start: Encoder, adapted: dict[str, torch.Tensor], share: float) -> None:
 
 
 def best_average(load: Callable[[], Encoder], adapted: Encoder, choosing: Criterion) -> Average:
-    """The average of start and adapted weights with the best score on the choosing queries.
+    """The average of start and adapted weights with the best score on the choosing documents.
 
     Args:
         load: loads the start anew.
         adapted: the adapted encoder.
-        choosing: the criterion with the choosing queries.
+        choosing: the criterion with the choosing documents.
     """
     weights = adapted.model.backbone.state_dict()
     scores: dict[float, float] = {}
@@ -66,7 +66,7 @@ def best_average(load: Callable[[], Encoder], adapted: Encoder, choosing: Criter
 
 
 def judge(criterion: Criterion, before: NDArray[np.float64], after: NDArray[np.float64]) -> Verdict:
-    """Compare the start and the choice, each with (Q,) values on the confirming queries."""
+    """Compare the start and the choice, each with (D,) values of the confirming documents."""
     return Verdict(criterion.summary(before), criterion.summary(after), interval(criterion, before, after))
 
 

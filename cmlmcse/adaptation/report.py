@@ -62,10 +62,11 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
              ["change", f"{change:+.2f} (95 % interval {low:+.2f} to {high:+.2f})"],
              ["BM25, for comparison", f"{found['bm25']:.2f}"]],
         )),
-        ("p", f"The score is a mean reciprocal rank: {found['title']}, among {found['candidates']:,} passages of the "
-              f"same text. It needs no labels. The documents of the {found['queries']['choose']} queries that chose "
-              f"and of the {found['queries']['confirm']} others that gave this table were not trained on. It is not a "
-              "score on your users' queries: if you have some with answers, trust those more."),
+        ("p", f"The score says how well {found['title']}, among {found['candidates']:,} passages of the same text. "
+              "It is nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
+              f"{found['documents']['choose']} documents chose, {found['documents']['confirm']} others gave this table, "
+              "and training saw none of them. It is not a score on your users' queries: if you have some with answers, "
+              "trust those more."),
     ]  # fmt: skip
     blocks += labelled_blocks(results.get("labelled", {}))
     rows = [
@@ -75,13 +76,13 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     shares = ", ".join(f"{float(share):.0%}: {score:.2f}" for share, score in found["shares"].items())
     blocks += [
         ("h2", "What was tried"),
-        ("p", f"Scores on the queries that choose, where the start has {found['choose_before']:.2f}. The best two arms "
+        ("p", f"Scores on the documents that choose, where the start has {found['choose_before']:.2f}. The best two arms "
               "were trained longer than the others."),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
         ("p", f"Averages of the start's weights and the best arm's, by the arm's share: {shares}."),
         ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
         ("h2", "Ten queries"),
-        ("p", "Drawn at random among the queries that confirm. The rank is that of the right passage."),
+        ("p", "Drawn at random among the documents that gave the scores above. The rank is that of the right passage."),
         ("table", (["query", "nearest before", "nearest after"],
                    [[short(row["query"]), nearest(row, "before"), nearest(row, "after")] for row in neighbours])),
         ("h2", "The text and the cost"),
@@ -161,7 +162,7 @@ def plot_curves(found: dict[str, Any], plots: Path) -> None:
         axes.plot(steps, scores, color=colour, marker="o", markersize=3, label=name)
     axes.axhline(found["choose_before"], color=GREY, linestyle="--", linewidth=1, label="start")
     axes.legend(frameon=False, fontsize=8)
-    plain(axes, "optimizer step", "mean reciprocal rank × 100", found["title"])
+    plain(axes, "optimizer step", "nDCG × 100", found["title"])
     save(figure, plots, CURVE)
 
 

@@ -20,7 +20,7 @@ def adapt_results(
 ) -> dict[str, Any]:
     """What was tried, what was chosen, and the scores before and after."""
     chosen = winner if average.share == 1 else f"{winner}, averaged with the start ({average.share:.0%} of the arm)"
-    queries = len(text.criterion.queries)
+    asking = text.criterion.documents
     return {
         "model": model,
         "adapt": {
@@ -32,7 +32,8 @@ def adapt_results(
             "interval": [round(end, 4) for end in verdict.interval],
             "bm25": round(float(text.bm25.mean()), 4),
             "chosen": chosen if verdict.better else "start",
-            "queries": {"choose": queries - queries // 2, "confirm": queries // 2},
+            "documents": {"choose": asking - asking // 2, "confirm": asking // 2},
+            "queries": len(text.criterion.queries),
             "candidates": len(text.criterion.candidates),
             "shares": {f"{share:g}": round(score, 4) for share, score in average.scores.items()},
             "arms": {name: arm_results(arms[name], trial) for name, trial in trials.items()},

@@ -15,7 +15,7 @@ from cmlmcse.models.encoders import Encoder
 MEASURED = 2000  # documents whose lengths are counted
 LONGEST = 64  # tokens of a training text at most, so that a laptop takes enough steps in a quarter of an hour
 SHORTEST = 16  # tokens; a special token at each end and some words
-EXAMPLES = 10  # queries whose neighbours the report shows
+EXAMPLES = 10  # questions whose neighbours the report shows
 
 
 class Text(NamedTuple):
@@ -29,8 +29,8 @@ class Text(NamedTuple):
         percentile: that percentile, in tokens.
         cut: share of the text's tokens that encoding cuts off, because the model takes no more.
         limit: tokens that the model takes.
-        criterion: the label-free criterion with all its queries.
-        bm25: (Q,) reciprocal ranks of BM25 on it, in per cent.
+        criterion: the label-free criterion with all its documents.
+        bm25: (D,) the gains of BM25 on it.
     """
 
     documents: int
@@ -71,24 +71,24 @@ class Text(NamedTuple):
             before, after: the encoders.
             seed: the seed of the draw.
         """
-        rows = np.random.default_rng([seed, 4]).permutation(len(queries.queries))[:EXAMPLES]
-        few = queries.only(np.sort(rows))
+        drawn = np.random.default_rng([seed, 4]).permutation(queries.documents)[:EXAMPLES]
+        few = queries.only(np.sort(drawn))
         found = []
         for encode in (before, after):
             once = EncodeOnce.of(encode)
-            scores = unit(once(few.queries)) @ unit(once(few.candidates)).T  # (E, C)
-            own = scores[np.arange(len(rows)), few.answers][:, None]
-            found.append((scores.argmax(axis=1), 1 + (scores > own).sum(axis=1)))
+            scores = few.without_siblings(unit(once(few.queries)) @ unit(once(few.candidates)).T)
+            found.append((scores.argmax(axis=1), few.ranks(scores)))
+        firsts = np.unique(few.asked, return_index=True)[1]  # a question of each document
         return [
             {
-                "query": query,
+                "query": few.queries[place],
                 "answer": few.candidates[few.answers[place]],
                 **{
                     name: {"nearest": few.candidates[nearest[place]], "rank": int(ranks[place])}
                     for name, (nearest, ranks) in zip(("before", "after"), found, strict=True)
                 },
             }
-            for place, query in enumerate(few.queries)
+            for place in firsts
         ]
 
 

@@ -23,8 +23,10 @@ QUERY_WORDS = 16  # a query is short, as a user's is
 PASSAGE_WORDS = 32  # of an answer and of every other candidate
 SHORTENED_SHARE = 0.4  # of the words that a shortened query keeps (TSDAE deletes 60 %)
 MAX_CANDIDATES = 2000  # passages of 32 words: some seconds for a small model on a CPU
-ENOUGH_QUERIES = 100  # the first criterion with so many is chosen
-MIN_QUERIES = 20  # held-out documents that can give a query; a fifth of the fewest documents
+QUESTIONS = 1200  # of all held-out documents: with five of each, the noise of a comparison was less than half
+MAX_EACH = 5  # questions of a document; more of them repeat the same words
+ENOUGH_ASKING = 100  # the first criterion with so many documents that ask is chosen
+MIN_ASKING = 20  # held-out documents that can ask; a fifth of the fewest documents
 
 
 class Question(NamedTuple):
@@ -36,14 +38,16 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Criterion:
-    """Queries from held-out documents, and the passages among which each must find its own.
+    """Questions about D held-out documents, and the passages among which each query must find its answer.
 
     Attributes:
         name: the name in `CRITERIA`.
         title: what it measures, in words.
-        queries: Q texts.
+        queries: Q texts, perhaps several for a document.
         candidates: C different passages.
-        answers: (Q,) the position of each query's passage among the candidates.
+        answers: (Q,) the position of each query's answer among the candidates.
+        asked: (Q,) the document of each query, 0 … D − 1.
+        owners: (C,) the document of each candidate; -1 for documents that ask nothing.
     """
 
     name: str
@@ -51,22 +55,43 @@ class Criterion:
     queries: list[str]
     candidates: list[str]
     answers: NDArray[np.int64]
+    asked: NDArray[np.int64]
+    owners: NDArray[np.int64]
 
     def values(self, encode: Encode) -> NDArray[np.float64]:
-        """(Q,) reciprocal ranks of the answers by cosine, in per cent. Equal cosines share the mean of their ranks."""
+        """(D,) the mean gain of each document's queries, with cosine as the score (:meth:`gains`)."""
         once = EncodeOnce.of(encode)
-        return reciprocal_ranks(unit(once(self.queries)) @ unit(once(self.candidates)).T, self.answers)
+        return self.gains(unit(once(self.queries)) @ unit(once(self.candidates)).T)
+
+    def gains(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(Q, C) scores → (D,) the mean of 100 / log2(1 + rank) over each document's queries.
+
+        That is nDCG × 100 without a cut-off, for one right answer. Equal scores share the mean of their ranks.
+        """
+        gains = 100 / np.log2(1 + self.ranks(self.without_siblings(scores)))
+        return np.bincount(self.asked, gains) / np.bincount(self.asked)
+
+    def without_siblings(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(Q, C) scores, with -inf for the passages of a query's own document that are not its answer."""
+        siblings = self.owners[None, :] == self.asked[:, None]
+        siblings[np.arange(len(self.answers)), self.answers] = False
+        return np.where(siblings, -np.inf, scores)
+
+    def ranks(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(Q, C) scores → (Q,) the rank of each answer, from 1."""
+        own = scores[np.arange(len(self.answers)), self.answers][:, None]  # (Q, 1)
+        return 1 + (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2
 
     def summary(self, values: NDArray[np.float64], items: NDArray[np.int64] | None = None) -> float:
-        """The mean reciprocal rank in per cent; with `items` that of a sample of the queries."""
+        """The mean over the documents; with `items` that of a sample of them."""
         return float(np.mean(values if items is None else values[items]))
 
     def score(self, encode: Encode) -> float:
-        """The mean reciprocal rank of the answers, in per cent."""
+        """The mean gain over the documents, 0 to 100."""
         return self.summary(self.values(encode))
 
     def bm25(self) -> NDArray[np.float64]:
-        """(Q,) reciprocal ranks that BM25 gives, in per cent (k1 0.9, b 0.4, no stemming)."""
+        """(D,) the gains of BM25 (k1 0.9, b 0.4, no stemming)."""
         from sklearn.feature_extraction.text import CountVectorizer
 
         counter = CountVectorizer(token_pattern=r"\w+")
@@ -77,27 +102,31 @@ class Criterion:
         saturation = 0.9 * (1 - 0.4 + 0.4 * lengths / lengths.mean())  # (C,)
         counts.data = counts.data / (counts.data + saturation[counts.indices])
         asked = counter.transform(self.queries) > 0  # (Q, W)
-        scores = (asked.multiply(weights[None, :]).tocsr() @ counts.T.tocsr()).toarray()  # (Q, C)
-        return reciprocal_ranks(scores, self.answers)
+        return self.gains((asked.multiply(weights[None, :]).tocsr() @ counts.T.tocsr()).toarray())
+
+    @property
+    def documents(self) -> int:
+        """D, the documents that ask."""
+        return int(self.asked.max()) + 1
 
     def halves(self, seed: int) -> tuple["Criterion", "Criterion"]:
-        """Two criteria with half of the queries each and all candidates: one to choose by, one to confirm it."""
-        order = np.random.default_rng([seed, 2]).permutation(len(self.queries))
+        """Two criteria with half of the documents each and all candidates: one to choose by, one to confirm it."""
+        order = np.random.default_rng([seed, 2]).permutation(self.documents)
         first, second = (np.sort(part) for part in np.array_split(order, 2))
         return self.only(first), self.only(second)
 
-    def only(self, rows: NDArray[np.int64]) -> "Criterion":
-        """The criterion with some of its queries."""
+    def only(self, documents: NDArray[np.int64]) -> "Criterion":
+        """The criterion with the queries of some documents; the others only add candidates.
+
+        Args:
+            documents: ascending numbers of documents.
+        """
+        numbers = np.full(self.documents + 1, -1)  # the last one is for owners of -1
+        numbers[documents] = np.arange(len(documents))
+        rows = np.flatnonzero(numbers[self.asked] >= 0)
         queries = [self.queries[row] for row in rows]
-        return Criterion(self.name, self.title, queries, self.candidates, self.answers[rows])
-
-
-def reciprocal_ranks(scores: NDArray[np.float64], answers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(Q, C) scores → (Q,) 100 / rank of each answer. Of equally scored candidates the rank is the mean."""
-    own = scores[np.arange(len(answers)), answers][:, None]  # (Q, 1)
-    better = (scores > own).sum(axis=1)
-    equal = (scores == own).sum(axis=1) - 1
-    return 100 / (1 + better + equal / 2)
+        asked, owners = numbers[self.asked[rows]], numbers[self.owners]
+        return Criterion(self.name, self.title, queries, self.candidates, self.answers[rows], asked, owners)
 
 
 Ask = Callable[[str, str, np.random.Generator], Question | None]
@@ -160,53 +189,68 @@ CRITERIA: dict[str, tuple[str, Ask]] = {
 
 
 def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion | None:
-    """A criterion on a text; None if the held-out documents give fewer than `MIN_QUERIES` queries.
+    """A criterion on a text; None if fewer than `MIN_ASKING` held-out documents can ask.
 
     Args:
         name: a name in `CRITERIA`.
-        held_out: documents that training never sees (:func:`hold_out`); each may give a query.
+        held_out: documents that training never sees (:func:`hold_out`); each may ask up to `MAX_EACH` questions.
         others: documents that only add candidates.
         seed: the seed of the passages.
     """
     title, ask = CRITERIA[name]
-    asked = questions(held_out, ask, seed, name)
-    room = max(MAX_CANDIDATES - len(held_out), 0)
+    each = int(np.clip(QUESTIONS // len(held_out), 1, MAX_EACH))
+    drawn = [questions(row, ask, seed, name, each) for row in held_out]
+    asking = [asked for asked in drawn if asked and asked[0].query]
+    if len(asking) < MIN_ASKING:
+        return None
+    found = [(document, question) for document, asked in enumerate(asking) for question in asked]
+    silent = [asked[0] for asked in drawn if asked and not asked[0].query]
+    room = max(MAX_CANDIDATES - len(found) - len(silent), 0)
     if len(others) > room:
         others = others.select(np.sort(np.random.default_rng([seed, 3]).choice(len(others), room, replace=False)))
-    asked_queries = [question for question in asked if question.query]
-    if len(asked_queries) < MIN_QUERIES:
-        return None
-    rows: dict[str, int] = {}
-    for question in [*asked, *questions(others, ask, seed, name)]:
-        rows.setdefault(question.passage, len(rows))
-    answers = np.array([rows[question.passage] for question in asked_queries])
-    return Criterion(name, title, [question.query or "" for question in asked_queries], list(rows), answers)
+    silent += [question for row in others for question in questions(row, ask, seed, name, 1)]
+
+    owners: dict[str, int] = {}
+    for document, question in [*found, *((-1, question) for question in silent)]:
+        owners.setdefault(question.passage, document)
+    places = {passage: place for place, passage in enumerate(owners)}
+    return Criterion(
+        name,
+        title,
+        queries=[question.query or "" for _, question in found],
+        candidates=list(owners),
+        answers=np.array([places[question.passage] for _, question in found]),
+        asked=np.array([document for document, _ in found]),
+        owners=np.array(list(owners.values())),
+    )
 
 
-def questions(documents: Dataset, ask: Ask, seed: int, name: str) -> list[Question]:
-    """What each document asks. It depends only on the seed, the criterion and the document's own text."""
-    found = []
-    for row in documents:
-        rng = np.random.default_rng([seed, zlib.crc32(name.encode()), zlib.crc32(row["text"].encode())])
-        found.append(ask(row["title"], row["text"], rng))
-    return [question for question in found if question is not None]
+def questions(row: dict[str, str], ask: Ask, seed: int, name: str, count: int) -> list[Question]:
+    """At most `count` different questions of a document; one without a query if it can ask nothing.
+
+    They depend only on the seed, the criterion and the document's own text.
+    """
+    start = [seed, zlib.crc32(name.encode()), zlib.crc32(row["text"].encode())]
+    drawn = [ask(row["title"], row["text"], np.random.default_rng([*start, turn])) for turn in range(count)]
+    found = [question for question in dict.fromkeys(drawn) if question is not None]
+    return [question for question in found if question.query] or found[:1]
 
 
 def choose_criterion(held_out: Dataset, others: Dataset, seed: int) -> Criterion:
-    """The first criterion of `CRITERIA` with at least `ENOUGH_QUERIES` queries, or with a query for half of the
-    held-out documents; if there is none, the one with the most queries.
+    """The first criterion of `CRITERIA` in which at least `ENOUGH_ASKING` documents ask, or half of the held-out ones;
+    if there is none, the one in which the most ask.
 
     Raises:
-        InputError: no criterion has enough queries.
+        InputError: in no criterion enough documents ask.
     """
     built = [build_criterion(name, held_out, others, seed) for name in CRITERIA]
     found = [criterion for criterion in built if criterion is not None]
     for criterion in found:
-        if len(criterion.queries) >= min(ENOUGH_QUERIES, len(held_out) / 2):
+        if criterion.documents >= min(ENOUGH_ASKING, len(held_out) / 2):
             return criterion
     if not found:
         raise InputError(
-            f"a label-free score expects documents of some words, found fewer than {MIN_QUERIES} of {len(held_out)} "
+            f"a label-free score expects documents of some words, found fewer than {MIN_ASKING} of {len(held_out)} "
             f"with enough; give at least {MIN_DOCUMENTS} longer texts, or set dev_set to none"
         )
-    return max(found, key=lambda criterion: len(criterion.queries))
+    return max(found, key=lambda criterion: criterion.documents)

@@ -227,7 +227,7 @@ def results_text(run: Record, results: Record) -> str:
         if "spearman" in dev:
             found = f"{dev['pairs']} pairs, Spearman × 100 = {dev['spearman']:.2f}"
         else:
-            found = f"{dev['queries']} queries without labels, mean reciprocal rank × 100 = {dev['score']:.2f}"
+            found = f"{dev['documents']} documents without labels, nDCG × 100 = {dev['score']:.2f}"
         start = f" ({dev['before']:.2f} before training)" if "before" in dev else ""
         parts.append(f"Development set, {role}: {dev['set']}, {found}{start}.")
     return "\n\n".join(parts) or "This run was not evaluated."

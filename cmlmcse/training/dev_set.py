@@ -74,7 +74,7 @@ def lee50(data_dir: str | None) -> DevSet:
 DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee50": lee50}
 
 
-LABEL_FREE = ("auto", "auto_half")  # auto_half: half of auto's queries, so that the other half can confirm the choice
+LABEL_FREE = ("auto", "auto_half")  # auto_half: half of auto's documents, so that the others confirm
 
 
 def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion:

@@ -95,7 +95,7 @@ def dev_results(dev_set: DevScore, values: NDArray[np.float64], folder: Path) ->
     """
     score = round(dev_set.summary(values), 4)
     found: dict[str, Any] = {"set": dev_set.title, "score": score}
-    found |= {"spearman": score, "pairs": len(values)} if isinstance(dev_set, DevSet) else {"queries": len(values)}
+    found |= {"spearman": score, "pairs": len(values)} if isinstance(dev_set, DevSet) else {"documents": len(values)}
     if (folder / START_VALUES).exists():  # not with a checkpoint of an older version
         before = np.load(folder / START_VALUES)
         low, high = interval(dev_set, before, values)

@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out
-from cmlmcse.evaluation.label_free import CRITERIA, Criterion, build_criterion, choose_criterion, reciprocal_ranks
+from cmlmcse.evaluation.label_free import CRITERIA, Criterion, build_criterion, choose_criterion
 from cmlmcse.training.dev_set import interval
 
 
@@ -28,14 +28,26 @@ def by_document(texts):
     return vectors
 
 
+def by_chance(texts):
+    return np.stack([np.random.default_rng(zlib.crc32(text.encode())).normal(size=4) for text in texts])
+
+
 def constant(texts):
     return np.ones((len(texts), 4))
 
 
-def test_reciprocal_ranks():
-    """By hand; equal scores share the mean of their ranks."""
-    scores = np.array([[0.1, 0.9, 0.5], [0.3, 0.3, 0.3], [2.0, 2.0, 1.0]])
-    assert reciprocal_ranks(scores, np.array([2, 0, 1])).tolist() == pytest.approx([50, 50, 100 / 1.5])
+def criterion_of(queries, candidates, answers, asked, owners):
+    return Criterion("halves", "", queries, candidates, *map(np.array, (answers, asked, owners)))
+
+
+def test_gains():
+    """By hand: 100 / log2(1 + rank); equal scores share the mean of their ranks; a document's value is the mean of its
+    queries; the other passage of its own document does not compete, a passage that two documents share does."""
+    criterion = criterion_of([""] * 4, [""] * 4, [0, 1, 2, 0], [0, 0, 1, 2], [0, 0, 1, -1])
+    scores = np.array([[0.1, 0.9, 0.5, 0.0], [0.9, 0.1, 0.5, 0.3], [0.7] * 4, [0.2, 0.2, 0.3, 0.1]])
+    ranks = [2, 3, 2.5, 2.5]
+    gains = [100 / math.log2(1 + rank) for rank in ranks]
+    assert criterion.gains(scores).tolist() == pytest.approx([(gains[0] + gains[1]) / 2, gains[2], gains[3]])
 
 
 @pytest.mark.parametrize("name", CRITERIA)
@@ -47,10 +59,13 @@ def test_every_criterion_ranks_encoders(name):
         documents = documents.map(lambda row: {"text": row["text"].replace("x30 ", "x30\n")})
     rest, held = hold_out(documents, 3)
     criterion = build_criterion(name, held, rest, 3)
-    assert len(criterion.queries) == len(held) == 30
-    assert len(criterion.candidates) == 150
+    assert criterion.documents == len(held) == 30
+    each = 1 if name == "neighbours" else 5  # with two lines there is one question; equal questions count once
+    assert 0.8 * 30 * each < len(criterion.queries) <= 30 * each
+    assert len(criterion.candidates) == len(set(criterion.candidates)) <= 150 + 120
     assert criterion.score(by_document) == 100
-    assert criterion.score(constant) == pytest.approx(100 / 75.5)
+    others = np.array([(criterion.owners != document).sum() for document in criterion.asked])
+    assert criterion.score(constant) == pytest.approx((100 / np.log2(2 + others / 2)).mean(), abs=0.01)
     held_words = {word for text in held["text"] for word in text.split()}
     assert all(word in held_words for query in criterion.queries for word in query.split() if word != "title")
     if name != "shortened":
@@ -58,7 +73,7 @@ def test_every_criterion_ranks_encoders(name):
             assert query not in criterion.candidates[answer]
     same = build_criterion(name, held, rest, 3)
     assert same.queries == criterion.queries
-    if name != "neighbours":  # with two lines there is one question
+    if name != "neighbours":
         assert build_criterion(name, held, rest, 4).candidates != criterion.candidates
 
 
@@ -79,7 +94,7 @@ def test_the_text_chooses():
 def test_bm25():
     """Against the formula, written out (Robertson & Zaragoza 2009; Lucene's idf)."""
     candidates = ["red cat sat", "red dog ran far away", "blue cat"]
-    criterion = Criterion("halves", "", ["red cat", "blue", "away"], candidates, np.array([1, 2, 1]))
+    criterion = criterion_of(["red cat", "blue", "away"], candidates, [1, 2, 1], [0, 1, 2], [-1, 0, 1])
 
     def score(query, text):
         words, mean = text.split(), 10 / 3
@@ -92,23 +107,25 @@ def test_bm25():
         return total
 
     scores = np.array([[score(query, text) for text in candidates] for query in criterion.queries])
-    assert criterion.bm25().tolist() == reciprocal_ranks(scores, criterion.answers).tolist() == [50 / 1.5, 100, 100]
+    assert criterion.bm25().tolist() == criterion.gains(scores).tolist() == [50, 100, 100]
 
 
-def test_halves_of_the_queries():
-    """Each query is in one half, and the candidates are those of the whole."""
+def test_halves_of_the_documents():
+    """Each document asks in one half, and the candidates are those of the whole."""
     rest, held = hold_out(corpus(), 3)
     criterion = build_criterion("halves", held, rest, 3)
     first, second = criterion.halves(1)
+    assert (first.documents, second.documents) == (15, 15)
     assert sorted(first.queries + second.queries) == sorted(criterion.queries)
     assert first.candidates == second.candidates == criterion.candidates
-    values = np.concatenate([part.values(by_document) for part in (first, second)])
-    assert criterion.score(by_document) == pytest.approx(values.mean())
+    for encode in (by_document, by_chance):
+        values = np.concatenate([part.values(encode) for part in (first, second)])
+        assert criterion.score(encode) == pytest.approx(values.mean())
 
 
 def test_interval():
-    """Of a difference that is the same for all queries it is a point; of noise it holds 0."""
-    criterion = Criterion("halves", "", [""] * 200, [""], np.zeros(200, int))
+    """Of a difference that is the same for all documents it is a point; of noise it holds 0."""
+    criterion = criterion_of([""] * 200, [""], [0] * 200, range(200), [-1])
     before = np.random.default_rng(0).uniform(0, 50, 200)
     assert interval(criterion, before, before + 10) == pytest.approx((10, 10))
     noise = np.random.default_rng(1).normal(0, 20, 200)
