@@ -153,7 +153,11 @@ class MaskedLMHead(nn.Module):
         self.decoder = nn.Linear(shape.width, config.vocab_size, bias=shape.decoder_bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.decoder(self.LayerNorm(self.activation(self.dense(hidden))))  # (M, V)
+        return self.decoder(self.before_decoder(hidden))  # (M, V)
+
+    def before_decoder(self, hidden: Tensor) -> Tensor:
+        """(M, H) → (M, W): all but the decoder."""
+        return self.LayerNorm(self.activation(self.dense(hidden)))
 
     @torch.no_grad()
     def copy_from(self, model: PreTrainedModel, trained: bool) -> None:
@@ -184,6 +188,37 @@ class MaskedLMHead(nn.Module):
         head.dense, head.LayerNorm = head_parts(model)
         head.decoder = model.get_output_embeddings()
         return head
+
+
+class TiedMaskedLMHead(MaskedLMHead):
+    """A head whose decoder is the word embeddings of the encoder that it is given, and a bias of its own."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)
+        self.bias = None if self.decoder.bias is None else nn.Parameter(torch.zeros(config.vocab_size))
+        del self.decoder
+
+    def forward(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """(M, H) states and (V, W) word embeddings → (M, V) logits."""
+        return nn.functional.linear(self.before_decoder(hidden), words, self.bias)
+
+    @torch.no_grad()
+    def copy_from(self, model: PreTrainedModel, trained: bool) -> None:
+        """Take the weights of a masked-language model's head; of an untrained one nothing."""
+        if not trained:
+            return
+        if self.bias is not None:
+            self.bias.copy_(model.get_output_embeddings().bias)
+        for ours, theirs in zip((self.dense, self.LayerNorm), head_parts(model), strict=True):
+            ours.load_state_dict(theirs.state_dict())
+
+    def resize(self, count: int) -> None:
+        """Keep the biases of the first `count` tokens; new ones have 0. The embeddings are the encoder's."""
+        if self.bias is not None:
+            bias = self.bias.new_zeros(count)
+            kept = min(count, len(self.bias))
+            bias[:kept] = self.bias[:kept].detach()
+            self.bias = nn.Parameter(bias)
 
 
 def head_parts(model: PreTrainedModel) -> tuple[nn.Linear, nn.LayerNorm]:

@@ -57,8 +57,10 @@ class CMLMCSEConfig(PretrainedConfig):
         hard_negative_weight: number added to the logit of a sentence's own hard negative. It needs text with hard
             negatives (negative_column). 0 makes it as likely as any other negative, as in supervised SimCSE, whose
             paper's α is e to this number.
-        cmlm_weight: λ of L = L_contrast + λ L_MLM, the weight of the conditional MLM. The default is from CMLM-CSE
-            Table 5. 0 builds no auxiliary network and is SimCSE.
+        cmlm_weight: λ of L = L_contrast + λ L_MLM, the weight of the conditional MLM. Both losses are means, over
+            sentences and over masked words, as in InfoCSE's code; in the paper's Eq. 5 they are sums, whose λ is this
+            one divided by the masked words of a sentence. The default is from CMLM-CSE Table 5. 0 builds no auxiliary
+            network and is SimCSE.
         lexical_layers: number of frozen lower layers that extract lexical features. The default is 8 of 12 in
             proportion to the backbone's depth (CMLM-CSE Table 6).
         fusion_layers: number of trainable fusion layers. The default is 3 of 12 in proportion (CMLM-CSE Table 6).
@@ -75,9 +77,13 @@ class CMLMCSEConfig(PretrainedConfig):
             The paper does not say.
         rtd_weight: weight of replaced-token detection. DiffCSE uses 0.005; 0 is without.
         rtd_condition: the vector that replaces the discriminator's position 0: `after_head` (DiffCSE) or `before_head`.
-        rtd_fill: how the generator fills a masked word: `argmax` (DiffCSE's code) or `sample`.
+        rtd_positions: the positions that the generator fills: `masked` (the abstract of DiffCSE's paper) or `all`
+            (its code, whose numbers the paper reports).
+        rtd_fill: how the generator fills a position: `argmax` (DiffCSE's code) or `sample`.
         generator_config: the generator's configuration. :meth:`from_backbone` fills it in.
         mlm_weight: weight of masked-language modelling on the encoder itself. SimCSE uses 0.1, CLEAR 1; 0 is without.
+        mlm_tied: whether the decoder of `mlm_weight` is the encoder's word embeddings, as in RoBERTa's pre-training,
+            which CLEAR follows. By default it is a matrix of its own, as in SimCSE's code.
 
     Raises:
         ValueError: a field is out of range or has the wrong type.
@@ -106,9 +112,11 @@ class CMLMCSEConfig(PretrainedConfig):
         lexical_dropout: bool = False,
         rtd_weight: float = 0.0,
         rtd_condition: str = "after_head",
+        rtd_positions: str = "masked",
         rtd_fill: str = "argmax",
         generator_config: PretrainedConfig | dict[str, Any] | None = None,
         mlm_weight: float = 0.0,
+        mlm_tied: bool = False,
         **kwargs: Any,
     ) -> None:
         self.backbone_config = as_backbone_config(backbone_config)
@@ -129,9 +137,11 @@ class CMLMCSEConfig(PretrainedConfig):
         self.lexical_dropout = in_range("lexical_dropout", lexical_dropout, bool, False, True)
         self.rtd_weight = in_range("rtd_weight", rtd_weight, float, 0.0, 1e6)
         self.rtd_condition = one_of("rtd_condition", rtd_condition, CONDITIONS)
+        self.rtd_positions = one_of("rtd_positions", rtd_positions, ("masked", "all"))
         self.rtd_fill = one_of("rtd_fill", rtd_fill, ("argmax", "sample"))
         self.generator_config = self._generator_config(generator_config) if rtd_weight > 0 else None
         self.mlm_weight = in_range("mlm_weight", mlm_weight, float, 0.0, 1e6)
+        self.mlm_tied = in_range("mlm_tied", mlm_tied, bool, False, True)
         # sentence-transformers' layer pooling asks for them through an export's config.json, the backbone's own
         kwargs.setdefault("output_hidden_states", self.backbone_config.output_hidden_states)
         self._check_layers(depth)

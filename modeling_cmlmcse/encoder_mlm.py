@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, masked_token_loss, zero_with_graph
-from .backbone import MaskedLMHead, Module, embed_tokens, run_blocks
+from .backbone import MaskedLMHead, Module, TiedMaskedLMHead, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
 from .packing import Packing, Selection
 
@@ -15,14 +15,16 @@ class EncoderMLM(AuxiliaryObjective):
     """The encoder predicts the masked words by itself (SimCSE §4, "w/ MLM", weight 0.1; CLEAR §3.1, weight 1).
 
     It does not use the sentence vector: the gradient reaches every layer of the encoder directly. SimCSE and InfoCSE
-    (Table 1) report that this lowers STS and raises transfer.
+    (Table 1) report that this lowers STS and raises transfer. With `mlm_tied` the decoder is the encoder's word
+    embeddings, as in RoBERTa's pre-training, which CLEAR follows.
     """
 
     title = "masked-language modelling on the encoder"
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
-        self.head = MaskedLMHead(config.backbone_config)
+        self.tied = config.mlm_tied
+        self.head = (TiedMaskedLMHead if self.tied else MaskedLMHead)(config.backbone_config)
 
     def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
         """The summed cross-entropy of the masked tokens. Without any it is exactly zero, and still has a graph."""
@@ -34,7 +36,8 @@ class EncoderMLM(AuxiliaryObjective):
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
         hidden = embed_tokens(encoder, tokens, packing)  # (S, H)
         hidden = run_blocks(encoder, hidden, packing, Selection(positions, chosen))[-1]  # (M, H)
-        return masked_token_loss(self.head(hidden), masked["mlm_labels"])
+        logits = self.head(hidden, encoder.get_input_embeddings().weight) if self.tied else self.head(hidden)  # (M, V)
+        return masked_token_loss(logits, masked["mlm_labels"])
 
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
         """Take the head of the pretrained masked-language model."""

@@ -13,11 +13,13 @@ from .configuration_cmlmcse import CMLMCSEConfig
 from .losses import at_least_fp32
 from .packing import Packing, Selection
 
+ROWS_AT_ONCE = 1024  # logits of a vocabulary of 30,000 then take 125 MB in fp32
+
 
 class ReplacedTokenDetection(AuxiliaryObjective):
     """The auxiliary objective of DiffCSE (Chuang et al. 2022, §2).
 
-    A frozen generator fills the masked words of a sentence; a trainable discriminator, a copy of the backbone whose
+    A frozen generator fills the masked words of a sentence, or every position; a trainable discriminator, a copy of the backbone whose
     position 0 after the embedding layer is the sentence vector of the *original* sentence, says of every token
     whether it was replaced. The gradient reaches the encoder through the sentence vector alone. The loss is a mean
     over real tokens; the authors' code averages over padding too.
@@ -68,22 +70,30 @@ class ReplacedTokenDetection(AuxiliaryObjective):
 
     @torch.no_grad()
     def edit(self, masked: dict[str, Any], packing: Packing) -> Tensor:
-        """(S,) the masked sentences with every masked token filled by the generator.
+        """(S,) the edited sentences.
 
-        `rtd_fill` argmax takes its likeliest token (DiffCSE's code), sample draws one from its distribution.
+        `rtd_positions` all takes the generator's token at every position but the first of a sentence (DiffCSE's code);
+        masked takes it at the masked positions alone (the paper's abstract). `rtd_fill` argmax takes the likeliest
+        token (DiffCSE's code), sample draws one from the generator's distribution.
         """
         tokens, positions = masked["input_ids"], masked["mlm_positions"]  # (S,), (M,)
+        hidden = embed_tokens(self.generator, tokens, packing)  # (S, G)
+        if self.config.rtd_positions == "all":
+            hidden = run_blocks(self.generator, hidden, packing)[-1]  # (S, G)
+            words = torch.cat([self.choose(part) for part in hidden.split(ROWS_AT_ONCE)])
+            return words.index_copy(0, packing.starts, tokens[packing.starts])
         if len(positions) == 0:
             return tokens
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
-        hidden = embed_tokens(self.generator, tokens, packing)  # (S, G)
         hidden = run_blocks(self.generator, hidden, packing, Selection(positions, chosen))[-1]  # (M, G)
+        return tokens.index_copy(0, positions, self.choose(hidden))
+
+    def choose(self, hidden: Tensor) -> Tensor:
+        """The generator's states (M, G) → its words (M,)."""
         logits = self.generator_head(hidden)  # (M, V)
         if self.config.rtd_fill == "sample":
-            words = torch.multinomial(at_least_fp32(logits).softmax(dim=-1), 1)[:, 0]
-        else:
-            words = logits.argmax(dim=-1)
-        return tokens.index_copy(0, positions, words)
+            return torch.multinomial(at_least_fp32(logits).softmax(dim=-1), 1)[:, 0]
+        return logits.argmax(dim=-1)
 
     @torch.no_grad()
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:

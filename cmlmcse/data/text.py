@@ -261,7 +261,7 @@ def _from_hub(
     """Return a split of a Hub dataset, or of one file in it."""
     try:
         rows = datasets.load_dataset(
-            dataset, data_files=data_files, split=split, streaming=streaming, cache_dir=cache_dir
+            dataset, data_files=data_files or None, split=split, streaming=streaming, cache_dir=cache_dir
         )
         return _only_columns(rows, dataset, columns)
     except InputError:

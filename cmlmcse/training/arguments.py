@@ -77,9 +77,11 @@ class ModelArguments:
     rtd_generator: str | None = described(None, "Model that fills masked words: folder or Hub name of a "
                                           "masked-language model with the same tokenizer (default: the "
                                           "backbone).")  # fmt: skip
+    rtd_positions: str = of_config("rtd_positions")
     rtd_fill: str = of_config("rtd_fill")
     rtd_condition: str = of_config("rtd_condition")
     mlm_weight: float = of_config("mlm_weight")
+    mlm_tied: bool = of_config("mlm_tied")
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of :class:`CMLMCSEConfig`."""
@@ -122,7 +124,8 @@ class DataArguments(PretrainingArguments):
     train_file: str = described("princeton-nlp/datasets-for-simcse", "Text: a file (.txt, .csv, .tsv, .jsonl or "
                                 ".parquet, compressed or not), a Wikipedia dump (.xml.bz2), or a Hub "
                                 "dataset.")  # fmt: skip
-    train_data_files: str | None = described(None, "File to read from a Hub dataset that has several files.")
+    train_data_files: str | None = described(None, "File to read from a Hub dataset that has several files "
+                                             "(default, or empty: all).")  # fmt: skip
     text_column: str | None = described(None, "Column of the sentences (default: text, or the only column).")
     positive_column: str | None = described(None, "Column of labelled positives (supervised SimCSE). Default: the "
                                             "sentence itself is the positive.")  # fmt: skip
@@ -149,7 +152,7 @@ class DataArguments(PretrainingArguments):
     dev_set: str = described("stsb", "Data that choose the best checkpoint: stsb (STS-B dev), lee50 (50 rated "
                              "documents in the gensim package), a .tsv file of your own pairs (score, sentence, "
                              "sentence), auto (label-free: held-out documents of the training text; auto_half: half "
-                             "of its queries), or none (the last step is exported).")  # fmt: skip
+                             "of them), or none (the last step is exported).")  # fmt: skip
     final_evaluation: str | None = described(None, "Tasks that score the exported model, separated by commas, or none "
                                              "(default: sts; none where dev_set is none or auto and no data_dir is "
                                              "given, so that nothing is downloaded).")  # fmt: skip

@@ -54,10 +54,10 @@ def test_help_is_light(verb: str) -> None:
     ("arguments", "words"),
     [
         ([], "expected VERB, one of recipes, train"),
-        (["trian"], "VERB must be one of recipes, train, evaluate, encode, search, push, study, found 'trian'; "
+        (["trian"], "VERB must be one of recipes, train, adapt, evaluate, encode, search, push, study, found 'trian'; "
                     "did you mean train?"),
         (["xyzzy"], "found 'xyzzy'; see cmlmcse --help"),
-        (["train"], "expected RECIPE, one of clear-bert-base, cmlmcse-bert-base"),
+        (["train"], "expected RECIPE, one of adapt, clear-bert-base, cmlmcse-bert-base"),
         (["train", "cmlmcse-bert-bse"], "did you mean cmlmcse-bert-base?"),
         (["train", "--temp", "0.1"], "expected RECIPE first, found '--temp'"),
         (["recipes", "all"], "unrecognized arguments: all; see cmlmcse recipes --help"),

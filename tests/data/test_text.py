@@ -266,7 +266,7 @@ def test_hub_dataset(monkeypatch: pytest.MonkeyPatch, load: Load, streaming: boo
         return rows.to_iterable_dataset() if streaming else rows
 
     monkeypatch.setattr(datasets, "load_dataset", fake)
-    assert load("owner/name", streaming=streaming, split="validation") == ["one", "two"]
+    assert load("owner/name", streaming=streaming, split="validation", data_files="") == ["one", "two"]
     assert asked == [("owner/name", "validation")]
     with pytest.raises(InputError, match=r"no/body: expected .*could not be loaded \(Couldn't reach 'no/body' on"):
         load("no/body", streaming=streaming)

@@ -49,12 +49,12 @@ def restored(part: dict) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-@pytest.mark.parametrize("own", (True, False))
-def test_rtd_equals_an_independent_computation(kind, own, backbone_folders, generator_folders, sentences):
-    """Generator by argmax, position 0 after the embedding layer replaced, mean over real tokens: on padded
+@pytest.mark.parametrize(("own", "positions"), [(True, "masked"), (False, "masked"), (False, "all")])
+def test_rtd_equals_an_independent_computation(kind, own, positions, backbone_folders, generator_folders, sentences):
+    """Generator by argmax at the masked positions or at all but the first of a sentence, position 0 after the embedding layer replaced, mean over real tokens: on padded
     transformers layers, with the sentence vector after the training head."""
     fields = {} if own else {"rtd_generator": generator_folders[kind]}
-    model = load(backbone_folders[kind], rtd_weight=0.5, **fields).eval()
+    model = load(backbone_folders[kind], rtd_weight=0.5, rtd_positions=positions, **fields).eval()
     batch = make_batch(kind, sentences)
     part = batch["masked"]
     output = TrainingLosses(model)(**batch)
@@ -62,9 +62,13 @@ def test_rtd_equals_an_independent_computation(kind, own, backbone_folders, gene
     generator = reference(backbone_folders[kind] if own else generator_folders[kind])
     ids, mask = padded(kind, part)
     with torch.no_grad():
-        guesses = generator(input_ids=ids, attention_mask=mask).logits.argmax(-1)[mask.bool()]
-    edited = part["input_ids"].clone()
-    edited[part["mlm_positions"]] = guesses[part["mlm_positions"]]
+        guesses = generator(input_ids=ids, attention_mask=mask).logits.argmax(-1)
+    if positions == "all":
+        guesses[:, 0] = ids[:, 0]
+        edited = guesses[mask.bool()]
+    else:
+        edited = part["input_ids"].clone()
+        edited[part["mlm_positions"]] = guesses[mask.bool()][part["mlm_positions"]]
     replaced = edited != restored(part)
     assert 0 < replaced.sum() < len(replaced)
     assert output.logs["rtd_replaced"].item() == pytest.approx(replaced.float().mean().item(), abs=1e-6)
@@ -116,6 +120,26 @@ def test_rtd_fill(backbone_folders, sentences):
     assert len({tuple(edited.tolist()) for edited in drawn["sample"]}) > 1
 
 
+@pytest.mark.parametrize("kind", ("bert", "roberta"))
+@pytest.mark.parametrize("positions", ("masked", "all"))
+def test_a_word_that_the_generator_restores_is_not_replaced(kind, positions, backbone_folders, sentences, monkeypatch):
+    """The labels compare the edited sentence with the original: of a generator that restores all but three words,
+    three are replaced, whichever positions it fills."""
+    model = load(backbone_folders[kind], rtd_weight=1.0, rtd_positions=positions).eval()
+    batch = make_batch(kind, sentences)
+    part = batch["masked"]
+    filled = part["mlm_labels"].clone() if positions == "masked" else restored(part)
+    inner = torch.ones(len(filled), dtype=torch.bool)
+    if positions == "all":
+        inner[torch.cat([torch.zeros(1, dtype=torch.long), part["lengths"].cumsum(0)[:-1]])] = False
+    changed = inner.nonzero()[:, 0][[0, 2, 4]]
+    filled[changed] = (filled[changed] + 1) % 80
+    parts = list(filled.split(1024))
+    monkeypatch.setattr(model.objectives["rtd"], "choose", lambda hidden: parts.pop(0))
+    logs = TrainingLosses(model)(**batch).logs
+    assert logs["rtd_replaced"].item() * len(part["input_ids"]) == pytest.approx(3, abs=1e-4)
+
+
 def test_rtd_without_masked_tokens(backbone_folders, sentences):
     """Nothing masked: every token is original, and the loss says so."""
     model = load(backbone_folders["bert"], rtd_weight=1.0).train()
@@ -158,6 +182,36 @@ def test_encoder_mlm_equals_transformers(kind, backbone_folders, sentences):
     for name in others:
         if "embeddings" not in name:  # those of words are their decoder too
             torch.testing.assert_close(ours[name].grad, others[name].grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_encoder_mlm_with_the_embeddings_as_decoder(kind, backbone_folders, sentences, tmp_path):
+    """mlm_tied: loss and gradients are those of transformers' model with its tied decoder, the embeddings' gradient
+    included; a saved model and a larger vocabulary keep the tie."""
+    model = load(backbone_folders[kind], mlm_weight=1.0, mlm_tied=True).eval()
+    part = make_batch(kind, sentences)["masked"]
+    theirs = reference(backbone_folders[kind])
+    ids, mask = padded(kind, part)
+    logits = theirs(input_ids=ids, attention_mask=mask).logits[mask.bool()][part["mlm_positions"]]
+    expected = torch.nn.functional.cross_entropy(logits, part["mlm_labels"])
+    vectors = torch.zeros(len(part["lengths"]), 32)
+
+    def loss(of):
+        return of.objectives["mlm"](of.backbone, vectors, part).total / len(part["mlm_labels"])
+
+    assert loss(model).item() == pytest.approx(expected.item(), abs=1e-5)
+    loss(model).backward()
+    expected.backward()
+    ours, others = (dict(encoder.named_parameters()) for encoder in (model.backbone, theirs.base_model))
+    for name in others:
+        torch.testing.assert_close(ours[name].grad, others[name].grad, rtol=1e-4, atol=1e-5, msg=name)
+    assert not [name for name in model.objectives["mlm"].state_dict() if "decoder" in name]
+    model.save_pretrained(tmp_path)
+    again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path).eval()
+    assert loss(again).item() == pytest.approx(expected.item(), abs=1e-5)
+    again.resize_token_embeddings(90)
+    assert again.objectives["mlm"].head.bias is None or len(again.objectives["mlm"].head.bias) == 90
+    assert torch.isfinite(loss(again))
 
 
 def test_objectives_add_up(backbone_folders, sentences, tmp_path):

@@ -120,6 +120,7 @@ def test_augmentations(name, tokens, seed):
         == {
             "none": length,
             "repeat_tokens": length + int(0.32 * length),
+            "delete_tokens": kept,
             "drop_one_token": max(length - 1, 1),
             "del_word": length - length * 70 // 100,
             "del_span": kept,
