@@ -30,7 +30,8 @@ def build_encoder(config: PretrainedConfig, num_hidden_layers: int | None = None
     """
     if num_hidden_layers is None:
         return _build(config, 0, config.num_hidden_layers)
-    encoder = _build(config, 0, num_hidden_layers)
+    encoder = _build(config, 0, max(num_hidden_layers, 1))  # transformers builds none without blocks
+    del blocks(encoder)[num_hidden_layers:]
     family_of(config).without_final_norm(encoder)
     return encoder
 
@@ -122,8 +123,11 @@ def run_blocks(encoder: Module, hidden: Tensor, packing: Packing, selection: Sel
     """The outputs of all blocks of an encoder or a part of one, each (S, H).
 
     The last one has gone through the final norm, if there is one. With a `selection` it is (M, H): the selected tokens.
+    Without any block it is the embeddings alone.
     """
     family, layers, outputs = family_of(encoder.config), blocks(encoder), []
+    if not layers:
+        return [family.final_norm(encoder, hidden)]
     shared = family.shared(encoder, hidden, packing)
     everything = None if family.runs_whole(encoder) else Selection.all_tokens(packing)
     for index, block in enumerate(layers):

@@ -62,7 +62,8 @@ class CMLMCSEConfig(PretrainedConfig):
             one divided by the masked words of a sentence. The default is from CMLM-CSE Table 5. 0 builds no auxiliary
             network and is SimCSE.
         lexical_layers: number of frozen lower layers that extract lexical features. The default is 8 of 12 in
-            proportion to the backbone's depth (CMLM-CSE Table 6).
+            proportion to the backbone's depth (CMLM-CSE Table 6). With 0 the features are the embeddings alone, so
+            that the context comes from the vector and the fusion layers.
         fusion_layers: number of trainable fusion layers. The default is 3 of 12 in proportion (CMLM-CSE Table 6).
         fusion_init: weights that the fusion layers start from; the paper does not say. `last` is the backbone's last
             layers, which were trained to feed its MLM head. `next` is those after the extractor. `random` is fresh
@@ -201,10 +202,10 @@ class CMLMCSEConfig(PretrainedConfig):
 
     def _check_layers(self, depth: int) -> None:
         """Check the depths of extractor and fusion, and where they are built (λ > 0) against the backbone's."""
-        for name in ("lexical_layers", "fusion_layers"):
+        for name, least in (("lexical_layers", 0), ("fusion_layers", 1)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, found {value!r}; fix the recipe")
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, found {value!r}; fix the recipe")
         if self.cmlm_weight == 0:
             return
         if self.lexical_layers > depth:

@@ -16,7 +16,7 @@ PLAN = "plan.json"
 ENCODER_RATES = (3e-5, 1e-4)  # a finished encoder moves little: a quick trial took 2e-5 to 3e-5
 BACKBONE_RATES = (3e-4, 1e-4)  # a plain backbone has far to go
 FINALISTS = 2  # arms that the second round trains on
-LONGER = 3  # the second round ends at this many times the steps of the first one
+LONGER = 3  # the second round ends at this many times the steps of the first one, or later if time is left
 EVERY = 20  # steps between development scores; the best of them is kept, so too many steps do no harm
 FIRST_STEPS = 20  # of the run that measures the time of a step
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
@@ -45,7 +45,7 @@ def default_arms(titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
     """The arms by name, each with the fields of its run.
 
     Args:
-        titles: whether the documents have titles.
+        titles: whether enough documents have titles for the criterion to ask with them; the others give crops.
         finished: whether the model is a finished encoder, and not a plain backbone.
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
     """
@@ -75,20 +75,20 @@ def run_arms(
     plan = read_plan(folder)
     if plan is None:
         if max_steps is None:
-            names, steps = plan_steps(arms, folder, shared, seconds)
+            names, first, last = plan_steps(arms, folder, shared, seconds)
         else:
-            names, steps = list(arms), max(max_steps // LONGER, 1)
-        plan = {"arms": {name: arms[name] for name in names}, "steps": steps, "every": min(EVERY, steps)}
+            names, first, last = list(arms), max(max_steps // LONGER, 1), max_steps
+        plan = {"arms": {name: arms[name] for name in names}, "steps": [first, last], "every": min(EVERY, first)}
         write_json(folder / PLAN, plan)
     elif {name: arms.get(name) for name in plan["arms"]} != plan["arms"]:
         raise InputError(
             f"{folder} expects the arms that it was started with ({', '.join(plan['arms'])}), found other "
             "fields; start again with another --output_dir"
         )
-    steps, every = plan["steps"], plan["every"]
-    trials = {name: run_arm(name, arms[name], folder, shared, steps, every) for name in plan["arms"]}
+    (first, last), every = plan["steps"], plan["every"]
+    trials = {name: run_arm(name, arms[name], folder, shared, first, every) for name in plan["arms"]}
     best = sorted(trials, key=lambda name: trials[name].score, reverse=True)[:FINALISTS]
-    return trials | {name: run_arm(name, arms[name], folder, shared, LONGER * steps, every) for name in best}
+    return trials | {name: run_arm(name, arms[name], folder, shared, last, every) for name in best}
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
@@ -97,10 +97,12 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float) -> tuple[list[str], int]:
-    """The arms that fit into the time, and the steps of the first round, a multiple of `EVERY`.
+def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float) -> tuple[list[str], int, int]:
+    """The arms that fit into the time, and the steps at the end of the first and the second round, multiples of
+    `EVERY`.
 
-    The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides.
+    The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides. As many
+    arms as possible are tried; the time that is left goes to the finalists.
     """
     names = list(arms)
     start = time.perf_counter()
@@ -108,15 +110,18 @@ def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float)
     spent = time.perf_counter() - start
     step = trial.record["seconds_per_step"]
     besides = max(spent - FIRST_STEPS * step, 0.0)
-    left = RESERVE * seconds - spent
+    left = RESERVE * seconds - spent + FIRST_STEPS * step  # the first arm goes on from there
+
+    def rounded(steps: float) -> int:
+        return min(int(steps), LONGER * MAX_STEPS) // EVERY * EVERY
+
     for count in range(len(names), 0, -1):
         finalists = min(FINALISTS, count)
-        runs = count + finalists
-        passes = count + (LONGER - 1) * finalists
-        steps = int((left - runs * besides) / (passes * step))
-        if steps >= EVERY:
-            return names[:count], min(steps, MAX_STEPS) // EVERY * EVERY
-    return names[:1], EVERY  # there is no time at all
+        available = (left - (count - 1 + finalists) * besides) / step  # steps of all arms together
+        first = min(rounded(available / (count + (LONGER - 1) * finalists)), MAX_STEPS)
+        if first >= EVERY:
+            return names[:count], first, rounded(first + (available - count * first) / finalists)
+    return names[:1], EVERY, max(rounded(available), EVERY)  # not even time for one arm's second round
 
 
 def run_arm(name: str, fields: dict[str, Any], folder: Path, shared: dict[str, Any], steps: int, every: int) -> Trial:
@@ -151,6 +156,7 @@ def read_trial(run: Path) -> Trial | None:
         return None
     results, record = (json.loads((run / name).read_text(encoding="utf-8")) for name in ("results.json", "run.json"))
     steps = record["steps"]
-    scoring = sum(row.get("eval_runtime", 0.0) for row in record["log"])
-    record["seconds_per_step"] = max(record["train_seconds"] - scoring, 0.0) / max(steps, 1)
+    scores = [row["eval_runtime"] for row in record["log"] if "eval_runtime" in row]
+    training = max(record["train_seconds"] - sum(scores), 0.0) / max(steps, 1)
+    record["seconds_per_step"] = training + (scores[-1] if scores else 0.0) / EVERY  # a score belongs to its steps
     return Trial(run, record["fields"].get("max_steps", steps), results["dev"]["score"], record)

@@ -217,7 +217,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     before, to_beat = confirming.values(start), choosing.score(start)
     say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {text.bm25.mean():.2f}")
 
-    arms = default_arms(text.titles > text.documents / 2, recorded is not None, args.fields)
+    arms = default_arms(text.criterion.name == "title_body", recorded is not None, args.fields)
     left = 60 * args.minutes - (time.perf_counter() - started)
     trials = run_arms(arms, folder, shared_fields(args, start, text), left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)

@@ -42,7 +42,8 @@ def test_adapt(corpus, backbone_folders, tmp_path, capsys, monkeypatch):
     assert found.results == results
     adapted = results["adapt"]
     assert adapted["criterion"] == "title_body"
-    assert adapted["queries"] == {"choose": 15, "confirm": 15}
+    assert adapted["documents"] == {"choose": 15, "confirm": 15}
+    assert 30 < adapted["queries"] <= 150
     assert len(adapted["arms"]) == 5
     assert sorted(arm["steps"] for arm in adapted["arms"].values()) == [20, 20, 20, 60, 60]
     low, high = adapted["interval"]
@@ -109,15 +110,26 @@ def test_arms():
 
 
 @pytest.mark.parametrize(
-    "minutes, step, expected", [(15, 1.0, (5, 60)), (5, 1.0, (3, 20)), (1, 1.0, (1, 20)), (500, 0.1, (5, 160))]
+    "minutes, step, expected",
+    [
+        (15, 1.0, (5, 60, 200)),
+        (5, 1.0, (4, 20, 60)),
+        (2.5, 1.0, (1, 20, 80)),
+        (1.5, 1.0, (1, 20, 40)),
+        (1, 1.0, (1, 20, 20)),
+        (500, 0.1, (5, 160, 480)),
+    ],
 )
 def test_plan(minutes, step, expected, monkeypatch, tmp_path):
-    """More time gives more arms, then more steps, and all of them fit into it."""
+    """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left."""
     monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, {"seconds_per_step": step}))
     monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0)).__next__)
     named = default_arms(True, True, {})
-    names, steps = plan_steps(named, tmp_path, {}, 60 * minutes)
-    assert (len(names), steps) == expected
+    names, first, last = plan_steps(named, tmp_path, {}, 60 * minutes)
+    assert (len(names), first, last) == expected
+    count, finalists = len(names), min(2, len(names))
+    taken = step * (count * first + finalists * (last - first)) + (count + finalists) * (30 - 20 * step)
+    assert taken <= 0.75 * 60 * minutes or (count, first, last) == (1, 20, 20)
 
 
 def test_the_best_average_is_between_start_and_arm(backbone_folders):
@@ -135,7 +147,9 @@ def test_the_best_average_is_between_start_and_arm(backbone_folders):
             return -abs(moved - 0.5)
 
     found = best_average(
-        lambda: load_start(backbone_folders["bert"], "avg", "cpu"), arm, Half("halves", "", [], [], np.zeros(0, int))
+        lambda: load_start(backbone_folders["bert"], "avg", "cpu"),
+        arm,
+        Half("halves", "", [], [], *[np.zeros(0, int)] * 3),
     )
     assert found.share == 0.5
     assert torch.allclose(found.encoder.model.backbone.state_dict()[name], before + 0.5, atol=1e-6)
@@ -144,7 +158,7 @@ def test_the_best_average_is_between_start_and_arm(backbone_folders):
 
 def test_no_change_is_not_better():
     """The start is handed back unless the interval lies above 0."""
-    criterion = Criterion("halves", "", [""] * 100, [""], np.zeros(100, int))
+    criterion = Criterion("halves", "", [""] * 100, [""], np.zeros(100, int), np.arange(100), np.array([-1]))
     before = np.random.default_rng(0).uniform(0, 100, 100)
     noise = np.random.default_rng(1).normal(0, 10, 100)
     assert not judge(criterion, before, before).better

@@ -37,15 +37,22 @@ def reference_losses(folder: str, model, batch) -> tuple[torch.Tensor, torch.Ten
 
 
 @pytest.mark.parametrize("kind", (*KINDS, *OTHER_KINDS))
-def test_losses_equal_an_independent_computation(kind, backbone_folders, sentences):
-    """Loss = contrastive + λ · MLM, masked-only logits equal full logits, on padded reference layers, at 1e-5."""
-    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.5).eval()
+@pytest.mark.parametrize("lexical_layers", (None, 0))
+def test_losses_equal_an_independent_computation(kind, lexical_layers, backbone_folders, sentences, tmp_path):
+    """Loss = contrastive + λ · MLM, masked-only logits equal full logits, on padded reference layers, at 1e-5; also
+    where the lexical features are the embeddings alone. A saved model gives the same loss."""
+    fields = {"cmlm_weight": 0.5, "lexical_layers": lexical_layers}
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], **fields).eval()
     batch = make_batch(kind, sentences)
     output = TrainingLosses(model)(**batch)
     contrastive, mlm = reference_losses(backbone_folders[kind], model, batch)
     assert output.logs["contrastive_loss"].item() == pytest.approx(contrastive.item(), abs=1e-5)
     assert output.logs["cmlm_loss"].item() == pytest.approx(mlm.item(), abs=1e-5)
     assert output.loss.item() == pytest.approx((contrastive + 0.5 * mlm).item(), abs=1e-5)
+    if lexical_layers == 0:
+        model.save_pretrained(tmp_path)
+        again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path).eval()
+        assert TrainingLosses(again)(**batch).loss.item() == pytest.approx(output.loss.item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
