@@ -156,8 +156,9 @@ class MaskedLMHead(nn.Module):
         self.LayerNorm = nn.LayerNorm(shape.width, eps=shape.norm_eps, bias=shape.norm_bias)
         self.decoder = nn.Linear(shape.width, config.vocab_size, bias=shape.decoder_bias)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.decoder(self.before_decoder(hidden))  # (M, V)
+    def forward(self, hidden: Tensor, words: Tensor | None = None) -> Tensor:
+        """(M, H) → (M, V). `words` is for :class:`TiedMaskedLMHead`."""
+        return self.decoder(self.before_decoder(hidden))
 
     def before_decoder(self, hidden: Tensor) -> Tensor:
         """(M, H) → (M, W): all but the decoder."""
@@ -202,8 +203,9 @@ class TiedMaskedLMHead(MaskedLMHead):
         self.bias = None if self.decoder.bias is None else nn.Parameter(torch.zeros(config.vocab_size))
         del self.decoder
 
-    def forward(self, hidden: Tensor, words: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, words: Tensor | None = None) -> Tensor:
         """(M, H) states and (V, W) word embeddings → (M, V) logits."""
+        assert words is not None
         return nn.functional.linear(self.before_decoder(hidden), words, self.bias)
 
     @torch.no_grad()

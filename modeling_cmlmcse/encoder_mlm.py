@@ -23,8 +23,7 @@ class EncoderMLM(AuxiliaryObjective):
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
-        self.tied = config.mlm_tied
-        self.head = (TiedMaskedLMHead if self.tied else MaskedLMHead)(config.backbone_config)
+        self.head = (TiedMaskedLMHead if config.mlm_tied else MaskedLMHead)(config.backbone_config)
 
     def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
         """The summed cross-entropy of the masked tokens. Without any it is exactly zero, and still has a graph."""
@@ -36,7 +35,7 @@ class EncoderMLM(AuxiliaryObjective):
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
         hidden = embed_tokens(encoder, tokens, packing)  # (S, H)
         hidden = run_blocks(encoder, hidden, packing, Selection(positions, chosen))[-1]  # (M, H)
-        logits = self.head(hidden, encoder.get_input_embeddings().weight) if self.tied else self.head(hidden)  # (M, V)
+        logits = self.head(hidden, encoder.get_input_embeddings().weight)  # (M, V)
         return masked_token_loss(logits, masked["mlm_labels"])
 
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:

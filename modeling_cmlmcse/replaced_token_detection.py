@@ -19,9 +19,9 @@ ROWS_AT_ONCE = 1024  # logits of a vocabulary of 30,000 then take 125 MB in fp32
 class ReplacedTokenDetection(AuxiliaryObjective):
     """The auxiliary objective of DiffCSE (Chuang et al. 2022, §2).
 
-    A frozen generator fills the masked words of a sentence, or every position; a trainable discriminator, a copy of the backbone whose
-    position 0 after the embedding layer is the sentence vector of the *original* sentence, says of every token
-    whether it was replaced. The gradient reaches the encoder through the sentence vector alone. The loss is a mean
+    A frozen generator fills the masked words of a sentence, or every position; a trainable discriminator, a copy of the
+    backbone whose position 0 after the embedding layer is the sentence vector of the *original* sentence, says of every
+    token whether it was replaced. The gradient reaches the encoder through the sentence vector alone. The loss is a mean
     over real tokens; the authors' code averages over padding too.
     """
 

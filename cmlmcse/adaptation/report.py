@@ -64,9 +64,9 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         )),
         ("p", f"The score says how well {found['title']}, among {found['candidates']:,} passages of the same text. "
               "It is nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
-              f"{found['documents']['choose']} documents chose, {found['documents']['confirm']} others gave this table, "
-              "and training saw none of them. It is not a score on your users' queries: if you have some with answers, "
-              "trust those more."),
+              f"{found['documents']['choose']} documents chose, {found['documents']['confirm']} others gave this "
+              "table, and training saw none of them. It is not a score on your users' queries: if you have some with "
+              "answers, trust those more."),
     ]  # fmt: skip
     blocks += labelled_blocks(results.get("labelled", {}))
     rows = [
@@ -76,8 +76,8 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     shares = ", ".join(f"{float(share):.0%}: {score:.2f}" for share, score in found["shares"].items())
     blocks += [
         ("h2", "What was tried"),
-        ("p", f"Scores on the documents that choose, where the start has {found['choose_before']:.2f}. The best two arms "
-              "were trained longer than the others."),
+        ("p", f"Scores on the documents that choose, where the start has {found['choose_before']:.2f}. The best two "
+              "arms were trained longer than the others."),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
         ("p", f"Averages of the start's weights and the best arm's, by the arm's share: {shares}."),
         ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),

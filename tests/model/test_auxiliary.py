@@ -51,8 +51,9 @@ def restored(part: dict) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize(("own", "positions"), [(True, "masked"), (False, "masked"), (False, "all")])
 def test_rtd_equals_an_independent_computation(kind, own, positions, backbone_folders, generator_folders, sentences):
-    """Generator by argmax at the masked positions or at all but the first of a sentence, position 0 after the embedding layer replaced, mean over real tokens: on padded
-    transformers layers, with the sentence vector after the training head."""
+    """Generator by argmax at the masked positions or at all but the first of a sentence, position 0 after the embedding
+    layer replaced, mean over real tokens: on padded transformers layers, with the sentence vector after the training
+    head."""
     fields = {} if own else {"rtd_generator": generator_folders[kind]}
     model = load(backbone_folders[kind], rtd_weight=0.5, rtd_positions=positions, **fields).eval()
     batch = make_batch(kind, sentences)
