@@ -21,8 +21,8 @@ class ReplacedTokenDetection(AuxiliaryObjective):
 
     A frozen generator fills the masked words of a sentence, or every position; a trainable discriminator, a copy of the
     backbone whose position 0 after the embedding layer is the sentence vector of the *original* sentence, says of every
-    token whether it was replaced. The gradient reaches the encoder through the sentence vector alone. The loss is a mean
-    over real tokens; the authors' code averages over padding too.
+    token whether it was replaced. The gradient reaches the encoder through the sentence vector alone. The loss is a
+    mean over real tokens; the authors' code averages over padding too.
     """
 
     title = "DiffCSE's replaced-token detection"
