@@ -3,8 +3,9 @@
     python benchmarks/criteria.py --data_dir DIR --work WORK --collections med cisi cacm
 
 For each collection, some settings of training, of which some get worse, with a checkpoint every few steps. Each
-checkpoint gets every criterion on held-out documents, and nDCG@10 on the collection's labelled queries. The record holds
-all scores; the table says how well each criterion ranks the checkpoints of a run, and of all runs of a collection.
+checkpoint gets every criterion on held-out documents, and nDCG@10 on the collection's labelled queries. The record
+holds all scores; the table says how well each criterion ranks the checkpoints of a run, and of all runs of a
+collection.
 Finished runs and scored checkpoints in WORK are only read, so an interrupted call goes on.
 """
 

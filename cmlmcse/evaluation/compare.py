@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from cmlmcse.common.tables import DASH, markdown_table
 
-from .sts import Encode, EncodeOnce, cosine, rounded
+from .sts import Encode, EncodeOnce, cosine, rounded, spearman
 from .sts_data import STS_SETS, Pairs
 from .tables import STS_COLUMNS
 
@@ -52,10 +51,10 @@ def bootstrap_differences(
     points, samples = {}, {}
     for name in first:
         gold, one, other = first[name].gold, first[name].cosines, second[name].cosines
-        points[name] = 100 * float(_spearman(other[None], gold[None])[0] - _spearman(one[None], gold[None])[0])
+        points[name] = 100 * float(spearman(other[None], gold[None])[0] - spearman(one[None], gold[None])[0])
         samples[name] = 100 * np.concatenate(
             [
-                _spearman(other[rows], gold[rows]) - _spearman(one[rows], gold[rows])
+                spearman(other[rows], gold[rows]) - spearman(one[rows], gold[rows])
                 for rows in _resample_rows(rng, len(gold), resamples)
             ]
         )
@@ -77,14 +76,6 @@ def _resample_rows(rng: np.random.Generator, count: int, resamples: int) -> Iter
     size = max(MAX_SIMILARITIES // count, 1)
     for start in range(0, resamples, size):
         yield rng.integers(count, size=(min(size, resamples - start), count))
-
-
-def _spearman(cosines: NDArray[np.float64], gold: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B, N) and (B, N) → (B,) Spearman correlations, average ranks for ties; NaN where one side is constant."""
-    first, second = (stats.rankdata(values, axis=1) for values in (cosines, gold))
-    first, second = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (first, second))
-    norms = np.sqrt(np.square(first).sum(axis=1) * np.square(second).sum(axis=1))
-    return np.divide((first * second).sum(axis=1), norms, out=np.full(len(norms), np.nan), where=norms > 0)
 
 
 def format_differences(differences: dict[str, dict[str, Any]], baseline: str) -> str:

@@ -82,9 +82,13 @@ class Criterion:
         own = scores[np.arange(len(self.answers)), self.answers][:, None]  # (Q, 1)
         return 1 + (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2
 
-    def summary(self, values: NDArray[np.float64], items: NDArray[np.int64] | None = None) -> float:
-        """The mean over the documents; with `items` that of a sample of them."""
-        return float(np.mean(values if items is None else values[items]))
+    def summary(self, values: NDArray[np.float64]) -> float:
+        """The mean over the documents."""
+        return float(np.mean(values))
+
+    def resampled(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(R, D) samples of the documents → (R,) the mean of each."""
+        return values[rows].mean(axis=1)
 
     def score(self, encode: Encode) -> float:
         """The mean gain over the documents, 0 to 100."""

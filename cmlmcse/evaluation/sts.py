@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
 from .card_metric import COSINE_SPEARMAN, CardMetric
 from .metrics import STSCorrelation
@@ -87,6 +89,14 @@ def correlation(predictions: np.ndarray, references: np.ndarray, what: str) -> d
     if not all(math.isfinite(value) for value in values.values()):
         logger.warning("%s: no correlation, the similarities are constant or not finite", what)
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def spearman(cosines: NDArray[np.float64], gold: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(B, N) and (B, N) → (B,) Spearman correlations, average ranks for ties; NaN where one side is constant."""
+    first, second = (stats.rankdata(values, axis=1) for values in (cosines, gold))
+    first, second = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (first, second))
+    norms = np.sqrt(np.square(first).sum(axis=1) * np.square(second).sum(axis=1))
+    return np.divide((first * second).sum(axis=1), norms, out=np.full(len(norms), np.nan), where=norms > 0)
 
 
 def rounded(value: float | None) -> float | None:

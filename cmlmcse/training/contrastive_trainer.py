@@ -49,12 +49,12 @@ class ContrastiveTrainer(LossTrainer):
         self.dev_set = dev_set
         # Trainer requires an evaluation dataset. It does not read it: `dev_metrics` scores the development set.
         super().__init__(model=TrainingLosses(model), eval_dataset=[] if dev_set else None, **kwargs)
-        if dev_set is not None:
-            self.add_callback(ScoresTheStart(self))
         if getattr(self.args, "mini_batch_size", None) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
         if self.is_fsdp_enabled:
             self.add_callback(ShardedModel(self))
+        if dev_set is not None:
+            self.add_callback(ScoresTheStart(self))  # sharded weights must be gathered for it, so it comes after
 
     @property
     def losses(self) -> TrainingLosses:

@@ -287,7 +287,7 @@ def test_from_scratch(tmp_path):
 )
 def test_unknown_augmentation(name, found):
     """The message lists the known names."""
-    known = "none, repeat_tokens, drop_one_token, del_word, del_span, reorder, substitute"
+    known = "none, repeat_tokens, drop_one_token, delete_tokens, del_word, del_span, reorder, substitute"
     with pytest.raises(InputError, match=rf"augmentation must be one of {known}, .*found '{found}'"):
         build_augmentation(name, tiny_tokenizer("bert"))
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out
 from cmlmcse.evaluation.label_free import CRITERIA, Criterion, build_criterion, choose_criterion
-from cmlmcse.training.dev_set import interval
+from cmlmcse.training.dev_set import DevSet, interval
 
 
 def corpus(titles=True, words=60, count=150):
@@ -132,3 +132,16 @@ def test_interval():
     low, high = interval(criterion, before, before + noise - noise.mean())
     assert low < 0 < high
     assert high - low == pytest.approx(2 * 1.96 * 20 / math.sqrt(200), rel=0.15)
+
+
+def test_a_sample_of_pairs_has_the_score_that_it_would_have_alone():
+    """With repetitions and ties; where all cosines are equal it is 0."""
+    rng = np.random.default_rng(0)
+    pairs = DevSet("pairs", [""] * 30, [""] * 30, rng.integers(0, 6, 30).astype(float))
+    values, rows = rng.integers(0, 9, 30) / 10, rng.integers(30, size=(5, 30))
+    rows[4] = 3
+    found = pairs.resampled(values, rows)
+    for row, score in zip(rows[:4], found, strict=False):
+        alone = DevSet("pairs", [""] * 30, [""] * 30, pairs.scores[row])
+        assert score == pytest.approx(alone.summary(values[row]))
+    assert found[4] == 0

