@@ -63,7 +63,8 @@ def packed_attention(
     grids = packing if selection is None else selection.packing, packing
     if sliding_window is not None and not packing.padded and sliding_window >= packing.shape[1]:
         sliding_window = None
-    plain = dropout == 0.0 and bias is None and sliding_window is None and not packing.padded
+    whole = selection is None or selection.visible is None
+    plain = dropout == 0.0 and bias is None and sliding_window is None and whole and not packing.padded
     if plain and has_varlen_kernel(query, scaling):
         bounds, longest = [grid.bounds for grid in grids], [grid.shape[1] for grid in grids]
         return varlen_attn(query, key, value, *bounds, *longest).unsqueeze(0), None
@@ -114,6 +115,9 @@ def grid_mask(
     are added to the scores.
     """
     mask = None if packing.full else packing.mask[:, None, None, :]  # (B, 1, 1, T)
+    if selection is not None and selection.visible is not None:
+        visible = selection.visible[:, None]  # (B, 1, Q, T)
+        mask = visible if mask is None else mask & visible
     if bias is None and sliding_window is None:
         return mask
     keys = torch.arange(packing.shape[1], device=packing.slots.device)  # (T,)

@@ -127,7 +127,7 @@ class Bert(Family):
     def run_selected(
         self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
-        attention, chosen = block.attention.self, hidden.index_select(0, selection.index)  # (M, H)
+        attention, chosen = block.attention.self, selection.of(hidden)  # (M, H)
         projected = attention.query(chosen), attention.key(hidden), attention.value(hidden)
         context = attend(attention, *projected, attention.attention_head_size, attention.dropout.p, packing, selection)
         return block.feed_forward_chunk(block.attention.output(context, chosen))
@@ -153,7 +153,7 @@ class DistilBert(Family):
     def run_selected(
         self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
-        attention, chosen = block.attention, hidden.index_select(0, selection.index)  # (M, H)
+        attention, chosen = block.attention, selection.of(hidden)  # (M, H)
         projected = attention.q_lin(chosen), attention.k_lin(hidden), attention.v_lin(hidden)
         context = attend(attention, *projected, attention.attention_head_size, attention.dropout.p, packing, selection)
         attended = block.sa_layer_norm(attention.out_lin(context) + chosen)  # (M, H)
@@ -177,7 +177,7 @@ class MPNet(Bert):
     def run_selected(
         self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
-        return self._run(block, hidden, hidden.index_select(0, selection.index), packing, selection, shared)
+        return self._run(block, hidden, selection.of(hidden), packing, selection, shared)
 
     def _run(
         self,
@@ -243,13 +243,14 @@ class ModernBert(Family):
     def run_selected(
         self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
     ) -> Tensor:
-        attention, chosen = block.attn, hidden.index_select(0, selection.index)  # (M, H)
+        attention, chosen = block.attn, selection.of(hidden)  # (M, H)
         cosine, sine = (part[0] for part in shared[block.attention_type])  # (S, D)
         rows, fused, size = selection.index, attention.Wqkv, attention.head_dim
         to_query, to_rest = fused.weight.tensor_split([chosen.shape[1]])
         bias = (None, None) if fused.bias is None else fused.bias.tensor_split([chosen.shape[1]])
         normed = block.attn_norm(hidden)  # (S, H)
-        query = linear(normed.index_select(0, rows), to_query, bias[0])  # (M, H)
+        asking = normed.index_select(0, rows) if selection.states is None else block.attn_norm(chosen)  # (M, H)
+        query = linear(asking, to_query, bias[0])  # (M, H)
         key, value = linear(normed, to_rest, bias[1]).chunk(2, dim=-1)  # (S, H)
         query, key = rotate(query, cosine[rows], sine[rows]), rotate(key, cosine, sine)
         context = attend(

@@ -153,10 +153,18 @@ class Selection:
     Attributes:
         index: (M,) positions in the packed row, ascending.
         packing: their layout, at most `width` of them in a row; rows without any are allowed.
+        states: (M, H) what they ask with, where that is not their own state in the packed row.
+        visible: (B, M′, T) True where one of a row's tokens may see a column of its row; None: all of it.
     """
 
-    def __init__(self, index: Tensor, packing: Packing) -> None:
-        self.index, self.packing = index, packing
+    def __init__(
+        self, index: Tensor, packing: Packing, states: Tensor | None = None, visible: Tensor | None = None
+    ) -> None:
+        self.index, self.packing, self.states, self.visible = index, packing, states, visible
+
+    def of(self, hidden: Tensor) -> Tensor:
+        """(S, H) states of all tokens → (M, H) those of the selected ones."""
+        return hidden.index_select(0, self.index) if self.states is None else self.states
 
     @classmethod
     def all_tokens(cls, packing: Packing) -> "Selection":

@@ -26,6 +26,8 @@ from cmlmcse.models.encoders import recorded_pooling
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of, proportion
 from modeling_cmlmcse.distributed import rank
 
+from .pretraining_model import DECODERS
+
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
 # Appended to the command line, because TrainingArguments checks at construction that these fields fit save_steps.
@@ -106,6 +108,12 @@ class PretrainingArguments:
                                     "cased.")  # fmt: skip
     auxiliary_weight: float = described(1.0, "Weight of the auxiliary network's MLM loss (InfoCSE §4.2). 0 is plain "
                                         "masked-language modelling.")  # fmt: skip
+    auxiliary_decoder: str = described("fusion", "What the auxiliary network is: fusion (fusion_layers blocks on "
+                                       "lexical_layers of the backbone, which predict the masked words; InfoCSE, "
+                                       "Condenser), or retromae (one block that predicts all words from the sentence "
+                                       "vector and a few other words; it is not exported).")  # fmt: skip
+    decoder_hidden_share: float = described(0.5, "auxiliary_decoder retromae: share of the other words that it does "
+                                            "not see when it predicts a word (RetroMAE §4.2: 0.5).")  # fmt: skip
     sequences: str = described("sentences", "A training sequence: sentences (one sentence), or documents (the "
                                "sentences of one document joined up to max_seq_length). Blank lines in a .txt file, "
                                "and rows of a table, separate documents.")  # fmt: skip
@@ -429,6 +437,8 @@ def check_pretraining(data: DataArguments, run: RunArguments) -> None:
     with as_input_error():
         one_of("sequences", data.sequences, ("documents", "sentences"))
         in_range("auxiliary_weight", data.auxiliary_weight, float, 0.0, 1e6)
+        one_of("auxiliary_decoder", data.auxiliary_decoder, DECODERS)
+        in_range("decoder_hidden_share", data.decoder_hidden_share, float, 0.0, 1.0)
         in_range("validation_split_percentage", data.validation_split_percentage, float, 0.0, 99.0)
     if data.streaming:
         raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")

@@ -159,17 +159,26 @@ def build_pretraining_model(
             pretrained, _ = load_backbone(path, fresh=model_args.from_scratch)
         config = new_config(data, tokenizer) if pretrained is None else pretrained.config
         fields = {name: getattr(model_args, name) for name in ("lexical_layers", "fusion_layers", "fusion_init")}
-        network = PretrainedAuxiliary.choose(fields["fusion_init"], path) if data.auxiliary_weight > 0 else None
+        fuses = data.auxiliary_weight > 0 and data.auxiliary_decoder == "fusion"
+        network = PretrainedAuxiliary.choose(fields["fusion_init"], path) if fuses else None
         if network is not None:
             fields |= network.check(fields) | {"fusion_init": "pretrained"}
-        if pretrained is None or data.auxiliary_weight == 0:
+        if pretrained is None or not fuses:
             fields["fusion_init"] = "random"
         sizes = CMLMCSEConfig(backbone_config=config, **fields)
         dropout = model_args.backbone_dropout
         if dropout is not None:
             in_range("backbone_dropout", dropout, float, 0.0, 1.0)
         depths = sizes.lexical_layers, sizes.fusion_layers
-        model = AuxiliaryPretraining(config, *depths, data.auxiliary_weight, model_args.pooling, dropout)
+        model = AuxiliaryPretraining(
+            config,
+            *depths,
+            data.auxiliary_weight,
+            model_args.pooling,
+            dropout,
+            data.auxiliary_decoder,
+            data.decoder_hidden_share,
+        )
         if pretrained is not None:
             model.load_backbone_weights(pretrained, sizes.fusion_init)
         if network is not None:
@@ -200,7 +209,7 @@ class PretrainingTrainer(LossTrainer):
     def dev_metrics(self) -> dict[str, float]:
         """`mlm_loss`, `perplexity`, `mlm_accuracy`, and the auxiliary network's loss and accuracy if there is one.
 
-        They are means over all masked tokens of the development set. The processes share the work.
+        They are means over all predictions in the development set. The processes share the work.
         """
         dev, size = self.eval_dataset, self.args.eval_batch_size
         assert isinstance(dev, TrainingSentences)
@@ -214,12 +223,12 @@ class PretrainingTrainer(LossTrainer):
             masked = inputs["masked"]
             with self.accelerator.autocast():
                 found = model.losses(masked)
-            sums["tokens"] += len(masked["mlm_labels"])
+            terms = model.terms(masked)
             for name, each in found.items():
-                sums.update({f"{name}_loss": float(each.total)})
+                sums.update({f"{name} count": terms[name], f"{name}_loss": float(each.total)})
                 sums.update({f"{name}_{measure}": float(value) for measure, value in each.sums.items()})
         model.train(mode)
         totals = sums_over_processes(dict(sums))
-        tokens = max(totals.pop("tokens", 0), 1)
-        means = {name: total / tokens for name, total in totals.items()}
+        counts = {name: max(totals.pop(f"{name} count", 0), 1) for name in ("mlm", "auxiliary")}
+        means = {name: total / counts[name.split("_")[0]] for name, total in totals.items()}
         return {**means, "perplexity": math.exp(min(means["mlm_loss"], 100.0))}

@@ -97,6 +97,9 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
         "text": sources,
         "sequences": f"{fields['sequences']}, at most {fields['max_seq_length']} tokens",
         "masked": f"{fields['mlm_probability']:.0%} of the {'words' if fields['whole_word_mask'] else 'tokens'}",
+        "auxiliary network": {"fusion": "fusion layers", "retromae": "RetroMAE's decoder (Xiao et al. 2022)"}[
+            fields["auxiliary_decoder"]
+        ],
         "weight of the auxiliary network's loss": fields["auxiliary_weight"],
         "sentence vector that it reads": fields["pooling"] if fields["auxiliary_weight"] > 0 else "none",
         "steps": record["steps"],
@@ -107,6 +110,11 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
     }
 
 
+def fuses(fields: dict[str, Any]) -> bool:
+    """Whether fusion layers were trained, which the export then holds."""
+    return fields["auxiliary_weight"] > 0 and fields["auxiliary_decoder"] == "fusion"
+
+
 def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
     """The README.md of the export of stage 1, from the run's records."""
     auxiliary = (
@@ -115,8 +123,7 @@ def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
     )
     values = {
         "name": record["recipe"],
-        "summary": "A masked-language model (`AutoModelForMaskedLM`)"
-        + (auxiliary if record["fields"]["auxiliary_weight"] > 0 else "."),
+        "summary": "A masked-language model (`AutoModelForMaskedLM`)" + (auxiliary if fuses(record["fields"]) else "."),
         "training": bullets(pretraining_facts(record, results)),
     }
     return write_card(metadata("fill-mask"), values)

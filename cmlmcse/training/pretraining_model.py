@@ -24,6 +24,10 @@ from modeling_cmlmcse.distributed import mean_count
 from modeling_cmlmcse.packing import Packing, Selection
 from modeling_cmlmcse.pooling import POOLINGS
 
+from .enhanced_decoder import EnhancedDecoder
+
+DECODERS = ("fusion", "retromae")
+
 
 @dataclass
 class PretrainingOutput(ModelOutput):
@@ -41,6 +45,9 @@ class AuxiliaryPretraining(PreTrainedModel):
     Nothing is detached. The backbone's MLM head, tied to the embeddings, also predicts the masked words from the fusion
     blocks. λ = 0 is plain masked-language modelling without fusion blocks.
 
+    With the decoder `retromae` (Xiao et al. 2022) L_aux is that of :class:`EnhancedDecoder` in place of the fusion
+    blocks: it predicts all words, and reads no layer of the backbone but its embeddings.
+
     Args:
         config: the backbone's configuration; its weights start fresh.
         lexical_layers: k, from 1 to L − 1.
@@ -50,6 +57,8 @@ class AuxiliaryPretraining(PreTrainedModel):
             vector.
         dropout: probability of every dropout in this training (default: the configuration's). The exported
             configuration keeps its own.
+        decoder: what L_aux is computed with, `fusion` or `retromae`.
+        hidden_share: see :class:`EnhancedDecoder`.
 
     Raises:
         ValueError: a number of layers out of range, or an unsupported backbone.
@@ -66,10 +75,12 @@ class AuxiliaryPretraining(PreTrainedModel):
         auxiliary_weight: float = 1.0,
         pooling: str = "cls_before_pooler",
         dropout: float | None = None,
+        decoder: str = "fusion",
+        hidden_share: float = 0.5,
     ) -> None:
         super().__init__(config)
-        depth = config.num_hidden_layers
-        if auxiliary_weight > 0 and not 1 <= lexical_layers < depth:
+        depth, fuses = config.num_hidden_layers, auxiliary_weight > 0 and decoder == "fusion"
+        if fuses and not 1 <= lexical_layers < depth:
             raise ValueError(
                 f"lexical_layers must be from 1 to {depth - 1}, below the backbone's last layer, found "
                 f"{lexical_layers}; set it, or auxiliary_weight 0 for plain masked-language modelling"
@@ -79,7 +90,9 @@ class AuxiliaryPretraining(PreTrainedModel):
         self.masked_lm: Module = AutoModelForMaskedLM.from_config(config)
         trained = config if dropout is None else with_dropout(config, dropout)
         setattr(self.masked_lm, self.masked_lm.base_model_prefix, build_encoder(trained))
-        self.fusion: Module = build_blocks(trained, fusion_layers) if auxiliary_weight > 0 else None
+        self.fusion: Module = build_blocks(trained, fusion_layers) if fuses else None
+        decodes = auxiliary_weight > 0 and decoder == "retromae"
+        self.decoder: Module = EnhancedDecoder(trained, hidden_share) if decodes else None
         self._head = [MaskedLMHead.of(self.masked_lm)]  # in a list: `masked_lm` has registered its weights already
         self.post_init()
         self._keys_to_ignore_on_save = list(self.all_tied_weights_keys)  # Trainer ties them again
@@ -116,48 +129,64 @@ class AuxiliaryPretraining(PreTrainedModel):
     def forward(self, masked: dict[str, Any]) -> PretrainingOutput:
         """The loss of a packed masked batch (`masked` as in :class:`AuxiliaryObjective`).
 
-        It is a mean over the masked tokens of the batch, on several processes over those of all processes.
+        Each loss is a mean over its predictions in the batch, on several processes over those of all processes.
         """
-        count = mean_count(len(masked["mlm_labels"]), self.device)
+        counts = {name: mean_count(terms, self.device) for name, terms in self.terms(masked).items()}
         found = self.losses(masked)
-        loss = torch.stack([self.weight(name) * each.total for name, each in found.items()]).sum() / count
-        sums = {f"{name}_loss": each.total.detach() for name, each in found.items()}
-        sums |= {f"{name}_{measure}": value for name, each in found.items() for measure, value in each.sums.items()}
-        return PretrainingOutput(loss=loss, logs={name: value / count for name, value in sums.items()})
+        loss = torch.stack([self.weight(name) * each.total / counts[name] for name, each in found.items()]).sum()
+        sums = {f"{name}_loss": (name, each.total.detach()) for name, each in found.items()}
+        for name, each in found.items():
+            sums |= {f"{name}_{measure}": (name, value) for measure, value in each.sums.items()}
+        return PretrainingOutput(loss=loss, logs={title: value / counts[name] for title, (name, value) in sums.items()})
+
+    def terms(self, masked: dict[str, Any]) -> dict[str, int]:
+        """The number of predictions of each loss: the masked tokens, or all tokens but two special ones in a row."""
+        counts = {"mlm": len(masked["mlm_labels"])}
+        if self.fusion is not None:
+            counts["auxiliary"] = counts["mlm"]
+        elif self.decoder is not None:
+            counts["auxiliary"] = len(masked["input_ids"]) - 2 * len(masked["lengths"])
+        return counts
 
     def weight(self, name: str) -> float:
         """The weight of a loss."""
         return self.auxiliary_weight if name == "auxiliary" else 1.0
 
     def losses(self, masked: dict[str, Any]) -> dict[str, AuxiliaryLoss]:
-        """The losses `mlm` and, if λ > 0, `auxiliary`, as sums over the M masked tokens."""
+        """The losses `mlm` and, if λ > 0, `auxiliary`, as sums over their predictions."""
         labels = masked["mlm_labels"]  # (M,)
         if len(labels) == 0:
             return {"mlm": zero_with_graph(self, labels)}
-        hidden, fused = self.masked_states(masked)
+        hidden, decoded, words = self.states(masked)
         found = {"mlm": masked_token_loss(self.logits(hidden), labels)}
-        if fused is not None:
-            found["auxiliary"] = masked_token_loss(self.logits(fused), labels)
+        if decoded is not None:
+            found["auxiliary"] = masked_token_loss(self.logits(decoded), words)
         return found
 
-    def masked_states(self, masked: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        """States of the masked tokens after the last block and after the last fusion block (or None), (M, H) each."""
+    def states(self, masked: dict[str, Any]) -> tuple[Tensor, Tensor | None, Tensor]:
+        """States (M, H) of the masked tokens after the last block; those of the P words that the auxiliary network
+        predicts, (P, H), None without one; and these words (P,)."""
         tokens, positions = masked["input_ids"], masked["mlm_positions"]  # (S,), (M,)
         packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
         embedded = embed_tokens(self.backbone, tokens, packing)  # (S, H)
-        if self.fusion is None:
-            return run_blocks(self.backbone, embedded, packing, Selection(positions, chosen))[-1], None
+        labels = masked["mlm_labels"]  # (M,)
+        if self.fusion is None and self.decoder is None:
+            return run_blocks(self.backbone, embedded, packing, Selection(positions, chosen))[-1], None, labels
         pooling = POOLINGS[self.pooling]
         # If the pooling reads only the first token, the last block computes only that one and the masked tokens.
         few = pooling.reads_first_token_only
         selection, places = with_first_tokens(packing, positions, chosen) if few else (None, positions)
         states = run_blocks(self.backbone, embedded, packing, selection)
         sentences = pooling.pool(states, packing if selection is None else selection.packing)  # (B, H)
+        hidden = states[-1].index_select(0, places)  # (M, H)
+        if self.decoder is not None:
+            words = tokens.index_copy(0, positions, labels)  # (S,) unmasked
+            decoded, predicted = self.decoder(self.backbone, sentences, words, packing)
+            return hidden, decoded, words.index_select(0, predicted)
         lexical = states[self.lexical_layers - 1]  # (S, H)
         conditioned = lexical.index_copy(0, packing.starts, sentences.to(lexical.dtype))
-        fused = run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1]  # (M, H)
-        return states[-1].index_select(0, places), fused
+        return hidden, run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1], labels
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(M, H) states → (M, V) logits, by the MLM head."""

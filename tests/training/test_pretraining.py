@@ -15,11 +15,13 @@ from transformers.utils import logging
 from cmlmcse.data.batches import Example
 from cmlmcse.data.documents import MaskedCollator
 from cmlmcse.data.masking import Masking
+from cmlmcse.training.enhanced_decoder import inner_tokens
 from cmlmcse.training.pretraining_export import export_pretrained
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks, load_backbone
+from modeling_cmlmcse.packing import Packing
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 from support.tiny import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer
 from support.training import history, run
@@ -123,6 +125,142 @@ def test_no_masked_token_is_exactly_zero(backbone_folders, sentences):
     assert all(parameter.grad.abs().max() == 0 for parameter in model.parameters())
 
 
+# --- RetroMAE's decoder
+
+
+def decoder_pretraining(folder: str, share: float = 0.5) -> AuxiliaryPretraining:
+    """The model of stage 1 with RetroMAE's decoder."""
+    pretrained, _ = load_backbone(folder)
+    torch.manual_seed(1)
+    model = AuxiliaryPretraining(pretrained.config, 3, 2, 0.7, decoder="retromae", hidden_share=share)
+    model.load_backbone_weights(pretrained, "random")
+    return model.eval()
+
+
+def attended(block: torch.nn.Module, kind: str, asking: torch.Tensor, seen: torch.Tensor, column: int, columns: list):
+    """What one word's state (H,) finds in the states (K, H) at these columns, and the rest of the block, in plain
+    operations."""
+    if kind == "modernbert":
+        heads, size = block.attn.num_heads if hasattr(block.attn, "num_heads") else 4, block.attn.head_dim
+        weights = block.attn.Wqkv.weight.chunk(3)
+        normed = [block.attn_norm(states) for states in (asking[None], seen)]
+        query, key, value = normed[0] @ weights[0].T, normed[1] @ weights[1].T, normed[1] @ weights[2].T
+        frequencies = 160000.0 ** (-torch.arange(0, size, 2).double() / size)
+
+        def turned(states, places):
+            angles = torch.tensor(places).double()[:, None] * torch.cat([frequencies, frequencies])
+            parts = states.unflatten(1, (heads, size))
+            half = torch.cat([-parts[..., size // 2 :], parts[..., : size // 2]], dim=-1)
+            return (parts * angles.cos()[:, None] + half * angles.sin()[:, None]).flatten(1)
+
+        query, key = turned(query, [column]), turned(key, columns)
+    else:
+        own = block.attention.self
+        heads, size = own.num_attention_heads, own.attention_head_size
+        query, key, value = own.query(asking[None]), own.key(seen), own.value(seen)
+    found = []
+    for head in range(heads):
+        part = slice(head * size, (head + 1) * size)
+        weights = (query[:, part] @ key[:, part].T / size**0.5).softmax(dim=-1)
+        found.append(weights @ value[:, part])
+    context = torch.cat(found, dim=1)
+    if kind == "modernbert":
+        attended = asking[None] + block.attn.Wo(context)
+        return (attended + block.mlp(block.mlp_norm(attended)))[0]
+    attended = block.attention.output.LayerNorm(block.attention.output.dense(context) + asking[None])
+    return block.output.LayerNorm(block.output.dense(block.intermediate(attended)) + attended)[0]
+
+
+@pytest.mark.parametrize("kind", ("bert", "roberta", "modernbert"))
+def test_retromae_equals_an_independent_computation(kind, backbone_folders, sentences):
+    """One word at a time, in fp64: loss and gradients of all weights. Every word is predicted."""
+    model = decoder_pretraining(backbone_folders[kind]).double()
+    masked = make_batch(kind, sentences)["masked"]
+    output = model(masked)
+    output.loss.backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
+    model.zero_grad()
+
+    reference, words = copy.deepcopy(model.masked_lm), masked["input_ids"].clone()
+    words[masked["mlm_positions"]] = masked["mlm_labels"]
+    reference.base_model.config._attn_implementation = "eager"
+    packing = Packing.from_lengths(masked["lengths"], len(words), masked["width"])
+    visible = model.decoder.visible(packing, inner_tokens(packing)[1])
+    decoder = copy.deepcopy(model.decoder)
+    block = blocks(decoder.block)[0]
+    total, count, mlm = 0.0, 0, 0.0
+    rows = zip(masked["input_ids"].split(masked["lengths"].tolist()), words.split(masked["lengths"].tolist()),
+               strict=True)  # fmt: skip
+    chosen = masked["mlm_positions"].tolist()
+    start = 0
+    for row, (given, true) in enumerate(rows):
+        states = reference.base_model(input_ids=given[None]).last_hidden_state[0]
+        inside = [place - start for place in chosen if start <= place < start + len(given)]
+        logits = model_head(reference, kind)(states[inside])
+        mlm = mlm + torch.nn.functional.cross_entropy(logits, true[inside], reduction="sum")
+        embeddings = reference.base_model.embeddings
+        context = embeddings(input_ids=true[None])[0]
+        context = torch.cat([states[:1], context[1:]])
+        asking = embeddings(inputs_embeds=states[:1].expand(len(true), -1)[None])[0]
+        for place in range(1, len(true) - 1):
+            columns = [column for column in range(len(true)) if visible[row, place - 1, column]]
+            assert 0 in columns
+            assert place not in columns
+            state = attended(block, kind, asking[place], context[columns], place, columns)
+            if kind == "modernbert":
+                state = decoder.block.final_norm(state)
+            logits = model_head(reference, kind)(state[None])
+            total = total + torch.nn.functional.cross_entropy(logits, true[place : place + 1], reduction="sum")
+            count += 1
+        start += len(given)
+    near = 1e-7 if kind == "modernbert" else 1e-10  # its rotary embeddings are in fp32
+    assert output.logs["auxiliary_loss"].item() == pytest.approx(float(total.detach()) / count, abs=near)
+    loss = mlm / len(chosen) + 0.7 * total / count
+    assert output.loss.item() == pytest.approx(loss.item(), abs=near)
+    loss.backward()
+    for name, weight in (*reference.named_parameters(prefix="masked_lm"), *decoder.named_parameters(prefix="decoder")):
+        torch.testing.assert_close(gradients[name], weight.grad, rtol=100 * near, atol=near, msg=name)
+
+
+def model_head(model: torch.nn.Module, kind: str) -> torch.nn.Module:
+    """The masked-language-model head."""
+    if kind == "modernbert":
+        return lambda states: model.decoder(model.head(states))
+    return model.cls if kind == "bert" else model.lm_head
+
+
+def test_what_a_word_sees(backbone_folders, sentences):
+    """Half of the others by chance, another half for each word and, in training, each time; all with share 0."""
+    model = decoder_pretraining(backbone_folders["bert"]).decoder
+    packing = Packing.from_lengths(torch.full((40,), 40), 1600, 40)
+    layout = inner_tokens(packing)[1]
+    seen = model.visible(packing, layout)
+    assert torch.equal(seen, model.visible(packing, layout))
+    assert not torch.equal(model.train().visible(packing, layout), model.visible(packing, layout))
+    assert seen[:, :, 0].all()
+    assert not seen[:, torch.arange(38), torch.arange(38) + 1].any()
+    assert seen.float().mean().item() == pytest.approx((1 + 0.5 * 38) / 40, abs=0.01)
+    assert seen[0, 0].tolist() != seen[0, 1].tolist()
+    model.hidden_share = 0.0
+    assert model.visible(packing, layout).float().mean().item() == pytest.approx(39 / 40)
+
+
+def test_the_words_that_a_position_does_not_see_do_not_matter(backbone_folders, sentences):
+    """With everything hidden, another word elsewhere changes nothing; with everything visible it does."""
+    for share, changes in ((1.0, False), (0.0, True)):
+        model = decoder_pretraining(backbone_folders["bert"], share).decoder
+        backbone = decoder_pretraining(backbone_folders["bert"]).backbone
+        tokens = torch.tensor([2, 10, 11, 12, 3])
+        packing = Packing.from_lengths(torch.tensor([5]), 5, 5)
+        vector = torch.ones(1, backbone.config.hidden_size)
+        first, places = model(backbone, vector, tokens, packing)
+        tokens[2] = 20
+        second, _ = model(backbone, vector, tokens, packing)
+        assert places.tolist() == [1, 2, 3]
+        assert torch.allclose(first[1], second[1])  # its own word is never seen
+        assert torch.allclose(first[0], second[0]) != changes
+
+
 # --- the command
 
 
@@ -187,6 +325,21 @@ def test_from_scratch_learns_and_exports(recipe, monkeypatch, tmp_path):
     assert (folder / "plots" / "loss.png").stat().st_size > 5000
     for file in (folder / "export").iterdir():
         assert str(tmp_path.parent).encode() not in file.read_bytes(), file
+
+
+@pytest.mark.slow
+def test_retromae_from_scratch(recipe, monkeypatch, tmp_path):
+    """Both development losses fall, measured on the same masks; the export is a
+    masked-language model alone, and its card names the decoder."""
+    options = ("--auxiliary_decoder", "retromae", "--max_steps", 80, "--eval_steps", 20, "--save_steps", 20)
+    run(monkeypatch, recipe, *options)
+    folder = tmp_path / "run"
+    for name in ("eval_mlm_loss", "eval_auxiliary_loss"):
+        losses = history(folder, name)
+        assert losses[-1] < 0.9 * losses[0], (name, losses)
+    assert not (folder / "export" / "auxiliary_network.safetensors").exists()
+    assert "RetroMAE" in (folder / "export" / "README.md").read_text()
+    assert AutoModelForMaskedLM.from_pretrained(folder / "export").config.num_hidden_layers == 4
 
 
 @pytest.mark.slow
@@ -346,6 +499,8 @@ WRONG = [
     (["--vocab_size", "20"], ["vocab_size must be at least 300, found 20"]),
     (["--max_seq_length", "65"], ["max_seq_length must be at most 64", "found 65"]),
     (["--validation_split_percentage", "100"], ["validation_split_percentage must be a number from 0 to 99"]),
+    (["--auxiliary_decoder", "bow"], ["auxiliary_decoder must be one of fusion, retromae, found 'bow'"]),
+    (["--decoder_hidden_share", "1.5"], ["decoder_hidden_share must be a number from 0"]),
     (["--auxiliary_weight", "-1"], ["auxiliary_weight must be a number from 0"]),
     (["--streaming", "true"], ["found streaming"]),
     (["--mini_batch_size", "4"], ["mini_batch_size is for the contrast", "gradient_accumulation_steps"]),
