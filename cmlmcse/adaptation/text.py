@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.evaluation.label_free import Criterion, choose_criterion
 from cmlmcse.evaluation.retrieval import unit
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.models.encoders import Encoder
 
-MEASURED = 2000  # documents whose lengths are counted
 LONGEST = 64  # tokens of a training text at most, so that a laptop takes enough steps in a quarter of an hour
 SHORTEST = 16  # tokens; a special token at each end and some words
 EXAMPLES = 10  # questions whose neighbours the report shows
@@ -105,13 +105,11 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     documents = load_collection(args.text, args.text_column, args.title_column)
     rest, held_out = hold_out(documents, args.seed)
     criterion = choose_criterion(held_out, rest, args.seed)
-    chosen = np.random.default_rng([args.seed, 5]).permutation(len(documents))[:MEASURED]
-    some = documents.select(np.sort(chosen))
-    texts = [f"{row['title']} {row['text']}".strip() for row in some]
-    sizes = np.array([len(ids) for ids in start.tokenizer(texts, verbose=False)["input_ids"]])
+    texts = [f"{row['title']} {row['text']}".strip() for row in sample_rows(documents, args.seed)]
+    sizes = measure_lengths(texts, start.tokenizer)
     limit = int(start.settings["max_seq_length"])
-    percentile = int(np.ceil(np.percentile(sizes, 95)))
     titles = sum(1 for title in documents["title"] if title)
-    length = args.max_seq_length or int(np.clip(percentile, SHORTEST, min(limit, LONGEST)))
-    cut = float(np.maximum(sizes - limit, 0).sum() / sizes.sum())
-    return Text(len(documents), titles, len(held_out), length, percentile, cut, limit, criterion, criterion.bm25())
+    length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, LONGEST)))
+    cut = sizes.cut(limit)
+    facts = len(documents), titles, len(held_out), length, sizes.percentile, cut, limit
+    return Text(*facts, criterion, criterion.bm25())

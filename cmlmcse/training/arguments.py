@@ -171,7 +171,8 @@ class RunArguments(TrainingArguments):
     """The arguments of transformers' Trainer, with the defaults of SimCSE's unsupervised script."""
 
     resume_from_checkpoint: str | None = described(None, "Checkpoint to resume from: a folder, or auto for the newest "
-                                                   "checkpoint in output_dir.")  # fmt: skip
+                                                   "checkpoint in output_dir. Without one auto starts from the "
+                                                   "beginning.")  # fmt: skip
     stage: str = described("train", "train: train the sentence encoder. pretrain: first pre-train a backbone, with or "
                            "without the auxiliary network (InfoCSE's first stage).")  # fmt: skip
     output_dir: str | None = described(None, "Folder of the run (default: runs/RECIPE).")

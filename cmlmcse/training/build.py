@@ -18,6 +18,7 @@ from cmlmcse.data.batches import (
     tokenize_sentences,
 )
 from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, check_views
@@ -118,6 +119,9 @@ def build_pieces(
         np.asarray(pieces.with_format("arrow").data[name].combine_chunks().value_lengths())
         for name in ("title_ids", "input_ids")
     ]
+    if "dropout" in data.views:  # the other views choose a window of each document
+        around = sum(map(len, special_tokens(tokenizer)))
+        say_lengths(Lengths(lengths[0] + lengths[1] + around), data, run)
     check_views(data.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
     return TrainingSentences(pieces)
 
@@ -155,6 +159,7 @@ def build_sentences(
                     f"train_file must hold at least {needed} sentences, for each needs others as negatives, found "
                     f"{len(sentences)} in {data.train_file}; add text or lower per_device_train_batch_size"
                 )
+            say_lengths(measure_lengths(sample_rows(sentences, data_seed(run))["text"], tokenizer), data, run)
         elif data.max_train_samples is not None:
             sentences = sentences.take(data.max_train_samples)
         tokenized = tokenize_sentences(sentences, tokenizer, data.max_seq_length)
@@ -163,6 +168,15 @@ def build_sentences(
     if run.max_steps <= 0:
         raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
     return StreamedSentences(tokenized, run.seed)
+
+
+def say_lengths(lengths: Lengths, data: DataArguments, run: RunArguments) -> None:
+    """Print how long the texts are, and how much of them training does not see."""
+    if run.process_index == 0:
+        print(
+            f"text: 95 % have at most {lengths.percentile} tokens; max_seq_length {data.max_seq_length} cuts off "
+            f"{lengths.cut(data.max_seq_length):.1%} of all tokens"
+        )
 
 
 def check_length(data: DataArguments, positions: int) -> None:

@@ -25,7 +25,7 @@ from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from cmlmcse.common.distributed import shutdown_process_group, sums_over_processes
 from cmlmcse.common.errors import InputError, Stopped
-from modeling_cmlmcse.distributed import processes
+from modeling_cmlmcse.distributed import processes, rank
 
 TRAINER_STATE_NAME, TRAINING_ARGS_NAME = "trainer_state.json", "training_args.bin"
 TEMPORARY = ".saving"  # folder in the output folder where a checkpoint is written before it is renamed
@@ -146,10 +146,11 @@ class StopsAtSignal(TrainerCallback):
 
 
 def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
-    """The checkpoint to resume from. `auto` is the newest one in `output_dir`.
+    """The checkpoint to resume from. `auto` is the newest one in `output_dir`; None, with a line that says so, if there
+    is none yet, so that a scheduler can use one command line for the first start and every later one.
 
     Raises:
-        InputError: there is no checkpoint, or the named folder is not one, or its files are damaged.
+        InputError: the named folder is no checkpoint, its files are damaged, or the run has ended and kept none.
     """
     if resume is None:
         return None
@@ -160,10 +161,14 @@ def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
                 f"{resume!r} without it; name a checkpoint-N folder of a run"
             )
     elif (resume := get_last_checkpoint(str(output_dir))) is None:
-        raise InputError(
-            "--resume_from_checkpoint auto expects a checkpoint in output_dir, found none; leave it out to start from "
-            "the beginning"
-        )
+        if (Path(output_dir) / "results.json").exists():
+            raise InputError(
+                f"--resume_from_checkpoint auto expects a checkpoint, found a finished run without any in "
+                f"{output_dir}; choose another --output_dir"
+            )
+        if rank() == 0:
+            print(f"{output_dir} holds no checkpoint yet: training starts from the beginning")
+        return None
     check_checkpoint(Path(resume))
     return resume
 

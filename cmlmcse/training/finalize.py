@@ -28,6 +28,8 @@ from .plots import plot_dev_score, plot_losses
 from .records import run_record, write_records
 from .sharding import whole_model
 
+SOLVED = 0.01  # of a contrastive loss: the right text then has 99 % of the softmax
+
 FinalTasks = dict[str, tuple[Task, Any]]
 
 
@@ -80,6 +82,8 @@ def finalize_run(
     card = model_card(record, results, plots=plots_of(folder))
     (exported / "README.md").write_text(card, encoding="utf-8")
     report(recipe, results)
+    for line in contrast_at_the_end(history):
+        print(line)
     print(f"\nWritten to {folder}: export/ (load it with AutoModel), results.json, run.json, plots/")
     if "before" in results.get("dev", {}):
         print(before_and_after(results["dev"]))
@@ -156,6 +160,24 @@ def text_fingerprint(train_file: str) -> dict[str, Any]:
     """The fingerprint of the text. Text inside a package keeps the recipe's name for it instead of a local path."""
     found = fingerprint_text(resolve(train_file))
     return {**found, "file": train_file} if train_file.startswith(PACKAGE) else found
+
+
+def contrast_at_the_end(history: list[dict[str, Any]]) -> list[str]:
+    """What the last logged values of the contrast mean, in a line or two."""
+    rows = [row for row in history if "contrastive_loss" in row]
+    if not rows:
+        return []
+    loss, near, spread = (rows[-1][name] for name in ("contrastive_loss", "alignment", "uniformity"))
+    lines = [
+        f"at the end: contrastive loss {loss:.4g}; alignment {near:.2f} (0: the two views of a text have one vector); "
+        f"uniformity {spread:.2f} (0: all texts have one vector; -4: random directions)"
+    ]
+    if loss < SOLVED:
+        lines.append(
+            "The contrastive loss is near 0: the batch is easy, and further steps teach little. The development score "
+            "says whether that helped; a larger batch, or views of documents (--views crops), make it harder."
+        )
+    return lines
 
 
 def before_and_after(dev: dict[str, Any]) -> str:

@@ -33,6 +33,8 @@ def place(tmp_path_factory) -> Path:
     GPT2Model(GPT2Config(vocab_size=90, n_embd=8, n_layer=1, n_head=1)).save_pretrained(place / "gpt2")
     tokenizer.save_pretrained(place / "gpt2")
     (place / "empty-folder").mkdir()
+    (place / "ended").mkdir()
+    (place / "ended" / "results.json").write_text("{}")
     model = CMLMCSEForSentenceEmbedding.from_backbone(str(place / "backbone")).eval()
     export(model, tokenizer, place / "export")
     model.save_pretrained(place / "run" / "checkpoint-1")
@@ -133,7 +135,7 @@ BAD = [
     ("train", f"{TRAIN} --final_evaluation everything", ("final_evaluation", "everything", "sts")),
     ("train", f"{TRAIN} --output_dir run", ("found run.json of another run", "--resume_from_checkpoint auto")),
     ("train", f"{TRAIN} --output_dir text.txt", ("output_dir must be a folder that can be written", "text.txt")),
-    ("train", f"{TRAIN} --resume_from_checkpoint auto", ("expects a checkpoint in output_dir",)),
+    ("train", f"{TRAIN} --output_dir ended --resume_from_checkpoint auto", ("found a finished run without any",)),
     ("train", f"{TRAIN} --resume_from_checkpoint missing", ("expects auto or a checkpoint folder", "missing")),
     ("train", f"{TRAIN} --fp16 true", ("fp16 needs a GPU, found none",)),
     ("train", f"{TRAIN} --stage finetune", "stage"),

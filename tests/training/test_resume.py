@@ -157,6 +157,14 @@ def test_more_patience_than_before(recipe, monkeypatch, tmp_path):
     assert history(part, "eval_dev_score")[1:] == [50.0, 40.0, 45.0, 60.0]
 
 
+def test_auto_without_a_checkpoint_starts_anew(recipe, monkeypatch, tmp_path, capsys):
+    """One command line serves a scheduler's first start and every later one."""
+    path = recipe(cmlm_weight=0)
+    run(monkeypatch, path, "--output_dir", tmp_path / "new", "--resume_from_checkpoint", "auto", "--max_steps", 5)
+    assert "new holds no checkpoint yet: training starts from the beginning" in capsys.readouterr().out
+    assert len(history(tmp_path / "new", "loss")) == 5
+
+
 def test_a_run_that_had_ended(recipe, monkeypatch, tmp_path):
     """Resumed from its end, in the middle of an epoch, it trains no further and exports the same again."""
     path = recipe(cmlm_weight=0)

@@ -11,6 +11,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig,
 
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training.arguments import parse_recipe
+from cmlmcse.training.finalize import contrast_at_the_end
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
@@ -57,6 +58,25 @@ def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
         run(monkeypatch, recipe, "--dev_set", "none", "--max_steps", 14, "--resume_from_checkpoint", "auto")
     assert stopped.value.code == 2
     assert "auxiliary_learning_rate None, another than that run had; set the same one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("loss", "lines"), [(0.0009, 2), (0.5, 1)])
+def test_what_the_contrast_says_at_the_end(loss, lines):
+    """The last values with what they mean, and a warning where the loss has nothing left to teach."""
+    rows = [{"contrastive_loss": value, "alignment": 0.1, "uniformity": -2.5} for value in (3.0, loss)]
+    found = contrast_at_the_end([*rows, {"eval_dev_score": 60.0}])
+    assert len(found) == lines
+    assert found[0].startswith(f"at the end: contrastive loss {loss:g}; alignment 0.10 (0: ")
+    assert "uniformity -2.50" in found[0]
+    assert contrast_at_the_end([]) == []
+
+
+@pytest.mark.slow
+def test_how_much_text_is_cut_off(recipe, monkeypatch, capsys):
+    """Counted in tokens, with the special ones: of ten words and two special tokens 6 of 12 are seen."""
+    recipe.with_name("text.txt").write_text("\n".join(f"the cat sat on the mat the dog ran w{i}" for i in range(60)))
+    run(monkeypatch, recipe, "--max_seq_length", 6, "--dev_set", "none", "--max_steps", 1)
+    assert "text: 95 % have at most 12 tokens; max_seq_length 6 cuts off 50.0% of all tokens" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -1,0 +1,36 @@
+"""How long the texts are in tokens, and how much of them a limit cuts off; counted on a sample."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+SAMPLE = 2000  # texts that are counted; a share of 10 % is then known to 2 points
+
+
+class Lengths(NamedTuple):
+    """The lengths (N,) of some texts in tokens, with special tokens."""
+
+    sizes: NDArray[np.int64]
+
+    @property
+    def percentile(self) -> int:
+        """What 95 % of the texts have at most."""
+        return int(np.ceil(np.percentile(self.sizes, 95)))
+
+    def cut(self, limit: int) -> float:
+        """The share of all tokens that is cut off beyond `limit` tokens of a text."""
+        return float(np.maximum(self.sizes - limit, 0).sum() / max(self.sizes.sum(), 1))
+
+
+def measure_lengths(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Lengths:
+    """Tokenise the texts and count."""
+    return Lengths(np.array([len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]))
+
+
+def sample_rows(rows: Dataset, seed: int) -> Dataset:
+    """At most `SAMPLE` rows, drawn by the seed, in their order."""
+    return rows.select(np.sort(np.random.default_rng([seed, 5]).permutation(len(rows))[:SAMPLE]))
