@@ -10,6 +10,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .distributed
     import .dropout
     import .encoder_mlm
+    import .enhanced_decoding
     import .families
     import .fast_cpu
     import .linear
@@ -85,6 +86,10 @@ class CMLMCSEConfig(PretrainedConfig):
         mlm_weight: weight of masked-language modelling on the encoder itself. SimCSE uses 0.1, CLEAR 1; 0 is without.
         mlm_tied: whether the decoder of `mlm_weight` is the encoder's word embeddings, as in RoBERTa's pre-training,
             which CLEAR follows. By default it is a matrix of its own, as in SimCSE's code.
+        retromae_weight: weight of RetroMAE's decoder, which predicts all words from the sentence vector and a few of
+            the other words' embeddings. RetroMAE's paper has it in pre-training only; 0 is without.
+        decoder_hidden_share: share of the other words that this decoder does not see when it predicts a word
+            (RetroMAE §4.2: 0.5).
 
     Raises:
         ValueError: a field is out of range or has the wrong type.
@@ -118,6 +123,8 @@ class CMLMCSEConfig(PretrainedConfig):
         generator_config: PretrainedConfig | dict[str, Any] | None = None,
         mlm_weight: float = 0.0,
         mlm_tied: bool = False,
+        retromae_weight: float = 0.0,
+        decoder_hidden_share: float = 0.5,
         **kwargs: Any,
     ) -> None:
         self.backbone_config = as_backbone_config(backbone_config)
@@ -143,6 +150,8 @@ class CMLMCSEConfig(PretrainedConfig):
         self.generator_config = self._generator_config(generator_config) if rtd_weight > 0 else None
         self.mlm_weight = in_range("mlm_weight", mlm_weight, float, 0.0, 1e6)
         self.mlm_tied = in_range("mlm_tied", mlm_tied, bool, False, True)
+        self.retromae_weight = in_range("retromae_weight", retromae_weight, float, 0.0, 1e6)
+        self.decoder_hidden_share = in_range("decoder_hidden_share", decoder_hidden_share, float, 0.0, 1.0)
         # sentence-transformers' layer pooling asks for them through an export's config.json, the backbone's own
         kwargs.setdefault("output_hidden_states", self.backbone_config.output_hidden_states)
         self._check_layers(depth)

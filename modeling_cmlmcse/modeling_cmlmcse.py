@@ -26,6 +26,7 @@ from .backbone import (
 from .conditional_mlm import ConditionalMLM
 from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig, in_range
 from .encoder_mlm import EncoderMLM
+from .enhanced_decoding import EnhancedDecoding
 from .families import TRANSFORMERS_5, Module
 from .fast_cpu import use_fast_cpu_kernels
 from .packing import Packing, Selection, pack_sequences
@@ -41,6 +42,7 @@ AUXILIARY_OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
     "cmlm": ConditionalMLM,
     "rtd": ReplacedTokenDetection,
     "mlm": EncoderMLM,
+    "retromae": EnhancedDecoding,
 }
 
 

@@ -84,6 +84,8 @@ class ModelArguments:
     rtd_condition: str = of_config("rtd_condition")
     mlm_weight: float = of_config("mlm_weight")
     mlm_tied: bool = of_config("mlm_tied")
+    retromae_weight: float = of_config("retromae_weight")
+    decoder_hidden_share: float = of_config("decoder_hidden_share")
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of :class:`CMLMCSEConfig`."""
@@ -112,8 +114,6 @@ class PretrainingArguments:
                                        "lexical_layers of the backbone, which predict the masked words; InfoCSE, "
                                        "Condenser), or retromae (one block that predicts all words from the sentence "
                                        "vector and a few other words; it is not exported).")  # fmt: skip
-    decoder_hidden_share: float = described(0.5, "auxiliary_decoder retromae: share of the other words that it does "
-                                            "not see when it predicts a word (RetroMAE §4.2: 0.5).")  # fmt: skip
     sequences: str = described("sentences", "A training sequence: sentences (one sentence), or documents (the "
                                "sentences of one document joined up to max_seq_length). Blank lines in a .txt file, "
                                "and rows of a table, separate documents.")  # fmt: skip
@@ -439,7 +439,6 @@ def check_pretraining(data: DataArguments, run: RunArguments) -> None:
         one_of("sequences", data.sequences, ("documents", "sentences"))
         in_range("auxiliary_weight", data.auxiliary_weight, float, 0.0, 1e6)
         one_of("auxiliary_decoder", data.auxiliary_decoder, DECODERS)
-        in_range("decoder_hidden_share", data.decoder_hidden_share, float, 0.0, 1.0)
         in_range("validation_split_percentage", data.validation_split_percentage, float, 0.0, 99.0)
     if data.streaming:
         raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")

@@ -158,7 +158,8 @@ def build_pretraining_model(
         if data.model_type is None:
             pretrained, _ = load_backbone(path, fresh=model_args.from_scratch)
         config = new_config(data, tokenizer) if pretrained is None else pretrained.config
-        fields = {name: getattr(model_args, name) for name in ("lexical_layers", "fusion_layers", "fusion_init")}
+        names = "lexical_layers", "fusion_layers", "fusion_init", "decoder_hidden_share"
+        fields = {name: getattr(model_args, name) for name in names}
         fuses = data.auxiliary_weight > 0 and data.auxiliary_decoder == "fusion"
         network = PretrainedAuxiliary.choose(fields["fusion_init"], path) if fuses else None
         if network is not None:
@@ -177,7 +178,7 @@ def build_pretraining_model(
             model_args.pooling,
             dropout,
             data.auxiliary_decoder,
-            data.decoder_hidden_share,
+            sizes.decoder_hidden_share,
         )
         if pretrained is not None:
             model.load_backbone_weights(pretrained, sizes.fusion_init)

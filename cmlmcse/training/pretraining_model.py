@@ -21,10 +21,9 @@ from modeling_cmlmcse.backbone import (
     with_dropout,
 )
 from modeling_cmlmcse.distributed import mean_count
+from modeling_cmlmcse.enhanced_decoding import EnhancedDecoder
 from modeling_cmlmcse.packing import Packing, Selection
 from modeling_cmlmcse.pooling import POOLINGS
-
-from .enhanced_decoder import EnhancedDecoder
 
 DECODERS = ("fusion", "retromae")
 

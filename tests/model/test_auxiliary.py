@@ -6,6 +6,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.packing import Packing
 from support.batches import from_states, make_batch, unpack
 from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
@@ -215,14 +216,61 @@ def test_encoder_mlm_with_the_embeddings_as_decoder(kind, backbone_folders, sent
     assert torch.isfinite(loss(again))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if kind != "electra"])
+def test_retromae_beside_the_contrast(kind, backbone_folders, sentences):
+    """The loss is the mean over all words; the blocks of the encoder get its gradient through the sentence vectors
+    alone, the word embeddings besides; with every other word hidden only the vector tells words apart."""
+    model = load(backbone_folders[kind], retromae_weight=0.4).double().eval()
+    batch = make_batch(kind, sentences)
+    part = batch["masked"]
+    output = TrainingLosses(model)(**batch)
+    objective, words = model.objectives["retromae"], restored(part)
+    lengths = part["lengths"].tolist()
+    assert objective.terms(part) == sum(lengths) - 2 * len(lengths)
+    vectors = torch.zeros(len(lengths), 32, dtype=torch.double, requires_grad=True)
+    objective(model.backbone, vectors, part).total.backward()
+    assert vectors.grad.abs().sum(dim=1).min() > 0
+    of_blocks = [weight.grad for weight in model.backbone.get_submodule(path_of_blocks(model)).parameters()]
+    assert all(gradient is None for gradient in of_blocks)
+    assert model.get_input_embeddings().weight.grad.abs().sum() > 0
+    packing = Packing.from_lengths(part["lengths"], len(words), part["width"])
+    own = TrainingLosses(model).sentence_vectors(batch["views"]).flatten(0, 1)[: len(lengths)]
+    states, places = objective.decoder(model.backbone, own, words, packing)
+    expected = torch.nn.functional.cross_entropy(states_to_logits(model, objective, states), words[places])
+    assert output.logs["retromae_loss"].item() == pytest.approx(expected.item(), abs=1e-10)
+    total = output.logs["contrastive_loss"] + 0.4 * expected
+    assert output.loss.item() == pytest.approx(total.item(), abs=1e-10)
+
+
+def path_of_blocks(model: CMLMCSEForSentenceEmbedding) -> str:
+    """Where the backbone's blocks are."""
+    return family_of(model.config.backbone_config).layers
+
+
+def states_to_logits(model, objective, states: torch.Tensor) -> torch.Tensor:
+    """The head by hand: dense, activation, norm, word embeddings, bias."""
+    hidden = objective.head.LayerNorm(objective.head.activation(objective.head.dense(states)))
+    logits = hidden @ model.get_input_embeddings().weight.T
+    return logits if objective.head.bias is None else logits + objective.head.bias
+
+
+def test_retromae_refuses_narrow_embeddings(backbone_folders):
+    """ELECTRA's word embeddings may be narrower than its blocks."""
+    with pytest.raises(ValueError, match="word embeddings as wide as the blocks, 32, found 24"):
+        load(backbone_folders["electra"], retromae_weight=1.0)
+
+
 def test_objectives_add_up(backbone_folders, sentences, tmp_path):
-    """All three at once: the loss is the weighted sum of the parts; the model is saved and loaded whole."""
-    weights = {"cmlm_weight": 0.3, "rtd_weight": 0.2, "mlm_weight": 0.1, "contrastive_weight": 0.5}
+    """All at once: the loss is the weighted sum of the parts; the model is saved and loaded whole."""
+    weights = {"cmlm_weight": 0.3, "rtd_weight": 0.2, "mlm_weight": 0.1, "retromae_weight": 0.4}
+    weights["contrastive_weight"] = 0.5
     model = load(backbone_folders["bert"], **weights).eval()
     batch = make_batch("bert", sentences)
     output = TrainingLosses(model)(**batch)
     expected = 0.5 * output.logs["contrastive_loss"]
-    expected += sum(weights[f"{name}_weight"] * output.logs[f"{name}_loss"] for name in ("cmlm", "rtd", "mlm"))
+    expected += sum(
+        weights[f"{name}_weight"] * output.logs[f"{name}_loss"] for name in ("cmlm", "rtd", "mlm", "retromae")
+    )
     assert output.loss.item() == pytest.approx(expected.item(), abs=1e-6)
     model.save_pretrained(tmp_path)
     again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path).eval()
@@ -245,7 +293,7 @@ def test_extractor_that_trains(backbone_folders, sentences):
     assert extractor.embeddings.word_embeddings.weight.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", ("contrastive_weight", "rtd_weight", "mlm_weight"))
+@pytest.mark.parametrize("name", ("contrastive_weight", "rtd_weight", "mlm_weight", "retromae_weight"))
 def test_negative_weight(name):
     with pytest.raises(ValueError, match=f"{name} must be a number from 0"):
         CMLMCSEConfig(**{name: -0.1})

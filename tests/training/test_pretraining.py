@@ -15,12 +15,12 @@ from transformers.utils import logging
 from cmlmcse.data.batches import Example
 from cmlmcse.data.documents import MaskedCollator
 from cmlmcse.data.masking import Masking
-from cmlmcse.training.enhanced_decoder import inner_tokens
 from cmlmcse.training.pretraining_export import export_pretrained
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks, load_backbone
+from modeling_cmlmcse.enhanced_decoding import inner_tokens
 from modeling_cmlmcse.packing import Packing
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 from support.tiny import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer

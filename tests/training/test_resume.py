@@ -34,6 +34,7 @@ METHODS = {
         "projection": "nonlinear",
     },
     "labelled triplets": {**AUXILIARY, **LABELLED, "hard_negative_weight": 1},
+    "retromae": {"cmlm_weight": 0, "retromae_weight": 0.1, "masked_views": "first"},
     "in parts": {**AUXILIARY, "mini_batch_size": 5},
     "accumulated": {**AUXILIARY, "gradient_accumulation_steps": 2, "auxiliary_learning_rate": "1e-2"},
     "pre-training": {

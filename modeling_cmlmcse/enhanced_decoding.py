@@ -1,12 +1,16 @@
 """RetroMAE's decoder (Xiao et al. 2022, §3.2): every word of a sentence predicted from the sentence vector and a few
 of the other words."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
-from modeling_cmlmcse.backbone import Module, build_blocks, embed_tokens, run_blocks
-from modeling_cmlmcse.packing import Packing, Selection
+from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, masked_token_loss, zero_with_graph
+from .backbone import Module, TiedMaskedLMHead, build_blocks, embed_tokens, run_blocks
+from .configuration_cmlmcse import CMLMCSEConfig
+from .packing import Packing, Selection
 
 EVALUATION_SEED = 0  # without dropout the words that a position sees are the same at every evaluation
 
@@ -33,8 +37,8 @@ class EnhancedDecoder(nn.Module):
         super().__init__()
         if getattr(config, "embedding_size", config.hidden_size) != config.hidden_size:
             raise ValueError(
-                f"auxiliary_decoder retromae expects word embeddings as wide as the blocks, {config.hidden_size}, "
-                f"found {config.embedding_size}; choose another backbone, or auxiliary_decoder fusion"
+                f"RetroMAE's decoder expects word embeddings as wide as the blocks, {config.hidden_size}, found "
+                f"{config.embedding_size}; choose another backbone or another objective"
             )
         self.hidden_share = hidden_share
         self.block: Module = build_blocks(config, 1, first=0)  # the first, because it reads embeddings
@@ -70,6 +74,39 @@ class EnhancedDecoder(nn.Module):
         visible[:, torch.arange(layout.shape[1], device=device), own] = False
         visible[:, :, 0] = True
         return visible
+
+
+class EnhancedDecoding(AuxiliaryObjective):
+    """RetroMAE's decoder beside the contrast: every word of the sentence is predicted from the sentence vector.
+
+    The words are those before masking. Decoder input and output share the encoder's word embeddings, as in the
+    published code, so these get a gradient of their own; the encoder's blocks get it through the vector alone.
+    """
+
+    title = "RetroMAE's enhanced decoding"
+
+    def __init__(self, config: CMLMCSEConfig) -> None:
+        super().__init__(config)
+        self.decoder = EnhancedDecoder(config.backbone_config, config.decoder_hidden_share)
+        self.head = TiedMaskedLMHead(config.backbone_config)
+
+    def terms(self, masked: dict[str, Any]) -> int:
+        """Every token but the first and last of a sentence is a prediction."""
+        return len(masked["input_ids"]) - 2 * len(masked["lengths"])
+
+    def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
+        """The summed cross-entropy of all words. Without any it is exactly zero, and still has a graph."""
+        if self.terms(masked) <= 0:
+            return zero_with_graph(self, sentences)
+        tokens = masked["input_ids"].index_copy(0, masked["mlm_positions"], masked["mlm_labels"])  # (S,)
+        packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
+        decoded, places = self.decoder(encoder, sentences, tokens, packing)  # (P, H), (P,)
+        logits = self.head(decoded, encoder.get_input_embeddings().weight)  # (P, V)
+        return masked_token_loss(logits, tokens.index_select(0, places))
+
+    def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
+        """Take the head of the pretrained masked-language model."""
+        self.head.copy_from(model, trained=has_head)
 
 
 def inner_tokens(packing: Packing) -> tuple[Tensor, Packing]:
