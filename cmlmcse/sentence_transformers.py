@@ -1,0 +1,221 @@
+"""The auxiliary objectives as losses of sentence-transformers: beside a loss of that library, in its own Trainer.
+
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from cmlmcse.sentence_transformers import ConditionalMLMLoss
+
+model = SentenceTransformer("bert-base-uncased")
+trainer = SentenceTransformerTrainer(model=model, train_dataset=sentences, loss=ConditionalMLMLoss(model))
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.losses import MultipleNegativesRankingLoss
+from torch import Tensor, nn
+
+from cmlmcse.data.batches import pack_masked
+from cmlmcse.data.masking import Masking, mask_tokens
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.distributed import processes
+
+Features = dict[str, Any]
+VIEWS = 2  # the first two columns get a masked sentence each: anchor and positive, or the two views of a sentence
+
+
+class ObjectiveLoss(nn.Module):
+    """A loss of sentence-transformers plus the weighted loss of one auxiliary objective.
+
+    The objective reads the vector that the model's pooling gives, before a later module normalises or projects it. A
+    data set with a single column of texts is trained as SimCSE: each text is its own positive, under another dropout.
+
+    With `MultipleNegativesRankingLoss`, or another loss that computes from embeddings, a step encodes every text once.
+    Losses that encode by themselves (`CachedMultipleNegativesRankingLoss`, `MatryoshkaLoss`) cost one more encoding of
+    two columns.
+
+    Args:
+        model: the model that is trained: a transformer, then a pooling.
+        loss: the loss beside it (default: `MultipleNegativesRankingLoss(model)`, InfoNCE at temperature 0.05).
+        masked_lm: folder or Hub name of the masked-language model that the objective starts from (default: where the
+            model's transformer was loaded from).
+        mlm_probability: share of the tokens that are masked.
+        fields: fields of `CMLMCSEConfig` for the objective.
+
+    Raises:
+        ValueError: a model without transformer and pooling, of an unknown kind, or whose origin is unknown; more than
+            one process.
+    """
+
+    objective_name = ""
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        loss: nn.Module | None,
+        masked_lm: str | None,
+        mlm_probability: float,
+        **fields: Any,
+    ) -> None:
+        super().__init__()
+        if processes() > 1:
+            raise ValueError(
+                f"{type(self).__name__} expects one process, found {processes()}: its own weights would differ between "
+                "them; train with cmlmcse train, which does the same on several"
+            )
+        modules: list[Any] = list(model)
+        if len(modules) < 2 or not hasattr(modules[0], "auto_model"):
+            found = ", ".join(type(module).__name__ for module in modules)
+            raise ValueError(f"model must be a Transformer followed by a Pooling, found {found or 'no module'}")
+        origin = masked_lm or modules[0].auto_model.config._name_or_path
+        if not origin:
+            raise ValueError("the model does not say where it was loaded from; name its backbone with masked_lm")
+        if model.tokenizer.mask_token_id is None:
+            raise ValueError("model must have a tokenizer with a mask token, found none; choose another model")
+        self.model = model
+        self.loss = MultipleNegativesRankingLoss(model) if loss is None else loss
+        self.config = {"masked_lm": origin, "mlm_probability": mlm_probability, **fields}
+        built = CMLMCSEForSentenceEmbedding.from_backbone(
+            origin, pooling="avg", projection="none", **{"cmlm_weight": 0.0, **fields}
+        )
+        self.objective = built.objectives[self.objective_name]
+        self.weight = built.objective_weight(self.objective_name)
+        special = frozenset(model.tokenizer.all_special_ids)
+        self.masking = Masking(mlm_probability, model.tokenizer.mask_token_id, len(model.tokenizer), special)
+        self._modules_of_model = modules  # in a list, because `model` has registered their weights already
+
+    def forward(self, sentence_features: Iterable[Features], labels: Tensor) -> dict[str, Tensor]:
+        """The parts of the loss, which the Trainer adds up and logs: that of the other loss, `contrast`, and the
+        objective's, with its weight.
+
+        Args:
+            sentence_features: the tokenised columns: `input_ids` and `attention_mask` (N, T) each.
+            labels: passed to the other loss.
+        """
+        columns = list(sentence_features)
+        columns = columns * VIEWS if len(columns) == 1 else columns
+        if hasattr(self.loss, "compute_loss_from_embeddings"):
+            encoded = [self.encode(column) for column in columns]
+            from_embeddings: Any = self.loss.compute_loss_from_embeddings
+            contrast = from_embeddings([embedding for embedding, _ in encoded], labels)
+        else:
+            contrast = self.loss([dict(column) for column in columns], labels)
+            encoded = [self.encode(column) for column in columns[:VIEWS]]
+        vectors = torch.cat([vector for _, vector in encoded[:VIEWS]])  # (2·N, H)
+        masked = self.mask(columns[:VIEWS])
+        found = self.objective(self._modules_of_model[0].auto_model, vectors, masked)
+        terms = max(self.objective.terms(masked), 1)
+        return {"contrast": contrast, self.objective_name: self.weight * found.total / terms}
+
+    def encode(self, column: Features) -> tuple[Tensor, Tensor]:
+        """A column → its embeddings, and the vectors that the pooling gave, (N, H) each."""
+        pooled: list[Tensor] = []
+        hook = self._modules_of_model[1].register_forward_hook(
+            lambda module, given, output: pooled.append(output["sentence_embedding"])
+        )
+        try:
+            model: Any = self.model  # or what the Trainer has wrapped it in
+            embedding = model(dict(column))["sentence_embedding"]
+        finally:
+            hook.remove()
+        return embedding, pooled[0]
+
+    def mask(self, columns: list[Features]) -> dict[str, Any]:
+        """The packed masked sentences of some columns; torch's seed determines the masks."""
+        rng = np.random.default_rng(int(torch.randint(2**62, ())))
+        masked = []
+        for column in columns:
+            real = column["attention_mask"].cpu().numpy().astype(bool)
+            rows = column["input_ids"].cpu().numpy()
+            masked += [mask_tokens(row[here], self.masking, rng) for row, here in zip(rows, real, strict=True)]
+        device = columns[0]["input_ids"].device
+        packed = pack_masked(masked)
+        return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in packed.items()}
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What a model card says of the loss."""
+        return {"loss": type(self.loss).__name__, **self.config}
+
+
+class ConditionalMLMLoss(ObjectiveLoss):
+    """CMLM-CSE (Zhang & Chen 2023): the vector must help a frozen copy of the lower layers to predict masked words.
+
+    Args:
+        model, loss, masked_lm: see :class:`ObjectiveLoss`.
+        weight: λ (CMLM-CSE Table 5: 0.005).
+        lexical_layers: frozen layers (default: two thirds of the backbone's; CMLM-CSE Table 6).
+        fusion_layers: trained layers (default: a quarter).
+        mlm_probability: share of the tokens that are masked (CMLM-CSE §4.3.2: 0.15).
+        fields: further fields of `CMLMCSEConfig`: `fusion_init`, `lexical_frozen`, …
+    """
+
+    objective_name = "cmlm"
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        loss: nn.Module | None = None,
+        weight: float = 0.005,
+        lexical_layers: int | None = None,
+        fusion_layers: int | None = None,
+        mlm_probability: float = 0.15,
+        masked_lm: str | None = None,
+        **fields: Any,
+    ) -> None:
+        fields |= {"cmlm_weight": weight, "lexical_layers": lexical_layers, "fusion_layers": fusion_layers}
+        super().__init__(model, loss, masked_lm, mlm_probability, **fields)
+
+
+class ReplacedTokenLoss(ObjectiveLoss):
+    """DiffCSE (Chuang et al. 2022): the vector must help a discriminator to find the words that a generator replaced.
+
+    Args:
+        model, loss, masked_lm: see :class:`ObjectiveLoss`.
+        weight: its weight (DiffCSE: 0.005).
+        generator: folder or Hub name of the generator, with the same tokenizer (default: `masked_lm`).
+        mlm_probability: share of the tokens that are masked (DiffCSE: 0.30).
+        fields: further fields of `CMLMCSEConfig`: `rtd_positions`, `rtd_fill`.
+    """
+
+    objective_name = "rtd"
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        loss: nn.Module | None = None,
+        weight: float = 0.005,
+        generator: str | None = None,
+        mlm_probability: float = 0.30,
+        masked_lm: str | None = None,
+        **fields: Any,
+    ) -> None:
+        fields |= {"rtd_weight": weight, "rtd_generator": generator, "rtd_condition": "before_head"}
+        super().__init__(model, loss, masked_lm, mlm_probability, **fields)
+
+
+class BottleneckLoss(ObjectiveLoss):
+    """RetroMAE's decoder (Xiao et al. 2022): one block predicts every word from the vector and a few other words.
+
+    Unlike `DenoisingAutoEncoderLoss` it needs no cross-attention, so every backbone here but ELECTRA can have it.
+
+    Args:
+        model, loss, masked_lm: see :class:`ObjectiveLoss`.
+        weight: its weight. No paper has it beside a contrast; 0.1 is what SimCSE gives its MLM.
+        hidden_share: share of the other words that a position does not see (RetroMAE: 0.5).
+        fields: further fields of `CMLMCSEConfig`.
+    """
+
+    objective_name = "retromae"
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        loss: nn.Module | None = None,
+        weight: float = 0.1,
+        hidden_share: float = 0.5,
+        masked_lm: str | None = None,
+        **fields: Any,
+    ) -> None:
+        fields |= {"retromae_weight": weight, "decoder_hidden_share": hidden_share}
+        super().__init__(model, loss, masked_lm, 0.15, **fields)

@@ -1,0 +1,139 @@
+"""The objectives as losses of sentence-transformers: the same numbers as in our training, and in its Trainer."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.losses import (
+    CachedMultipleNegativesRankingLoss,
+    CosineSimilarityLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+)
+from sentence_transformers.models import Normalize, Pooling, Transformer
+
+from cmlmcse.sentence_transformers import BottleneckLoss, ConditionalMLMLoss, ReplacedTokenLoss
+from cmlmcse.training.training_losses import TrainingLosses
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.batches import make_batch
+
+LOSSES = {"cmlm": ConditionalMLMLoss, "rtd": ReplacedTokenLoss, "retromae": BottleneckLoss}
+
+
+def encoder(folder: str, *more) -> SentenceTransformer:
+    """A SentenceTransformer with averaged pooling."""
+    transformer = Transformer(folder)
+    return SentenceTransformer(
+        modules=[transformer, Pooling(transformer.get_embedding_dimension()), *more], device="cpu"
+    )
+
+
+def features(model: SentenceTransformer, sentences: list[str]) -> dict:
+    return {name: value for name, value in model.preprocess(sentences).items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize("kind", ("bert", "roberta", "distilbert", "mpnet", "modernbert"))
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_same_loss_and_gradients_as_our_training(name, kind, backbone_folders, sentences):
+    """In fp64, without dropout, on the same masked sentences: the parts of the loss, and the gradient of each weight of
+    the encoder."""
+    model = encoder(backbone_folders[kind]).double()
+    given = {"rtd_condition": "before_head"} if name == "rtd" else {}
+    loss = LOSSES[name](model, weight=0.3).double().eval()
+    fields = {"cmlm_weight": 0.0, f"{name}_weight": 0.3, "pooling": "avg", "projection": "none", **given}
+    ours = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], **fields).double().eval()
+    ours.objectives[name].load_state_dict(loss.objective.state_dict())
+    batch = make_batch(kind, sentences, masked_views=2)
+    loss.mask = lambda columns: batch["masked"]
+    parts = loss([features(model, sentences)], torch.zeros(len(sentences)))
+    expected = TrainingLosses(ours)(**batch)
+    assert set(parts) == {"contrast", name}
+    assert parts["contrast"].item() == pytest.approx(expected.logs["contrastive_loss"].item(), abs=1e-10)
+    assert parts[name].item() == pytest.approx(0.3 * expected.logs[f"{name}_loss"].item(), abs=1e-10)
+    sum(parts.values()).backward()
+    expected.loss.backward()
+    theirs = dict(model[0].auto_model.named_parameters())
+    for weight, parameter in ours.backbone.named_parameters():
+        torch.testing.assert_close(theirs[weight].grad, parameter.grad, rtol=1e-6, atol=1e-9, msg=weight)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_trains_and_saves(name, backbone_folders, sentences, tmp_path):
+    """In sentence-transformers' Trainer on single sentences: the objective's loss falls, its own weights move, the log
+    has both parts, and the saved model is an ordinary one."""
+    torch.manual_seed(0)
+    model = encoder(backbone_folders["bert"])
+    loss = LOSSES[name](model, weight=1.0)
+    before = {key: value.clone() for key, value in loss.objective.named_parameters()}
+    arguments = SentenceTransformerTrainingArguments(
+        tmp_path, max_steps=40, per_device_train_batch_size=4, learning_rate=3e-3, logging_steps=10, use_cpu=True,
+        save_strategy="no", report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    trainer = SentenceTransformerTrainer(model, arguments, Dataset.from_dict({"text": sentences * 10}), loss=loss)
+    trainer.train()
+    values = [row[name] for row in trainer.state.log_history if name in row]
+    assert values[-1] < 0.9 * values[0]
+    assert [row for row in trainer.state.log_history if "contrast" in row]
+    moved = {key for key, value in loss.objective.named_parameters() if not torch.equal(value, before[key])}
+    frozen = {key for key, value in loss.objective.named_parameters() if not value.requires_grad}
+    assert moved
+    assert not moved & frozen
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert np.allclose(again.encode(sentences), model.encode(sentences), atol=1e-6)
+
+
+@pytest.mark.parametrize("columns", (1, 2, 3))
+@pytest.mark.parametrize("beside", ("plain", "cached", "matryoshka"))
+def test_beside_other_losses(beside, columns, backbone_folders, sentences):
+    """Sentences, pairs and triplets; gradient caching and Matryoshka encode by themselves. The contrast is that loss's
+    own, and the objective's gradient reaches the encoder."""
+    model = encoder(backbone_folders["bert"]).eval()
+    plain = MultipleNegativesRankingLoss(model)
+    other = {
+        "plain": plain,
+        "cached": CachedMultipleNegativesRankingLoss(model, mini_batch_size=2),
+        "matryoshka": MatryoshkaLoss(model, plain, [32, 16]),
+    }[beside]
+    loss = ConditionalMLMLoss(model, other, weight=1.0).eval()
+    given = [features(model, sentences[part:] + sentences[:part]) for part in range(columns)]
+    parts = loss([dict(column) for column in given], torch.zeros(4))
+    both = given * 2 if columns == 1 else given
+    expected = MatryoshkaLoss(model, plain, [32, 16]) if beside == "matryoshka" else plain
+    assert parts["contrast"].item() == pytest.approx(expected(both, torch.zeros(4)).item(), abs=1e-5)
+    parts["cmlm"].backward()
+    assert model[0].auto_model.encoder.layer[0].output.dense.weight.grad.abs().sum() > 0
+
+
+def test_a_loss_with_labels(backbone_folders, sentences):
+    """Scored pairs: the labels reach the other loss."""
+    model = encoder(backbone_folders["bert"]).eval()
+    loss = ConditionalMLMLoss(model, CosineSimilarityLoss(model)).eval()
+    given = [features(model, sentences), features(model, sentences[::-1])]
+    values = [loss(given, torch.full((4,), label))["contrast"].item() for label in (0.0, 1.0)]
+    assert values[0] != values[1]
+
+
+def test_the_vector_is_the_poolings(backbone_folders, sentences):
+    """A later Normalize changes the contrast alone."""
+    losses = []
+    for more in ((), (Normalize(),)):
+        model = encoder(backbone_folders["bert"], *more).eval()
+        loss = ConditionalMLMLoss(model).eval()
+        torch.manual_seed(3)
+        losses.append(loss([features(model, sentences)], torch.zeros(4))["cmlm"].item())
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def test_refusals(backbone_folders):
+    """A model without pooling, without an origin, of an unknown kind."""
+    with pytest.raises(ValueError, match="must be a Transformer followed by a Pooling, found Transformer"):
+        ConditionalMLMLoss(SentenceTransformer(modules=[Transformer(backbone_folders["bert"])], device="cpu"))
+    model = encoder(backbone_folders["bert"])
+    model[0].auto_model.config._name_or_path = ""
+    with pytest.raises(ValueError, match="name its backbone with masked_lm"):
+        ConditionalMLMLoss(model)
+    assert ConditionalMLMLoss(model, masked_lm=backbone_folders["bert"]).config["masked_lm"] == backbone_folders["bert"]
+    with pytest.raises(ValueError, match="cmlm_weight must be a number from 0"):
+        ConditionalMLMLoss(model, weight=-1, masked_lm=backbone_folders["bert"])
