@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import MIN_DOCUMENTS, letters
 
+from .bm25 import BM25
 from .retrieval import unit
 from .sts import Encode, EncodeOnce
 
@@ -95,18 +96,8 @@ class Criterion:
         return self.summary(self.values(encode))
 
     def bm25(self) -> NDArray[np.float64]:
-        """(D,) the gains of BM25 (k1 0.9, b 0.4, no stemming)."""
-        from sklearn.feature_extraction.text import CountVectorizer
-
-        counter = CountVectorizer(token_pattern=r"\w+")
-        counts = counter.fit_transform(self.candidates).astype(np.float64).tocsc()  # (C, W)
-        lengths = np.asarray(counts.sum(axis=1)).ravel()  # (C,)
-        found = np.diff(counts.indptr)  # (W,) passages with each word
-        weights = np.log1p((len(self.candidates) - found + 0.5) / (found + 0.5))
-        saturation = 0.9 * (1 - 0.4 + 0.4 * lengths / lengths.mean())  # (C,)
-        counts.data = counts.data / (counts.data + saturation[counts.indices])
-        asked = counter.transform(self.queries) > 0  # (Q, W)
-        return self.gains((asked.multiply(weights[None, :]).tocsr() @ counts.T.tocsr()).toarray())
+        """(D,) the gains of BM25."""
+        return self.gains(BM25(self.candidates).scores(self.queries))
 
     @property
     def documents(self) -> int:

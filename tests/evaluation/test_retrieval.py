@@ -8,12 +8,14 @@ import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.beir_data import load_retrieval, missing_retrieval
+from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.evaluation.command import main
 from cmlmcse.evaluation.retrieval import retrieval, search, unit
 from cmlmcse.evaluation.sts_data import MissingData
@@ -67,8 +69,28 @@ def test_figures_by_hand(tmp_path: Path) -> None:
             "mrr@10": pytest.approx(100 * (1 / 2 + 1 + 0) / 3, abs=1e-4),
             "queries": 3,
             "passages": 12,
+            "bm25": dict.fromkeys(("ndcg@10", "recall@10", "recall@100", "map", "mrr@10"), ANY),
         }
     }
+
+
+def test_bm25_by_hand(tmp_path: Path) -> None:
+    """Scores from the formula with k1 0.9 and b 0.4; a passage without a word of the query is not found, and a passage
+    with the query's own id is not either."""
+    passages = [("a", "red cat"), ("b", "red red dog on a mat"), ("c", "tree"), ("q", "red")]
+    write(tmp_path, passages, [("q", "the red dog?"), ("r", "nothing")], [("q", "a", 1), ("q", "c", 1), ("r", "c", 1)])
+    mean, found = (2 + 6 + 1 + 1) / 4, {"red": 3, "dog": 1}
+
+    def part(word: str, count: int, length: int) -> float:
+        weight = math.log(1 + (4 - found[word] + 0.5) / (found[word] + 0.5))
+        return weight * count / (count + 0.9 * (1 - 0.4 + 0.4 * length / mean))
+
+    scores = BM25(text for _, text in passages).scores(["the red dog?"])
+    expected = [part("red", 1, 2), part("red", 2, 6) + part("dog", 1, 6), 0.0, part("red", 1, 1)]
+    assert scores[0] == pytest.approx(expected)
+    result = retrieval(lambda texts: np.ones((len(texts), 2)), load_retrieval(str(tmp_path)))["tiny"]["bm25"]
+    assert (result["mrr@10"], result["recall@100"]) == (25.0, 25.0)  # "a" on rank 2, "c" never
+    assert BM25(["?", "!"]).scores(["what"]).tolist() == [[0.0, 0.0]]
 
 
 def test_average_of_whole_sets_only(tmp_path: Path) -> None:
