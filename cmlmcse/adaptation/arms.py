@@ -1,4 +1,4 @@
-"""The settings that adapt tries, and the two rounds in which it trains them."""
+"""The settings that adapt tries, and the rounds in which it trains them."""
 
 import contextlib
 import json
@@ -20,7 +20,6 @@ LONGER = 3  # the second round ends at this many times the steps of the first on
 EVERY = 20  # steps between development scores; the best of them is kept, so too many steps do no harm
 FIRST_STEPS = 20  # of the run that measures the time of a step
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
-RESERVE = 0.75  # share of the time that is planned; the rest is for the scores at the start and the end
 
 Arms = dict[str, dict[str, Any]]
 
@@ -49,7 +48,7 @@ def default_arms(titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
         finished: whether the model is a finished encoder, and not a plain backbone.
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
     """
-    views = ("title_body+crops", "crops") if titles else ("crops", "neighbours")
+    views = ("title_body", "title_body+crops") if titles else ("crops", "neighbours")
     rates = ENCODER_RATES if finished else BACKBONE_RATES
     choices = [(name, rate) for name in views for rate in rates] + [("dropout", rates[0])]
     arms: Arms = {}
@@ -63,7 +62,8 @@ def default_arms(titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
 def run_arms(
     arms: Arms, folder: Path, shared: dict[str, Any], seconds: float, max_steps: int | None
 ) -> dict[str, Trial]:
-    """Train every arm, then train the best ones on (successive halving). A repeated call goes on where it stopped.
+    """Train every arm, then train the best ones on (successive halving), then the best one of all for as long as its
+    score rises and time is left. A repeated call goes on where it stopped.
 
     Args:
         arms: the arms.
@@ -72,13 +72,15 @@ def run_arms(
         seconds: the time for all of it. The first call measures the time of a step and plans by it.
         max_steps: steps of a finalist, instead of a time.
     """
+    end = time.perf_counter() + seconds
     plan = read_plan(folder)
     if plan is None:
         if max_steps is None:
-            names, first, last = plan_steps(arms, folder, shared, seconds)
+            names, first, last, besides = plan_steps(arms, folder, shared, seconds)
         else:
-            names, first, last = list(arms), max(max_steps // LONGER, 1), max_steps
+            names, first, last, besides = list(arms), max(max_steps // LONGER, 1), max_steps, None
         plan = {"arms": {name: arms[name] for name in names}, "steps": [first, last], "every": min(EVERY, first)}
+        plan |= {"besides": besides, "further": []}
         write_json(folder / PLAN, plan)
     elif {name: arms.get(name) for name in plan["arms"]} != plan["arms"]:
         raise InputError(
@@ -88,7 +90,27 @@ def run_arms(
     (first, last), every = plan["steps"], plan["every"]
     trials = {name: run_arm(name, arms[name], folder, shared, first, every) for name in plan["arms"]}
     best = sorted(trials, key=lambda name: trials[name].score, reverse=True)[:FINALISTS]
-    return trials | {name: run_arm(name, arms[name], folder, shared, last, every) for name in best}
+    trials |= {name: run_arm(name, arms[name], folder, shared, last, every) for name in best}
+    for name, steps in plan["further"]:  # of an earlier call
+        trials[name] = run_arm(name, arms[name], folder, shared, steps, every)
+    while plan["besides"] is not None:
+        name = max(trials, key=lambda name: trials[name].score)
+        steps = further_steps(trials[name], end - time.perf_counter() - plan["besides"])
+        if steps <= trials[name].steps:
+            break
+        plan["further"].append([name, steps])
+        write_json(folder / PLAN, plan)
+        trials[name] = run_arm(name, arms[name], folder, shared, steps, every)
+    return trials
+
+
+def further_steps(trial: Trial, seconds: float) -> int:
+    """The step that a trial can train on to in this time, a multiple of `EVERY`; 0 if its score no longer rises."""
+    scores = trial.record["dev_scores"]
+    if len(scores) < 2 or scores[-1] <= max(scores[:-1]):
+        return 0
+    more = max(int(seconds / trial.record["seconds_per_step"]), 0) // EVERY * EVERY
+    return min(trial.steps + more, LONGER * MAX_STEPS)
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
@@ -97,9 +119,9 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float) -> tuple[list[str], int, int]:
-    """The arms that fit into the time, and the steps at the end of the first and the second round, multiples of
-    `EVERY`.
+def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float) -> tuple[list[str], int, int, float]:
+    """The arms that fit into the time; the steps at the end of the first and the second round, multiples of `EVERY`;
+    and the seconds that a run costs besides its steps.
 
     The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides. As many
     arms as possible are tried; the time that is left goes to the finalists.
@@ -110,7 +132,7 @@ def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float)
     spent = time.perf_counter() - start
     step = trial.record["seconds_per_step"]
     besides = max(spent - FIRST_STEPS * step, 0.0)
-    left = RESERVE * seconds - spent + FIRST_STEPS * step  # the first arm goes on from there
+    left = seconds - spent + FIRST_STEPS * step  # the first arm goes on from there
 
     def rounded(steps: float) -> int:
         return min(int(steps), LONGER * MAX_STEPS) // EVERY * EVERY
@@ -120,8 +142,8 @@ def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float)
         available = (left - (count - 1 + finalists) * besides) / step  # steps of all arms together
         first = min(rounded(available / (count + (LONGER - 1) * finalists)), MAX_STEPS)
         if first >= EVERY:
-            return names[:count], first, rounded(first + (available - count * first) / finalists)
-    return names[:1], EVERY, max(rounded(available), EVERY)  # not even time for one arm's second round
+            return names[:count], first, rounded(first + (available - count * first) / finalists), besides
+    return names[:1], EVERY, max(rounded(available), EVERY), besides  # not even time for one arm's second round
 
 
 def run_arm(name: str, fields: dict[str, Any], folder: Path, shared: dict[str, Any], steps: int, every: int) -> Trial:
@@ -158,5 +180,6 @@ def read_trial(run: Path) -> Trial | None:
     steps = record["steps"]
     scores = [row["eval_runtime"] for row in record["log"] if "eval_runtime" in row]
     training = max(record["train_seconds"] - sum(scores), 0.0) / max(steps, 1)
+    record["dev_scores"] = [row["eval_dev_score"] for row in record["log"] if row.get("eval_dev_score") is not None]
     record["seconds_per_step"] = training + (scores[-1] if scores else 0.0) / EVERY  # a score belongs to its steps
     return Trial(run, record["fields"].get("max_steps", steps), results["dev"]["score"], record)

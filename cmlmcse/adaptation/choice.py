@@ -13,7 +13,7 @@ from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.training.dev_set import interval
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
-SHARES = (0.25, 0.5, 0.75, 1.0)  # of the adapted weights in an average with the weights at the start
+SHARES = (0.75, 0.5, 0.25)  # of the adapted weights in an average with the weights at the start
 
 
 class Verdict(NamedTuple):
@@ -45,23 +45,26 @@ def mix(start: Encoder, adapted: dict[str, torch.Tensor], share: float) -> None:
                 weight.lerp_(adapted[name].to(weight), share)
 
 
-def best_average(load: Callable[[], Encoder], adapted: Encoder, choosing: Criterion) -> Average:
+def best_average(load: Callable[[], Encoder], adapted: Encoder, score: float, choosing: Criterion) -> Average:
     """The average of start and adapted weights with the best score on the choosing documents.
+
+    Shares are tried from the adapted weights towards the start, as long as the score rises.
 
     Args:
         load: loads the start anew.
         adapted: the adapted encoder.
+        score: its score on the choosing documents.
         choosing: the criterion with the choosing documents.
     """
     weights = adapted.model.backbone.state_dict()
-    scores: dict[float, float] = {}
-    best, chosen = adapted, SHARES[-1]
+    best, chosen, scores = adapted, 1.0, {1.0: score}
     for share in SHARES:
         encoder = load()
         mix(encoder, weights, share)
         scores[share] = choosing.score(encoder)
-        if scores[share] == max(scores.values()):
-            best, chosen = encoder, share
+        if scores[share] <= scores[chosen]:
+            break
+        best, chosen = encoder, share
     return Average(best, chosen, scores)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MINUTES = 15.0
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
+SCORES_AT_THE_END = 8  # scores that averages, confirmation, neighbours, export and report take as long as
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "stage", "streaming")
 
@@ -214,14 +215,17 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     text = read_text(args, start)
     say(text.summary())
     choosing, confirming = text.criterion.halves(args.seed)
+    scoring = time.perf_counter()
     before, to_beat = confirming.values(start), choosing.score(start)
     say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {text.bm25.mean():.2f}")
 
     arms = default_arms(text.criterion.name == "title_body", recorded is not None, args.fields)
-    left = 60 * args.minutes - (time.perf_counter() - started)
+    now = time.perf_counter()
+    left = 60 * args.minutes - (now - started) - SCORES_AT_THE_END * (now - scoring) / 2
     trials = run_arms(arms, folder, shared_fields(args, start, text), left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)
-    average = best_average(load, arm_encoder(trials[winner].folder, args.device), choosing)
+    adapted = arm_encoder(trials[winner].folder, args.device)
+    average = best_average(load, adapted, trials[winner].score, choosing)
     verdict = judge(confirming, before, confirming.values(average.encoder))
     say(f"best arm: {winner}; best share of its weights: {average.share:g}")
 

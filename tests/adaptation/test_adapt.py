@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 import cmlmcse
 from cmlmcse.adaptation import arms
-from cmlmcse.adaptation.arms import Trial, default_arms, plan_steps
+from cmlmcse.adaptation.arms import Trial, default_arms, further_steps, plan_steps, run_arms
 from cmlmcse.adaptation.choice import best_average, judge, load_start
 from cmlmcse.adaptation.command import main, parse
 from cmlmcse.evaluation.label_free import Criterion
@@ -49,7 +49,7 @@ def test_adapt(corpus, backbone_folders, tmp_path, capsys, monkeypatch):
     low, high = adapted["interval"]
     assert low <= adapted["best_candidate"] - adapted["before"] <= high
     best = max(adapted["arms"], key=lambda name: adapted["arms"][name]["score"])
-    assert re.fullmatch("(title_body.crops|crops), rate 0.003", best)
+    assert re.fullmatch("title_body(.crops)?, rate 0.003", best)
     assert adapted["arms"][best]["score"] > adapted["choose_before"] + 10
     assert adapted["chosen"].startswith(best if low > 0 else "start")
     line = capsys.readouterr().out.strip().splitlines()[-1]
@@ -103,7 +103,7 @@ def test_interrupted(corpus, backbone_folders, tmp_path, capsys):
 def test_arms():
     """Titles give arms of their own; what the user sets holds in all arms, and equal arms run once."""
     names = list(default_arms(True, False, {}))
-    assert names[0] == "title_body+crops, rate 0.0003"
+    assert names[0] == "title_body, rate 0.0003"
     assert len(names) == 5
     assert not any("title" in name for name in default_arms(False, True, {}))
     assert list(default_arms(True, True, {"views": "crops"})) == ["crops, rate 3e-05", "crops, rate 0.0001"]
@@ -125,11 +125,51 @@ def test_plan(minutes, step, expected, monkeypatch, tmp_path):
     monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, {"seconds_per_step": step}))
     monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0)).__next__)
     named = default_arms(True, True, {})
-    names, first, last = plan_steps(named, tmp_path, {}, 60 * minutes)
+    names, first, last, besides = plan_steps(named, tmp_path, {}, 45 * minutes)
     assert (len(names), first, last) == expected
+    assert besides == 30 - 20 * step
     count, finalists = len(names), min(2, len(names))
     taken = step * (count * first + finalists * (last - first)) + (count + finalists) * (30 - 20 * step)
-    assert taken <= 0.75 * 60 * minutes or (count, first, last) == (1, 20, 20)
+    assert taken <= 45 * minutes or (count, first, last) == (1, 20, 20)
+
+
+@pytest.mark.parametrize(
+    "scores, seconds, expected",
+    [
+        ([10, 11, 12], 50, 80),
+        ([10, 12, 11], 50, 0),
+        ([10, 11, 12], 19, 40),
+        ([10, 11, 12], -9, 40),
+        ([1, 2], 9999, 480),
+    ],
+)
+def test_further_steps(scores, seconds, expected, tmp_path):
+    """An arm whose last score is its best goes on for as many steps as fit into the time, in blocks of 20."""
+    trial = Trial(tmp_path, 40, 12.0, {"dev_scores": scores, "seconds_per_step": 1.0})
+    assert further_steps(trial, seconds) == expected
+
+
+def test_the_best_arm_goes_on(monkeypatch, tmp_path):
+    """After both rounds, while its score rises and time is left; a repeated call trains to the same steps again, and no
+    further without time."""
+    asked, now = [], [0.0]
+
+    def run_arm(name, fields, folder, shared, steps, every):
+        asked.append((name, steps))
+        now[0] += 30.0
+        scores = [0.0, *(float(min(step, 120)) for step in range(20, steps + 1, 20))]
+        return Trial(tmp_path, steps, max(scores) + (name == "best"), {"seconds_per_step": 1.0, "dev_scores": scores})
+
+    monkeypatch.setattr(arms, "run_arm", run_arm)
+    monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 40, 10.0))
+    monkeypatch.setattr(arms.time, "perf_counter", lambda: now[0])
+    found = run_arms({"other": {}, "best": {}}, tmp_path, {}, 220.0, None)
+    assert asked[4:] == [("best", 120), ("best", 180)]  # 100 seconds are left, less 10 for the run itself; then 60
+    assert found["best"].steps == 180
+    again = list(asked)
+    asked.clear()
+    run_arms({"other": {}, "best": {}}, tmp_path, {}, 0.0, None)
+    assert asked == again
 
 
 def test_the_best_average_is_between_start_and_arm(backbone_folders):
@@ -149,6 +189,7 @@ def test_the_best_average_is_between_start_and_arm(backbone_folders):
     found = best_average(
         lambda: load_start(backbone_folders["bert"], "avg", "cpu"),
         arm,
+        -0.5,
         Half("halves", "", [], [], *[np.zeros(0, int)] * 3),
     )
     assert found.share == 0.5
