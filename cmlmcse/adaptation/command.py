@@ -193,6 +193,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     import datasets
     from transformers.utils import logging as transformers_logging
 
+    from cmlmcse.data.collection import load_collection
     from cmlmcse.hub.export import export, write_json
     from cmlmcse.models.encoders import recorded_pooling
 
@@ -214,6 +215,8 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     start, say = load(), steps_of(started)
     text = read_text(args, start)
     say(text.summary())
+    if text.note:
+        say(text.note)
     choosing, confirming = text.criterion.halves(args.seed)
     scoring = time.perf_counter()
     before, to_beat = confirming.values(start), choosing.score(start)
@@ -236,7 +239,8 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     results["adapt"]["choose_before"] = round(to_beat, 4)
     results["seconds"] = round(time.perf_counter() - started, 1)
     if args.data_dir:
-        results["labelled"] = labelled_results(args.data_dir, start, best)
+        documents = load_collection(args.text, args.text_column, args.title_column)
+        results["labelled"] = labelled_results(args.data_dir, documents, start, best)
     write_report(folder, results, text.neighbours(confirming, start, average.encoder, args.seed))
     (exported / "README.md").write_text(adapted_card(args.model, folder), encoding="utf-8")
     write_json(folder / "results.json", results)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
-from cmlmcse.common.tables import markdown_table
+from cmlmcse.common.tables import DASH, markdown_table
 
 CURVE = "curves"
 STYLE = (
@@ -55,6 +55,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     blocks: list[Block] = [
         ("h1", "Adapted"),
         ("p", verdict),
+        *([("p", text["note"])] if text["note"] else []),
         ("table", (
             ["score × 100", "value"],
             [["before", f"{found['before']:.2f}"],
@@ -76,8 +77,8 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     shares = ", ".join(f"{float(share):.0%}: {score:.2f}" for share, score in found["shares"].items())
     blocks += [
         ("h2", "What was tried"),
-        ("p", f"Scores on the documents that choose, where the start has {found['choose_before']:.2f}. The best two "
-              "arms were trained longer than the others."),
+        ("p", f"Scores on the documents that choose, where the start has {found['choose_before']:.2f}. The best arms "
+              "were trained longer than the others."),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
         ("p", f"Averages of the start's weights and the best arm's, by the arm's share: {shares}."),
         ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
@@ -118,24 +119,32 @@ def last_line(results: dict[str, Any]) -> str:
 def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
     """The scores on labelled data, if there are any."""
     rows = []
-    for name, (before, after) in sorted(labelled_scores(labelled).items()):
-        rows.append([name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"])
+    for name, (before, after, bm25) in sorted(labelled_scores(labelled).items()):
+        words = DASH if bm25 is None else f"{bm25:.2f}"
+        rows.append([name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}", words])
     if not rows:
         return []
-    return [("h2", "On labelled data"), ("p", "No choice has read these data."),
-            ("table", (["data", "before", "after", "change"], rows))]  # fmt: skip
+    said = "No choice has read these data."
+    if known := labelled.get("retrieval", {}).get("queries_in_text", 0):
+        said += (
+            f" But {known:,} of the queries stand word for word in the text that was adapted to, so their scores are "
+            "too high."
+        )
+    return [("h2", "On labelled data"), ("p", said),
+            ("table", (["data", "before", "after", "change", "BM25"], rows))]  # fmt: skip
 
 
-def labelled_scores(labelled: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Each labelled set's main figure before and after: nDCG@10 × 100, or Spearman × 100."""
-    found = {}
+def labelled_scores(labelled: dict[str, Any]) -> dict[str, tuple[float, float, float | None]]:
+    """Each labelled set's main figure before and after, nDCG@10 × 100 or Spearman × 100, and that of BM25."""
+    found: dict[str, tuple[float, float, float | None]] = {}
     for task, pair in labelled.items():
         before, after = (pair[side].get(task, {}) for side in ("before", "after"))
         if "spearman" in before:
-            found[f"{task}, Spearman × 100"] = (before["spearman"], after["spearman"])
+            found[f"{task}, Spearman × 100"] = (before["spearman"], after["spearman"], None)
         for name, scores in before.items():
             if isinstance(scores, dict) and "ndcg@10" in scores:
-                found[f"{name}, nDCG@10 × 100"] = (scores["ndcg@10"], after[name]["ndcg@10"])
+                words = scores.get("bm25", {}).get("ndcg@10")
+                found[f"{name}, nDCG@10 × 100"] = (scores["ndcg@10"], after[name]["ndcg@10"], words)
     return found
 
 

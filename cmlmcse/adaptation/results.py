@@ -1,9 +1,12 @@
 """The content of adapt's results.json."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
+
+from cmlmcse.data.collection import letters
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
@@ -55,8 +58,14 @@ def arm_results(fields: dict[str, Any], trial: Trial) -> dict[str, Any]:
     }
 
 
-def labelled_results(data_dir: str, start: Encoder, best: Encoder) -> dict[str, Any]:
-    """The scores of start and result on labelled data, which no choice has read."""
+def labelled_results(data_dir: str, documents: Dataset, start: Encoder, best: Encoder) -> dict[str, Any]:
+    """The scores of start and result on labelled data, which no choice has read.
+
+    Args:
+        data_dir: the labelled data.
+        documents: the text, columns "title" and "text". `queries_in_text` counts the queries that stand in it.
+        start, best: the encoders.
+    """
     found: dict[str, Any] = {}
     for name, part in LABELLED.items():
         if (Path(data_dir) / part).is_dir():
@@ -66,4 +75,14 @@ def labelled_results(data_dir: str, start: Encoder, best: Encoder) -> dict[str, 
                 "before": before,
                 "after": before if best is start else TASKS[name].run(EncodeOnce(best), data),
             }
+            if name == "retrieval":
+                queries = {letters(query) for part in data.values() if part for query in part.queries.values()}
+                found[name]["queries_in_text"] = len(queries & set(texts_of(documents)))
     return found
+
+
+def texts_of(documents: Dataset) -> Iterator[str]:
+    """The letters of every title and every text."""
+    for batch in documents.iter(batch_size=1000):
+        for text in (*batch["title"], *batch["text"]):  # type: ignore[call-overload]
+            yield letters(text)

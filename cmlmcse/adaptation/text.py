@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import measure_lengths, sample_rows
@@ -15,6 +16,9 @@ from cmlmcse.models.encoders import Encoder
 
 LONGEST = 64  # tokens of a training text at most, so that a laptop takes enough steps in a quarter of an hour
 SHORTEST = 16  # tokens; a special token at each end and some words
+UNKNOWN = 0.05  # share of unknown tokens above which a text is foreign; English text has below 0.001 with BERT's
+LETTERS = 3.0  # letters of a token below which it is; English medicine has 4, German with an English tokenizer 2.7
+FIRST_SYLLABLE = 0x2E80  # from here on Unicode has the scripts of East Asia
 EXAMPLES = 10  # questions whose neighbours the report shows
 
 
@@ -31,6 +35,7 @@ class Text(NamedTuple):
         limit: tokens that the model takes.
         criterion: the label-free criterion with all its documents.
         bm25: (D,) the gains of BM25 on it.
+        note: a sentence on text that the model's tokenizer was not made for; empty if it seems to be.
     """
 
     documents: int
@@ -42,6 +47,7 @@ class Text(NamedTuple):
     limit: int
     criterion: Criterion
     bm25: NDArray[np.float64]
+    note: str
 
     def summary(self) -> str:
         """One line for the screen."""
@@ -61,6 +67,7 @@ class Text(NamedTuple):
             "percentile_95": self.percentile,
             "model_tokens": self.limit,
             "share_cut_off": round(self.cut, 4),
+            "note": self.note,
         }
 
     def neighbours(self, queries: Criterion, before: Encoder, after: Encoder, seed: int) -> list[dict[str, Any]]:
@@ -112,4 +119,29 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, LONGEST)))
     cut = sizes.cut(limit)
     facts = len(documents), titles, len(held_out), length, sizes.percentile, cut, limit
-    return Text(*facts, criterion, criterion.bm25())
+    return Text(*facts, criterion, criterion.bm25(), foreign(texts, start.tokenizer))
+
+
+def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
+    """A sentence that says so if the tokenizer does not know the text's words, because they are of another language.
+
+    Nobody can know from unlabelled text alone whether the model understands it. Unknown words, and words in pieces of
+    one or two letters, are the signs that can be counted. Scripts that have a sign for each syllable or word are left
+    out of the second.
+    """
+    ids = [token for row in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] for token in row]
+    unknown = sum(token == tokenizer.unk_token_id for token in ids) / max(len(ids), 1)
+    written = [letter for text in texts for letter in text if letter.isalpha()]
+    syllables = sum(ord(letter) >= FIRST_SYLLABLE for letter in written)
+    spelt = [token for token in tokenizer.convert_ids_to_tokens(ids) if any(map(str.isalpha, token))]
+    pieces = len(written) / max(len(spelt), 1)
+    if unknown > UNKNOWN:
+        sign = f"{unknown:.0%} of the words are unknown to its tokenizer"
+    elif pieces < LETTERS and syllables < len(written) / 2:
+        sign = f"its tokenizer cuts the words into pieces of {pieces:.1f} letters"
+    else:
+        return ""
+    return (
+        f"The model does not fit this text, as if it were made for another language: {sign}. Whether it is of any use "
+        "here, the scores cannot tell."
+    )

@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
 
 import cmlmcse
 from cmlmcse.adaptation import arms
 from cmlmcse.adaptation.arms import Trial, default_arms, further_steps, plan_steps, run_arms
 from cmlmcse.adaptation.choice import best_average, judge, load_start
 from cmlmcse.adaptation.command import main, parse
+from cmlmcse.adaptation.report import labelled_blocks
+from cmlmcse.adaptation.results import labelled_results
+from cmlmcse.adaptation.text import foreign
+from cmlmcse.data.collection import load_collection
 from cmlmcse.evaluation.label_free import Criterion
+from support.paths import ROOT
 from support.tiny import ENGLISH
 
 
@@ -195,6 +201,46 @@ def test_the_best_average_is_between_start_and_arm(backbone_folders):
     assert found.share == 0.5
     assert torch.allclose(found.encoder.model.backbone.state_dict()[name], before + 0.5, atol=1e-6)
     assert set(found.scores) == {0.25, 0.5, 0.75, 1.0}
+
+
+def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
+    """Queries that are titles of the text are counted, and the report says so; BM25 stands beside the scores."""
+    folder = tmp_path / "beir" / "own"
+    (folder / "qrels").mkdir(parents=True)
+    rows = [json.loads(line) for line in corpus.read_text().splitlines()]
+    (folder / "corpus.jsonl").write_text(corpus.read_text())
+    queries = {"known": rows[3]["title"].upper() + "?", "new": "where is w3 and w4"}
+    (folder / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in queries.items())
+    )
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nknown\t3\t1\nnew\t4\t1\n")
+    start = load_start(backbone_folders["bert"], "avg", "cpu")
+    found = labelled_results(str(tmp_path), load_collection(str(corpus)), start, start)
+    assert found["retrieval"]["queries_in_text"] == 1
+    (_, text), (kind, (header, table)) = labelled_blocks(found)[1:]
+    assert "But 1 of the queries stand word for word in the text" in text
+    assert (kind, header[-1], len(table)) == ("table", "BM25", 1)
+    words = found["retrieval"]["before"]["retrieval"]["own"]["bm25"]["ndcg@10"]
+    assert float(table[0][-1]) == pytest.approx(words, abs=0.01)
+
+
+GERMAN = "Der schnelle Fuchs springt über den faulen Hund, während die Sonne langsam hinter den Bergen untergeht."
+
+
+@pytest.mark.parametrize(
+    "text, sign",
+    [
+        ("The quick fox jumps over the lazy dog while the sun sets slowly behind the mountains.", None),
+        ("The patients received 12.5 mg of thyroxine a day; in 24 of 57 (42 %) the level of T4 rose, p < 0.01.", None),
+        (GERMAN, "into pieces of 2."),
+        ("Быстрая лиса прыгает через ленивую собаку, пока солнце медленно садится.", "into pieces of 1."),
+        ("快速的棕色狐狸跳过懒狗，太阳慢慢落在山后。", "of the words are unknown"),
+    ],
+)
+def test_text_of_another_language(text, sign):
+    """An English tokenizer shows it by unknown words, or by words in small pieces; English stays unremarked."""
+    note = foreign([text], AutoTokenizer.from_pretrained(ROOT / "assets" / "bert-mini-en"))
+    assert (sign in note) if sign else note == ""
 
 
 def test_no_change_is_not_better():
