@@ -231,7 +231,7 @@ GERMAN = "Der schnelle Fuchs springt über den faulen Hund, während die Sonne l
     "text, sign",
     [
         ("The quick fox jumps over the lazy dog while the sun sets slowly behind the mountains.", None),
-        ("The patients received 12.5 mg of thyroxine a day; in 24 of 57 (42 %) the level of T4 rose, p < 0.01.", None),
+        ("Children with diabetes received 12.5 mg of thyroxine daily; hormone levels rose in 24 cases (42 %).", None),
         (GERMAN, "into pieces of 2."),
         ("Быстрая лиса прыгает через ленивую собаку, пока солнце медленно садится.", "into pieces of 1."),
         ("快速的棕色狐狸跳过懒狗，太阳慢慢落在山后。", "of the words are unknown"),
