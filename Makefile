@@ -26,10 +26,10 @@ $(VENV)/.installed-%: setup.cfg constraints.txt
 	touch $@
 
 check: $(VENV)/.installed-dev lint types
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto -m "not slow"
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test: $(VENV)/.installed-dev lint types
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-compat: $(VENV)/.installed-dev $(COMPAT)/.installed
 	rm -rf $(COMPAT)/exports $(COMPAT)/modules
@@ -38,7 +38,7 @@ test-compat: $(VENV)/.installed-dev $(COMPAT)/.installed
 		$(COMPAT)/bin/pytest --confcutdir tests/compat tests/compat
 
 test-min: $(MIN)/.installed
-	HF_HUB_OFFLINE=1 $(MIN)/bin/python -m pytest -n auto
+	HF_HUB_OFFLINE=1 $(MIN)/bin/python -m pytest -n auto --dist worksteal
 
 $(MIN)/.installed: setup.cfg constraints-min.txt
 	test -x $(MIN)/bin/python || $(PYTHON) -m venv $(MIN)

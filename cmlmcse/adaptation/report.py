@@ -151,6 +151,10 @@ def labelled_scores(labelled: dict[str, Any]) -> dict[str, tuple[float, float, f
 def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[str]:
     """What the user can do now."""
     steps = ["score both models on queries of your own: cmlmcse evaluate MODEL --tasks retrieval --data_dir DIR"]
+    best = max(found["arms"].values(), key=lambda arm: arm["score"])
+    curve = [score for _, score in best["scores"]]
+    if not kept and curve[-1] > max(curve[:-1], default=curve[-1]):
+        steps.append("give it more time (--minutes): the best arm was still getting better when the time was over")
     if kept:
         steps.append("give it more time (--minutes) or more text; keep using the model that you have until then")
     if found["bm25"] > max(found["before"], found["best_candidate"]):

@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from cmlmcse.cli import VERBS
 from support.paths import ROOT
+from support.processes import run_verbs
 
 pytestmark = pytest.mark.slow
 QUICK = ("model/test_configuration.py", "model/test_losses.py", "model/test_projection.py", "hub/test_card.py")
@@ -53,11 +54,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def run(program: Path, *arguments: object, cwd: Path, stdin: str | None = None) -> str:
+def run(program: Path, *arguments: object, cwd: Path) -> str:
     """A program of that environment, in a folder, without the checkout on the path → what it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [str(program), *map(str, arguments)], cwd=cwd, env=environment, input=stdin,
+        [str(program), *map(str, arguments)], cwd=cwd, env=environment,
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -107,31 +108,36 @@ def test_tests_pass(installed: Path, tmp_path: Path) -> None:
 
 
 def test_every_verb(installed: Path, tmp_path: Path, text_file: Path, data_dir: Path, backbone_folders) -> None:
-    """From a text to a model, its scores, embeddings, neighbours, export and a study, from another folder."""
-    cmlmcse = installed / "cmlmcse"
+    """From a text to a model, its scores, embeddings, neighbours, export and a study, from another folder; one process
+    of that environment runs all of them."""
     backbone = backbone_folders["bert"]
     fields = ["--model_name_or_path", backbone, "--train_file", text_file, "--data_dir", data_dir, "--max_steps", 2,
               "--eval_steps", 1, "--save_steps", 1, "--final_evaluation", "stsb_dev", "--use_cpu", "true",
               "--pooling", "avg", "--disable_tqdm", "true"]  # fmt: skip
-    said = run(cmlmcse, "train", "cmlmcse-bert-base", *fields, "--output_dir", "run", cwd=tmp_path)
-    assert "Written to run: export/" in said
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (record["steps"], record["git_commit"]) == (2, None)
-    assert (record["fields"]["lexical_layers"], record["fields"]["fusion_layers"]) == (4, 2)  # of 6
-    run(cmlmcse, "evaluate", "run", "--tasks", "stsb_dev", "--data_dir", data_dir, "--output", "o.json", cwd=tmp_path)
-    assert json.loads((tmp_path / "o.json").read_text())["stsb_dev"]["pairs"] > 0
-    run(cmlmcse, "encode", "run", text_file, "--output", "o.parquet", cwd=tmp_path)
-    table = parquet.read_table(tmp_path / "o.parquet")
     texts = text_file.read_text().splitlines()
-    assert table["text"].to_pylist() == texts
-    assert np.isfinite(np.array(table["embedding"].to_pylist())).all()
-    said = run(cmlmcse, "search", "run", "o.parquet", "-", "--top_k", 1, cwd=tmp_path, stdin=texts[7] + "\n")
-    assert said == f"1.0000  {texts[7]}\n"
-    push = (cmlmcse, "push", "run/checkpoint-2", "--export_only", "--output_dir", "out")
-    assert "Verified in a fresh process" in run(*push, cwd=tmp_path)
-    assert (tmp_path / "out" / "modeling_cmlmcse.py").is_file()
     common = {name.removeprefix("--"): str(value) for name, value in zip(fields[::2], fields[1::2], strict=True)}
     study = {"recipe": "cmlmcse-bert-base", "seeds": [1], "baseline": "a", "metrics": ["stsb_dev.spearman"],
              "common": common, "arms": {"a": {"temp": 0.1}}}  # fmt: skip
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    assert "a, seed 1: done" in run(cmlmcse, "study", "study.yaml", cwd=tmp_path)
+    calls = [
+        ["train", "cmlmcse-bert-base", *fields, "--output_dir", "run"],
+        ["evaluate", "run", "--tasks", "stsb_dev", "--data_dir", data_dir, "--output", "o.json"],
+        ["encode", "run", text_file, "--output", "o.parquet"],
+        ["search", "run", "o.parquet", texts[7], "--top_k", 1],
+        ["push", "run/checkpoint-2", "--export_only", "--output_dir", "out"],
+        ["study", "study.yaml"],
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    trained, _, _, found, pushed, studied = run_verbs(installed / "python", calls, tmp_path, environment)
+    assert "Written to run: export/" in trained
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["steps"], record["git_commit"]) == (2, None)
+    assert (record["fields"]["lexical_layers"], record["fields"]["fusion_layers"]) == (4, 2)  # of 6
+    assert json.loads((tmp_path / "o.json").read_text())["stsb_dev"]["pairs"] > 0
+    table = parquet.read_table(tmp_path / "o.parquet")
+    assert table["text"].to_pylist() == texts
+    assert np.isfinite(np.array(table["embedding"].to_pylist())).all()
+    assert found == f"1.0000  {texts[7]}\n"
+    assert "Verified in a fresh process" in pushed
+    assert (tmp_path / "out" / "modeling_cmlmcse.py").is_file()
+    assert "a, seed 1: done" in studied

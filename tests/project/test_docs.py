@@ -8,7 +8,6 @@ import lzma
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -24,6 +23,7 @@ from cmlmcse.study.plan import check_fields, load_study
 from cmlmcse.training.arguments import parse_recipe
 from support.local_hub import LocalHub
 from support.paths import ROOT
+from support.processes import run_verbs
 from support.records import RECORD, RESULTS
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 
@@ -343,25 +343,22 @@ def test_extending_is_true(place: Path, tmp_path: Path) -> None:
     lines = (place / "my.txt").read_text().split("\n\n")[0].splitlines()
     (tmp_path / "duplicates.tsv").write_text("".join(f"{line}\t{line}\n" for line in dict.fromkeys(lines)))
 
-    def cmlmcse(*arguments: object) -> str:
-        command = [sys.executable, "-m", "cmlmcse", *map(str, arguments)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout
-
     fields = {
         "model_name_or_path": place / "backbone", "train_file": place / "my.txt", "data_dir": tmp_path, "max_steps": 2,
         "eval_steps": 2, "save_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 8,
         "use_cpu": True, "dev_set": "none", "pooling": "avg_top3", "augmentation": "first_half", "cmlm_weight": 0,
         "bow_weight": 0.1, "final_evaluation": "duplicates", "output_dir": "run",
     }  # fmt: skip
-    cmlmcse("train", "simcse-bert-base", *(word for name, value in fields.items() for word in (f"--{name}", value)))
+    calls: list[list[object]] = [
+        ["train", "simcse-bert-base", *(word for name, value in fields.items() for word in (f"--{name}", value))],
+        ["push", "run/checkpoint-2", "--export_only", "--output_dir", "exported"],
+        ["evaluate", "exported", "--tasks", "duplicates", "--data_dir", tmp_path, "--output", "scored.json"],
+    ]
+    _, pushed, _ = run_verbs(sys.executable, calls, tmp_path)
     log = json.loads((tmp_path / "run" / "run.json").read_text())["log"]
     assert log[0]["bow_loss"] == pytest.approx(np.log(len(WORDS) + 5), rel=0.2)  # a fresh layer guesses
-    said = cmlmcse("push", "run/checkpoint-2", "--export_only", "--output_dir", "exported")
-    assert "Verified in a fresh process" in said
+    assert "Verified in a fresh process" in pushed
     assert (tmp_path / "exported" / "bag_of_words.py").is_file()
-    cmlmcse("evaluate", "exported", "--tasks", "duplicates", "--data_dir", tmp_path, "--output", "scored.json")
     for results in ("run/results.json", "scored.json"):
         assert json.loads((tmp_path / results).read_text())["duplicates"] == {"r@1": 100.0}
 

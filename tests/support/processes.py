@@ -1,5 +1,6 @@
 """Processes of the tests' own: several that compute together, and one without the checkout."""
 
+import json
 import os
 import socket
 import subprocess
@@ -76,3 +77,38 @@ def run_fresh(code: str, *arguments: str, cache: Path) -> None:
         env=environment, cwd=cache.parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+VERBS_IN_ONE_PROCESS = """
+import contextlib, io, json, sys
+from cmlmcse.cli import main
+
+said = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        try:
+            main(words)
+        except SystemExit as stop:
+            if stop.code:
+                raise
+    said.append(output.getvalue())
+print(json.dumps(said))
+"""
+
+
+def run_verbs(
+    python: Path | str, calls: list[list[object]], folder: Path, environment: dict[str, str] | None = None
+) -> list[str]:
+    """Commands of cmlmcse, one after the other in one fresh process in a folder → what each prints.
+
+    Args:
+        python: the interpreter.
+        calls: the verbs with their arguments.
+        folder: the working folder, which is on the path if it holds the code.
+        environment: the variables of the process (default: this process's).
+    """
+    words = json.dumps([[str(word) for word in call] for call in calls])
+    done = subprocess.run([str(python), "-c", VERBS_IN_ONE_PROCESS, words], cwd=folder, env=environment,
+                          capture_output=True, text=True, check=False, timeout=600)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
