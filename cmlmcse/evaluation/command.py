@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from .tasks import TASKS, Task, choose_tasks
 if TYPE_CHECKING:
     from .sts import EncodeOnce
 
+LARGE_CUT = 0.1  # of a collection's tokens: what is cut off then moves nDCG by points
 ALL_DIMENSIONS = 0  # the value of --whitening without a number
 
 
@@ -242,6 +243,8 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder: Any = load_encoder(model, pooling, *limits, show_progress_bar=sys.stderr.isatty())
     settings = {**encoder.settings, "data": args.data_dir or "Hub"}
+    for line in short_sight(model, encoder, data.get("retrieval") or {}):
+        print(f"warning: {line}", file=sys.stderr)
     if args.cache:
         from .cache import CachedEncoder, fingerprint_model
 
@@ -254,6 +257,33 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
         whitened, whitening_settings = whiten(encode, data, args.whitening or None, args.whitening_file)
         encode, settings = EncodeOnce(whitened), settings | whitening_settings
     return encode, settings
+
+
+def short_sight(model: str, encoder: Any, sets: dict[str, Any]) -> Iterator[str]:
+    """A line for what the model does not see: positions that its tokenizer forbids, and long passages' ends.
+
+    Args:
+        model: its name.
+        encoder: the model; word vectors have no limit.
+        sets: the retrieval sets.
+    """
+    from .retrieval import cut_off
+
+    limit = encoder.settings.get("max_seq_length")
+    if limit is None or not sets:
+        return
+    if encoder.tokenizer.model_max_length < encoder.model.max_positions:
+        yield (
+            f"{model}: its tokenizer allows {encoder.tokenizer.model_max_length} tokens, the model has "
+            f"{encoder.model.max_positions} positions; if the model was trained on all of them, raise model_max_length "
+            "in tokenizer_config.json"
+        )
+    for name, dataset in sets.items():
+        if dataset is not None and (share := cut_off(dataset, encoder.tokenizer, limit)) > LARGE_CUT:
+            yield (
+                f"{name}: {model} reads {limit} tokens of a passage, which cuts off {share:.0%} of the text; split "
+                "long passages, or choose a model that reads more"
+            )
 
 
 def print_results(results: dict[str, dict[str, Any]], differences: dict[str, Any], published: bool) -> None:

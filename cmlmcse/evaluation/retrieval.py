@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.data.lengths import SAMPLE, measure_lengths
 
 from .beir_data import RetrievalSet
 from .bm25 import BM25
@@ -67,6 +69,12 @@ def retrieval(
     if len(complete) == len(data) > 1:
         results["avg"] = rounded(float(np.mean([results[name]["ndcg@10"] for name in complete])))
     return results
+
+
+def cut_off(dataset: RetrievalSet, tokenizer: PreTrainedTokenizerBase, limit: int) -> float:
+    """The share of the passages' tokens that lies beyond `limit` tokens of a passage, counted on a sample of them."""
+    step = max(len(dataset.passages) // SAMPLE, 1)
+    return measure_lengths(list(islice(dataset.texts(), 0, None, step)), tokenizer).cut(limit)
 
 
 def score_set(

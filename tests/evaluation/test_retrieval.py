@@ -320,6 +320,21 @@ def test_command(command_line, tmp_path: Path, capsys) -> None:
     assert "--retrieval_block_size: expected a whole number of at least 1, found '0'" in capsys.readouterr().err
 
 
+def test_what_the_model_does_not_see_is_said(tmp_path: Path, backbone_folders, capsys) -> None:
+    """Passages of 80 words for a model that reads 16 tokens, of which two are special; and a tokenizer's limit below
+    the model's positions."""
+    passages = [(f"d{i}", " ".join([WORDS[i % 20]] * 80)) for i in range(30)]
+    write(tmp_path / "data", passages, [("q", WORDS[3])], [("q", "d3", 1)])
+    start = [backbone_folders["bert"], "--data_dir", str(tmp_path / "data"), "--pooling", "avg", "--tasks", "retrieval"]
+    main([*start, "--max_seq_length", "16"])
+    said = capsys.readouterr().err
+    assert f"warning: tiny: {start[0]} reads 16 tokens of a passage, which cuts off 80% of the text" in said
+    assert "its tokenizer allows 64 tokens, the model has 66 positions" in said
+    write(tmp_path / "data", [(name, text[:20]) for name, text in passages], [("q", WORDS[3])], [("q", "d3", 1)])
+    main(start)
+    assert "cuts off" not in capsys.readouterr().err
+
+
 def test_options_are_those_of_the_function() -> None:
     """The command line and a call from Python have the same defaults."""
     defaults = {name: one.default for name, one in inspect.signature(retrieval).parameters.items()}
