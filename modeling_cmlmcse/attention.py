@@ -59,7 +59,7 @@ def packed_attention(
     Returns:
         (1, M, heads, D) and None, as transformers' attention functions do.
     """
-    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))  # (M or S, heads, D)
+    query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (M or S, heads, D)
     grids = packing if selection is None else selection.packing, packing
     if sliding_window is not None and not packing.padded and sliding_window >= packing.shape[1]:
         sliding_window = None
@@ -82,12 +82,13 @@ def packed_attention(
 
 def has_varlen_kernel(query: Tensor, scaling: float | None) -> bool:
     """Whether PyTorch's variable-length attention takes these queries: half precision, on a GPU of the Ampere
-    generation or newer, heads of at most 256, the usual scale (older releases take no other)."""
+    generation or newer, heads of at most 256 in multiples of 8, the usual scale (older releases take no other)."""
     return (
         varlen_attn is not None
         and query.is_cuda
         and query.dtype in (torch.float16, torch.bfloat16)
         and query.shape[-1] <= 256
+        and query.shape[-1] % 8 == 0
         and scaling in (None, query.shape[-1] ** -0.5)
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )

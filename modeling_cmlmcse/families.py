@@ -80,7 +80,7 @@ class Family:
 
     def run(self, block: Module, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
         """(S, H) → (S, H) through one block."""
-        return first_output(block(hidden[None], attention_mask=None, packing=packing))[0]
+        return first_output(block(hidden[None], attention_mask=None, packing=packing)).squeeze(0)
 
     def run_selected(
         self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
@@ -121,7 +121,7 @@ class Bert(Family):
             inputs_embeds=in_batch(words),
             position_ids=position_ids(encoder.embeddings.position_embeddings.padding_idx, tokens, packing)[None],
             token_type_ids=kinds[None],
-        )[0]  # (S, E)
+        ).squeeze(0)  # (S, E)
         return encoder.embeddings_project(embedded) if hasattr(encoder, "embeddings_project") else embedded
 
     def run_selected(
@@ -229,7 +229,7 @@ class ModernBert(Family):
     def embed(
         self, encoder: Module, tokens: Tensor | None, packing: Packing, token_types: Tensor | None, words: Tensor | None
     ) -> Tensor:
-        return encoder.embeddings(input_ids=in_batch(tokens), inputs_embeds=in_batch(words))[0]
+        return encoder.embeddings(input_ids=in_batch(tokens), inputs_embeds=in_batch(words)).squeeze(0)
 
     def shared(self, encoder: Module, hidden: Tensor, packing: Packing) -> dict[str, tuple[Tensor, Tensor]]:
         """The cosines and sines (1, S, D) of the tokens' columns, for each kind of attention."""
@@ -238,7 +238,8 @@ class ModernBert(Family):
 
     def run(self, block: Module, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
         rotary = shared[block.attention_type]
-        return first_output(block(hidden[None], attention_mask=None, position_embeddings=rotary, packing=packing))[0]
+        output = block(hidden[None], attention_mask=None, position_embeddings=rotary, packing=packing)
+        return first_output(output).squeeze(0)
 
     def run_selected(
         self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
@@ -370,7 +371,7 @@ def attend(
     dropout, scaling = dropout if attention.training else 0.0, head_size**-0.5
     options |= {"packing": packing, "selection": selection, "dropout": dropout, "scaling": scaling}
     context, _ = packed_attention(attention, query, key, value, None, **options)  # (1, M, heads, D)
-    return context[0].flatten(1)
+    return context.squeeze(0).flatten(1)
 
 
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -395,8 +395,7 @@ def validate(
             f"early_stopping_patience must be at least 1 score, found {run.early_stopping_patience}; raise it, or "
             "leave it out to train to the end"
         )
-    if run.n_gpu > 1:
-        raise InputError(f"one process drives one GPU, found {run.n_gpu}; start with: accelerate launch train.py …")
+    use_one_gpu(run)
     check_launch(run)
     return path, model, data, run
 
@@ -457,6 +456,14 @@ def check_pretraining(data: DataArguments, run: RunArguments) -> None:
 def fsdp_requested() -> bool:
     """Whether Accelerate's launcher requests FSDP."""
     return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
+def use_one_gpu(run: RunArguments) -> None:
+    """Make one process train on one GPU. Trainer would split each batch over all GPUs of the machine (DataParallel),
+    and the contrast would see the parts as batches."""
+    if run.n_gpu > 1:
+        print(f"found {run.n_gpu} GPUs: one process trains on one of them; accelerate launch train.py … uses them all")
+        run._n_gpu = 1
 
 
 def check_launch(run: RunArguments) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.state import AcceleratorState
 from transformers import TrainingArguments
 
 from cmlmcse.common.errors import InputError
@@ -60,9 +61,12 @@ def git_commit() -> str | None:
 
 
 def hardware(run: RunArguments) -> dict[str, Any]:
-    """Device, number of processes and number of threads of the run."""
+    """Device, number of processes, number of threads and precision of the run; the launcher may set the latter."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return {"device": device, "processes": run.world_size, "threads": torch.get_num_threads()}
+    chosen = AcceleratorState().mixed_precision if AcceleratorState._shared_state else "no"
+    precision = "fp32" if chosen == "no" else chosen
+    threads = torch.get_num_threads()
+    return {"device": device, "processes": run.world_size, "threads": threads, "precision": precision}
 
 
 def run_record(

@@ -146,6 +146,8 @@ def test_fsdp_trains_as_one(folder):
     shutil.copytree(checkpoint, folder / "resumed" / "checkpoint-4")
     launch(folder / "bf16.yaml", *command, folder / "resumed", "--resume_from_checkpoint", "auto")
     ends = [path / "checkpoint-8" for path in (folder / "resumed", folder / "one")]
+    records = [json.loads((path.parent / "run.json").read_text()) for path in ends]
+    assert [record["hardware"]["precision"] for record in records] == ["bf16", "fp32"]
     assert_same_weights(*ends, checkpoint, tolerance=0.3)
     for name in ("contrastive_loss", "cmlm_loss"):
         half, full = (history(path.parent, name) for path in ends)

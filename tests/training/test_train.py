@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import yaml
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig, BertForMaskedLM
 
 from cmlmcse.models.encoders import load_encoder
-from cmlmcse.training.arguments import parse_recipe
+from cmlmcse.training.arguments import parse_recipe, use_one_gpu
 from cmlmcse.training.finalize import contrast_at_the_end
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -58,6 +59,14 @@ def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
         run(monkeypatch, recipe, "--dev_set", "none", "--max_steps", 14, "--resume_from_checkpoint", "auto")
     assert stopped.value.code == 2
     assert "auxiliary_learning_rate None, another than that run had; set the same one" in capsys.readouterr().err
+
+
+def test_one_process_uses_one_gpu(capsys):
+    """Of several: Trainer's DataParallel would contrast each GPU's part of a batch by itself."""
+    run_args = SimpleNamespace(n_gpu=8, _n_gpu=8)
+    use_one_gpu(run_args)
+    assert run_args._n_gpu == 1
+    assert "found 8 GPUs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("loss", "lines"), [(0.0009, 2), (0.5, 1)])
