@@ -23,7 +23,8 @@ MINUTES = 15.0
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
 SCORES_AT_THE_END = 8  # scores that averages, confirmation, neighbours, export and report take as long as
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
-FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "stage", "streaming")
+FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "stage", "streaming",
+         "data_seed", "max_train_samples")  # fmt: skip
 
 
 class Adapted(NamedTuple):
@@ -99,7 +100,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--text_column", help="column of the text (default: text, or the only column of strings)")
     parser.add_argument("--title_column", help="column of the titles (default: title, if there is one)")
     parser.add_argument("--max_seq_length", type=positive, help="tokens of a training text (default: the text's 95th "
-                        "percentile, at most 128)")  # fmt: skip
+                        "percentile, from 16 to 64)")  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda, … for scoring (default: cuda if there is one)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the split and of training (default: 42)")
     parser.add_argument("--resume_from_checkpoint", choices=["auto"], help="go on with an interrupted command")
@@ -220,7 +221,8 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     choosing, confirming = text.criterion.halves(args.seed)
     scoring = time.perf_counter()
     before, to_beat = confirming.values(start), choosing.score(start)
-    say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {text.bm25.mean():.2f}")
+    bm25 = float(confirming.bm25().mean())
+    say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {bm25:.2f}")
 
     arms = default_arms(text.criterion.name == "title_body", recorded is not None, args.fields)
     now = time.perf_counter()
@@ -236,7 +238,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     shutil.rmtree(folder / "export", ignore_errors=True)  # written by this command before it was interrupted
     exported = export(best.model, best.tokenizer, folder / "export")
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)
-    results["adapt"]["choose_before"] = round(to_beat, 4)
+    results["adapt"] |= {"choose_before": round(to_beat, 4), "bm25": round(bm25, 4)}
     results["seconds"] = round(time.perf_counter() - started, 1)
     if args.data_dir:
         documents = load_collection(args.text, args.text_column, args.title_column)

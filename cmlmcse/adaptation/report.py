@@ -59,15 +59,15 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("table", (
             ["score × 100", "value"],
             [["before", f"{found['before']:.2f}"],
-             ["best candidate", f"{found['best_candidate']:.2f}"],
+             ["after (best model that was tried)", f"{found['best_candidate']:.2f}"],
              ["change", f"{change:+.2f} (95 % interval {low:+.2f} to {high:+.2f})"],
              ["BM25, for comparison", f"{found['bm25']:.2f}"]],
         )),
         ("p", f"The score says how well {found['title']}, among {found['candidates']:,} passages of the same text. "
               "It is nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
-              f"{found['documents']['choose']} documents chose, {found['documents']['confirm']} others gave this "
-              "table, and training saw none of them. It is not a score on your users' queries: if you have some with "
-              "answers, trust those more."),
+              f"{found['documents']['choose']} documents were used to choose the model, "
+              f"{found['documents']['confirm']} others for this table. Training saw neither. The queries are not your users' queries: if you have real "
+              "queries with known answers, trust those more."),
     ]  # fmt: skip
     blocks += labelled_blocks(results.get("labelled", {}))
     rows = [
@@ -77,10 +77,11 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     shares = ", ".join(f"{float(share):.0%}: {score:.2f}" for share, score in found["shares"].items())
     blocks += [
         ("h2", "What was tried"),
-        ("p", f"Scores on the documents that choose, where the start has {found['choose_before']:.2f}. The best arms "
-              "were trained longer than the others."),
+        ("p", "These scores are on the documents used to choose. The start scores "
+              f"{found['choose_before']:.2f} there. The best arms were trained longer than the others."),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
-        ("p", f"Averages of the start's weights and the best arm's, by the arm's share: {shares}."),
+        ("p", "Scores of weight averages; the percentage is the part taken from the best arm, the rest is from the "
+              f"start: {shares}."),
         ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
         ("h2", "Ten queries"),
         ("p", "Drawn at random among the documents that gave the scores above. The rank is that of the right passage."),
@@ -90,7 +91,8 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("list", [
             f"{text['documents']:,} documents, {text['titles']:,} with a title; {text['held_out']:,} were held out",
             f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time",
-            f"the model reads {text['model_tokens']} tokens of a text: {text['share_cut_off']:.1%} of it is cut off",
+            f"the model reads at most {text['model_tokens']} tokens of a document: {text['share_cut_off']:.1%} of all "
+            "tokens are cut off",
             f"{results['seconds']:.0f} seconds in all; {sum(arm['tokens'] for arm in found['arms'].values()):,} tokens "
             "trained on",
         ]),
@@ -154,9 +156,15 @@ def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[
     best = max(found["arms"].values(), key=lambda arm: arm["score"])
     curve = [score for _, score in best["scores"]]
     if not kept and curve[-1] > max(curve[:-1], default=curve[-1]):
-        steps.append("give it more time (--minutes): the best arm was still getting better when the time was over")
+        steps.append(
+            "train longer, with a larger --minutes (or --max_steps) and a new --output_dir: the best arm was still getting "
+            "better at its last step"
+        )
     if kept:
-        steps.append("give it more time (--minutes) or more text; keep using the model that you have until then")
+        steps.append(
+            "keep using the model that you have; try more text, or a larger --minutes (or --max_steps) with a new "
+            "--output_dir"
+        )
     if found["bm25"] > max(found["before"], found["best_candidate"]):
         steps.append("BM25 finds more here than the model: search with both, and join the two lists")
     if text["share_cut_off"] > 0.1:

@@ -33,7 +33,6 @@ def adapt_results(
             "after": round(verdict.after if verdict.better else verdict.before, 4),
             "best_candidate": round(verdict.after, 4),
             "interval": [round(end, 4) for end in verdict.interval],
-            "bm25": round(float(text.bm25.mean()), 4),
             "chosen": chosen if verdict.better else "start",
             "documents": {"choose": asking - asking // 2, "confirm": asking // 2},
             "queries": len(text.criterion.queries),

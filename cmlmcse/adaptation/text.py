@@ -4,7 +4,6 @@ import argparse
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.data.collection import hold_out, load_collection
@@ -34,7 +33,6 @@ class Text(NamedTuple):
         cut: share of the text's tokens that encoding cuts off, because the model takes no more.
         limit: tokens that the model takes.
         criterion: the label-free criterion with all its documents.
-        bm25: (D,) the gains of BM25 on it.
         note: a sentence on text that the model's tokenizer was not made for; empty if it seems to be.
     """
 
@@ -46,7 +44,6 @@ class Text(NamedTuple):
     cut: float
     limit: int
     criterion: Criterion
-    bm25: NDArray[np.float64]
     note: str
 
     def summary(self) -> str:
@@ -119,7 +116,7 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, LONGEST)))
     cut = sizes.cut(limit)
     facts = len(documents), titles, len(held_out), length, sizes.percentile, cut, limit
-    return Text(*facts, criterion, criterion.bm25(), foreign(texts, start.tokenizer))
+    return Text(*facts, criterion, foreign(texts, start.tokenizer))
 
 
 def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
@@ -136,12 +133,12 @@ def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
     spelt = [token for token in tokenizer.convert_ids_to_tokens(ids) if any(map(str.isalpha, token))]
     pieces = len(written) / max(len(spelt), 1)
     if unknown > UNKNOWN:
-        sign = f"{unknown:.0%} of the words are unknown to its tokenizer"
+        sign = f"{unknown:.0%} of the tokens are unknown to it"
     elif pieces < LETTERS and syllables < len(written) / 2:
-        sign = f"its tokenizer cuts the words into pieces of {pieces:.1f} letters"
+        sign = f"it cuts the words into pieces of {pieces:.1f} letters"
     else:
         return ""
     return (
-        f"The model does not fit this text, as if it were made for another language: {sign}. Whether it is of any use "
-        "here, the scores cannot tell."
+        f"The model's tokenizer may not fit this text: {sign}. The model was perhaps made for another language. The "
+        "scores cannot show whether it is useful here; try it on queries of your own."
     )

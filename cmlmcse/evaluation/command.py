@@ -281,8 +281,8 @@ def short_sight(model: str, encoder: Any, sets: dict[str, Any]) -> Iterator[str]
     for name, dataset in sets.items():
         if dataset is not None and (share := cut_off(dataset, encoder.tokenizer, limit)) > LARGE_CUT:
             yield (
-                f"{name}: {model} reads {limit} tokens of a passage, which cuts off {share:.0%} of the text; split "
-                "long passages, or choose a model that reads more"
+                f"{name}: {model} reads the first {limit} tokens of a passage, which cuts off {share:.0%} of the text; "
+                "split long passages, or choose a model that reads more"
             )
 
 

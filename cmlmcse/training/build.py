@@ -110,7 +110,7 @@ def build_pieces(
     """
     if len(documents) < (needed := sentences_needed(run)):
         raise InputError(
-            f"train_file must hold at least {needed} documents, for each needs others as negatives, found "
+            f"train_file must hold at least {needed} documents, because each needs others as negatives, found "
             f"{len(documents)} in {data.train_file}; add text or lower per_device_train_batch_size"
         )
     with run.main_process_first(desc="tokenising the text"):
@@ -156,7 +156,7 @@ def build_sentences(
                 sentences = sentences.select(range(min(data.max_train_samples, len(sentences))))
             if len(sentences) < needed:
                 raise InputError(
-                    f"train_file must hold at least {needed} sentences, for each needs others as negatives, found "
+                    f"train_file must hold at least {needed} sentences, because each needs others as negatives, found "
                     f"{len(sentences)} in {data.train_file}; add text or lower per_device_train_batch_size"
                 )
             say_lengths(measure_lengths(sample_rows(sentences, data_seed(run))["text"], tokenizer), data, run)

@@ -174,8 +174,8 @@ def contrast_at_the_end(history: list[dict[str, Any]]) -> list[str]:
     ]
     if loss < SOLVED:
         lines.append(
-            "The contrastive loss is near 0: the batch is easy, and further steps teach little. The development score "
-            "says whether that helped; a larger batch, or views of documents (--views crops), make it harder."
+            "The contrastive loss is near 0: the model tells the texts of a batch apart. This alone does not show a "
+            "better model; a development score (--dev_set) does. A larger batch makes the task harder."
         )
     return lines
 
@@ -183,7 +183,7 @@ def contrast_at_the_end(history: list[dict[str, Any]]) -> list[str]:
 def before_and_after(dev: dict[str, Any]) -> str:
     """One line: the development score before and after training, and whether the change is more than chance."""
     low, high = dev["interval"]
-    verdict = "more than chance" if low > 0 or high < 0 else "within chance"
+    verdict = "better by more than chance" if low > 0 else "worse by more than chance" if high < 0 else "within chance"
     return (
         f"{dev['set']}: {dev['before']:.2f} before, {dev['score']:.2f} after, {dev['score'] - dev['before']:+.2f} "
         f"(95 % interval {low:+.2f} to {high:+.2f}: {verdict})"

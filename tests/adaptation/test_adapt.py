@@ -234,7 +234,7 @@ GERMAN = "Der schnelle Fuchs springt über den faulen Hund, während die Sonne l
         ("Children with diabetes received 12.5 mg of thyroxine daily; hormone levels rose in 24 cases (42 %).", None),
         (GERMAN, "into pieces of 2."),
         ("Быстрая лиса прыгает через ленивую собаку, пока солнце медленно садится.", "into pieces of 1."),
-        ("快速的棕色狐狸跳过懒狗，太阳慢慢落在山后。", "of the words are unknown"),
+        ("快速的棕色狐狸跳过懒狗，太阳慢慢落在山后。", "of the tokens are unknown"),
     ],
 )
 def test_text_of_another_language(text, sign):
