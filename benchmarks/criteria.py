@@ -161,7 +161,7 @@ def agreement(group: list[dict[str, Any]], measure: str) -> float | None:
 def regret(group: list[dict[str, Any]], measure: str) -> float | None:
     """The best labelled score less that of the row that the measure prefers."""
     found, labels = values(group, measure)
-    return max(labels) - labels[int(np.argmax(found))] if found else None
+    return max(row[LABEL] for row in group) - labels[int(np.argmax(found))] if found else None
 
 
 def mean(found: list[float | None]) -> str:

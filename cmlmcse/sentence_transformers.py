@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.losses import MultipleNegativesRankingLoss
+from sentence_transformers.losses import (
+    AnglELoss,
+    ContrastiveLoss,
+    CoSENTLoss,
+    CosineSimilarityLoss,
+    MultipleNegativesRankingLoss,
+    OnlineContrastiveLoss,
+    TripletLoss,
+)
 from torch import Tensor, nn
 
 from cmlmcse.data.batches import pack_masked
@@ -22,6 +30,16 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import processes
 
 Features = dict[str, Any]
+# They compute from embeddings and the labels as they come; another loss may first change the labels.
+FROM_EMBEDDINGS = (
+    AnglELoss,
+    ContrastiveLoss,
+    CoSENTLoss,
+    CosineSimilarityLoss,
+    MultipleNegativesRankingLoss,
+    OnlineContrastiveLoss,
+    TripletLoss,
+)
 VIEWS = 2  # the first two columns get a masked sentence each: anchor and positive, or the two views of a sentence
 
 
@@ -31,9 +49,9 @@ class ObjectiveLoss(nn.Module):
     The objective reads the vector that the model's pooling gives, before a later module normalises or projects it. A
     data set with a single column of texts is trained as SimCSE: each text is its own positive, under another dropout.
 
-    With `MultipleNegativesRankingLoss`, or another loss that computes from embeddings, a step encodes every text once.
-    Losses that encode by themselves (`CachedMultipleNegativesRankingLoss`, `MatryoshkaLoss`) cost one more encoding of
-    two columns.
+    With `MultipleNegativesRankingLoss` or another of `FROM_EMBEDDINGS` a step encodes every text once. Other losses
+    encode by themselves (`CachedMultipleNegativesRankingLoss`, `MatryoshkaLoss`), which costs one more encoding of two
+    columns.
 
     Args:
         model: the model that is trained: a transformer, then a pooling.
@@ -95,7 +113,7 @@ class ObjectiveLoss(nn.Module):
         """
         columns = list(sentence_features)
         columns = columns * VIEWS if len(columns) == 1 else columns
-        if hasattr(self.loss, "compute_loss_from_embeddings"):
+        if type(self.loss) in FROM_EMBEDDINGS:
             encoded = [self.encode(column) for column in columns]
             from_embeddings: Any = self.loss.compute_loss_from_embeddings
             contrast = from_embeddings([embedding for embedding, _ in encoded], labels)
@@ -106,10 +124,16 @@ class ObjectiveLoss(nn.Module):
         masked = self.mask(columns[:VIEWS])
         found = self.objective(self._modules_of_model[0].auto_model, vectors, masked)
         terms = max(self.objective.terms(masked), 1)
-        return {"contrast": contrast, self.objective_name: self.weight * found.total / terms}
+        parts = contrast if isinstance(contrast, dict) else {"contrast": contrast}
+        return {**parts, self.objective_name: self.weight * found.total / terms}
 
     def encode(self, column: Features) -> tuple[Tensor, Tensor]:
         """A column → its embeddings, and the vectors that the pooling gave, (N, H) each."""
+        if isinstance(self.model, nn.DataParallel):
+            raise ValueError(
+                f"{type(self).__name__} expects one device, found DataParallel, which splits the batch; set "
+                "CUDA_VISIBLE_DEVICES to one GPU"
+            )
         pooled: list[Tensor] = []
         hook = self._modules_of_model[1].register_forward_hook(
             lambda module, given, output: pooled.append(output["sentence_embedding"])

@@ -87,6 +87,8 @@ def run_arms(
             f"{folder} expects the arms that it was started with ({', '.join(plan['arms'])}), found other "
             "fields; start again with another --output_dir"
         )
+    elif plan["besides"] is not None:
+        end -= seconds_spent(folder, list(plan["arms"]), plan["besides"])
     (first, last), every = plan["steps"], plan["every"]
     trials = {name: run_arm(name, arms[name], folder, shared, first, every) for name in plan["arms"]}
     best = sorted(trials, key=lambda name: trials[name].score, reverse=True)[:FINALISTS]
@@ -102,6 +104,17 @@ def run_arms(
         write_json(folder / PLAN, plan)
         trials[name] = run_arm(name, arms[name], folder, shared, steps, every)
     return trials
+
+
+def seconds_spent(folder: Path, names: list[str], besides: float) -> float:
+    """The time that an earlier call has spent on these arms, so that going on does not start the clock again."""
+    done = [read_trial(run_folder(folder, name)) for name in names]
+    return sum(trial.record["train_seconds"] + besides for trial in done if trial is not None)
+
+
+def run_folder(folder: Path, name: str) -> Path:
+    """The folder of an arm's run."""
+    return folder / "arms" / name.replace(", rate ", "-").replace("+", "-")
 
 
 def further_steps(trial: Trial, seconds: float) -> int:
@@ -139,7 +152,7 @@ def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float)
 
     for count in range(len(names), 0, -1):
         finalists = min(FINALISTS, count)
-        available = (left - (count - 1 + finalists) * besides) / step  # steps of all arms together
+        available = (left - (count + finalists) * besides) / step  # steps of all arms together
         first = min(rounded(available / (count + (LONGER - 1) * finalists)), MAX_STEPS)
         if first >= EVERY:
             return names[:count], first, rounded(first + (available - count * first) / finalists), besides
@@ -148,7 +161,7 @@ def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float)
 
 def run_arm(name: str, fields: dict[str, Any], folder: Path, shared: dict[str, Any], steps: int, every: int) -> Trial:
     """Train one arm to `steps` steps, scored and saved `every` so many; a run that has them already is only read."""
-    run = folder / "arms" / name.replace(", rate ", "-").replace("+", "-")
+    run = run_folder(folder, name)
     done = read_trial(run)
     if done is None or done.steps < steps:
         resume = "auto" if any(run.glob(f"{PREFIX}*")) else None

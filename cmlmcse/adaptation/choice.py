@@ -73,22 +73,23 @@ def judge(criterion: Criterion, before: NDArray[np.float64], after: NDArray[np.f
     return Verdict(criterion.summary(before), criterion.summary(after), interval(criterion, before, after))
 
 
-def load_start(model: str, pooling: str | None, device: str | None) -> Encoder:
+def load_start(model: str, pooling: str | None, device: str | None, limit: int | None = None) -> Encoder:
     """The model that is adapted, with the kernels that are fast on a CPU.
 
     Args:
         model: a folder, a Hub name, or `package:NAME/path`.
         pooling: for a model that records none.
         device: where to compute.
+        limit: tokens that a text is cut to (default: what the model records).
 
     Raises:
         InputError: as :func:`load_model_encoder`.
     """
-    encoder = load_model_encoder(model, pooling, device=device, show_progress_bar=False)
+    encoder = load_model_encoder(model, pooling, limit, device=device, show_progress_bar=False)
     use_fast_cpu_kernels(encoder.model)
     return encoder
 
 
-def arm_encoder(run: Path, device: str | None) -> Encoder:
-    """The encoder that an arm's run exported."""
-    return load_start(str(run), None, device)
+def arm_encoder(run: Path, device: str | None, limit: int) -> Encoder:
+    """The encoder that an arm's run exported, with the start's limit of tokens."""
+    return load_start(str(run), None, device, limit)

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.cpu import limit_kernel_caches
-from cmlmcse.common.errors import InputError, Parser, command, interruptible
+from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible
 from cmlmcse.training.command import field_arguments
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poo
 SCORES_AT_THE_END = 8  # scores that averages, confirmation, neighbours, export and report take as long as
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "stage", "streaming",
-         "data_seed", "max_train_samples")  # fmt: skip
+         "data_seed", "max_train_samples", "eval_steps", "save_steps", "logging_steps", "disable_tqdm")  # fmt: skip
 
 
 class Adapted(NamedTuple):
@@ -120,7 +121,7 @@ def train_fields(words: list[str]) -> dict[str, str]:
     if len(rest) % 2 or any(not name.startswith("--") for name in rest[::2]):
         raise InputError(f"cmlmcse adapt expects MODEL TEXT and --field value, found {' '.join(words)!r}; see --help")
     for name, value in zip(rest[::2], rest[1::2], strict=True):
-        fields[name.removeprefix("--")] = value
+        fields[name.removeprefix("--").replace("-", "_")] = value
     for name in FIXED:
         if name in fields:
             raise InputError(f"cmlmcse adapt sets {name} itself, found --{name}; leave it out, or use cmlmcse train")
@@ -150,9 +151,14 @@ def run(args: argparse.Namespace) -> Adapted:
     if (folder / "results.json").exists():
         print(f"{folder} is finished: report.html, export/", file=sys.stderr)
         return Adapted(folder, json.loads((folder / "results.json").read_text(encoding="utf-8")))
-    with interruptible(lambda: f"finished arms and checkpoints in {folder} are kept; go on with the same command and "
-                       "--resume_from_checkpoint auto"):  # fmt: skip
-        return adapt_in(folder, args)
+    kept = f"finished arms and checkpoints in {folder} are kept; go on with the same command and " \
+           "--resume_from_checkpoint auto"  # fmt: skip
+    try:
+        with interruptible(lambda: kept):
+            return adapt_in(folder, args)
+    except Stopped as stop:  # by Ctrl-C or SIGTERM, perhaps inside an arm, which speaks of its own folder
+        cause = "by SIGTERM" if stop.status == 128 + signal.SIGTERM else "by Ctrl-C"
+        raise Stopped(f"{cause}; {kept}", status=stop.status) from stop
 
 
 def check_fields(fields: dict[str, str]) -> None:
@@ -201,7 +207,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     from .arms import default_arms, run_arms
     from .choice import arm_encoder, best_average, judge, load_start
     from .report import last_line, write_report
-    from .results import adapt_results, labelled_results
+    from .results import adapt_results, labelled_results, load_labelled
     from .text import read_text
 
     started = time.perf_counter()
@@ -213,6 +219,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     def load() -> "Encoder":
         return load_start(args.model, pooling, args.device)
 
+    labelled = load_labelled(args.data_dir) if args.data_dir else {}
     start, say = load(), steps_of(started)
     text = read_text(args, start)
     say(text.summary())
@@ -229,20 +236,22 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     left = 60 * args.minutes - (now - started) - SCORES_AT_THE_END * (now - scoring) / 2
     trials = run_arms(arms, folder, shared_fields(args, start, text), left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)
-    adapted = arm_encoder(trials[winner].folder, args.device)
+    adapted = arm_encoder(trials[winner].folder, args.device, text.limit)
     average = best_average(load, adapted, trials[winner].score, choosing)
     verdict = judge(confirming, before, confirming.values(average.encoder))
     say(f"best arm: {winner}; best share of its weights: {average.share:g}")
 
     best = average.encoder if verdict.better else start
     shutil.rmtree(folder / "export", ignore_errors=True)  # written by this command before it was interrupted
+    best.tokenizer.model_max_length = text.limit  # scored so; the tokenizer may allow more
     exported = export(best.model, best.tokenizer, folder / "export")
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)
     results["adapt"] |= {"choose_before": round(to_beat, 4), "bm25": round(bm25, 4)}
     results["seconds"] = round(time.perf_counter() - started, 1)
-    if args.data_dir:
+    results["normalized_start"] = bool(start.arguments["normalize"])
+    if labelled:
         documents = load_collection(args.text, args.text_column, args.title_column)
-        results["labelled"] = labelled_results(args.data_dir, documents, start, best)
+        results["labelled"] = labelled_results(labelled, documents, start, best)
     write_report(folder, results, text.neighbours(confirming, start, average.encoder, args.seed))
     (exported / "README.md").write_text(adapted_card(args.model, folder), encoding="utf-8")
     write_json(folder / "results.json", results)

@@ -9,6 +9,10 @@ from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
 from cmlmcse.common.tables import DASH, markdown_table
 
 CURVE = "curves"
+NOT_NORMALIZED = (
+    "The model that you gave normalises its vectors. The export does not: compare its vectors by cosine, or encode "
+    "with normalize_embeddings=True."
+)
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "table{border-collapse:collapse;margin:1rem 0}td,th{border-bottom:1px solid #ccc;padding:.3rem .8rem;"
@@ -66,8 +70,8 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("p", f"The score says how well {found['title']}, among {found['candidates']:,} passages of the same text. "
               "It is nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
               f"{found['documents']['choose']} documents were used to choose the model, "
-              f"{found['documents']['confirm']} others for this table. Training saw neither. The queries are not your users' queries: if you have real "
-              "queries with known answers, trust those more."),
+              f"{found['documents']['confirm']} others for this table. Training saw neither. The queries are "
+              "not your users' queries: if you have real queries with known answers, trust those more."),
     ]  # fmt: skip
     blocks += labelled_blocks(results.get("labelled", {}))
     rows = [
@@ -100,6 +104,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("code", "from sentence_transformers import SentenceTransformer\n"
                  f'model = SentenceTransformer("{(folder / "export").as_posix()}")\n'
                  'vectors = model.encode(["a sentence"])'),
+        *([("p", NOT_NORMALIZED)] if results["normalized_start"] else []),
         ("h2", "What to try next"),
         ("list", next_steps(kept, found, text)),
     ]  # fmt: skip
@@ -157,8 +162,8 @@ def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[
     curve = [score for _, score in best["scores"]]
     if not kept and curve[-1] > max(curve[:-1], default=curve[-1]):
         steps.append(
-            "train longer, with a larger --minutes (or --max_steps) and a new --output_dir: the best arm was still getting "
-            "better at its last step"
+            "train longer, with a larger --minutes (or --max_steps) and a new --output_dir: the best arm was still "
+            "getting better at its last step"
         )
     if kept:
         steps.append(

@@ -6,6 +6,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import letters
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tasks import TASKS
@@ -57,26 +58,37 @@ def arm_results(fields: dict[str, Any], trial: Trial) -> dict[str, Any]:
     }
 
 
-def labelled_results(data_dir: str, documents: Dataset, start: Encoder, best: Encoder) -> dict[str, Any]:
+def load_labelled(data_dir: str) -> dict[str, Any]:
+    """The labelled data of a folder, by task. They are loaded before training, so that a fault is reported at once.
+
+    Raises:
+        InputError: the folder has none, or a file is malformed.
+    """
+    found = {name: TASKS[name].load(data_dir) for name, part in LABELLED.items() if (Path(data_dir) / part).is_dir()}
+    if not found:
+        raise InputError(
+            f"data_dir must hold labelled data in {' or '.join(LABELLED.values())}, found neither in {data_dir}; check "
+            "the path, or leave it out"
+        )
+    return found
+
+
+def labelled_results(labelled: dict[str, Any], documents: Dataset, start: Encoder, best: Encoder) -> dict[str, Any]:
     """The scores of start and result on labelled data, which no choice has read.
 
     Args:
-        data_dir: the labelled data.
+        labelled: from :func:`load_labelled`.
         documents: the text, columns "title" and "text". `queries_in_text` counts the queries that stand in it.
         start, best: the encoders.
     """
     found: dict[str, Any] = {}
-    for name, part in LABELLED.items():
-        if (Path(data_dir) / part).is_dir():
-            data = TASKS[name].load(data_dir)
-            before = TASKS[name].run(EncodeOnce(start), data)
-            found[name] = {
-                "before": before,
-                "after": before if best is start else TASKS[name].run(EncodeOnce(best), data),
-            }
-            if name == "retrieval":
-                queries = {letters(query) for part in data.values() if part for query in part.queries.values()}
-                found[name]["queries_in_text"] = len(queries & set(texts_of(documents)))
+    for name, data in labelled.items():
+        before = TASKS[name].run(EncodeOnce(start), data)
+        after = before if best is start else TASKS[name].run(EncodeOnce(best), data)
+        found[name] = {"before": before, "after": after}
+        if name == "retrieval":
+            queries = {letters(query) for part in data.values() if part for query in part.queries.values()}
+            found[name]["queries_in_text"] = len(queries.intersection(texts_of(documents)))
     return found
 
 

@@ -17,6 +17,7 @@ LONGEST = 64  # tokens of a training text at most, so that a laptop takes enough
 SHORTEST = 16  # tokens; a special token at each end and some words
 UNKNOWN = 0.05  # share of unknown tokens above which a text is foreign; English text has below 0.001 with BERT's
 LETTERS = 3.0  # letters of a token below which it is; English medicine has 4, German with an English tokenizer 2.7
+LETTERS_READ = 2000  # of each text; 2,000 texts of them are 4 MB
 FIRST_SYLLABLE = 0x2E80  # from here on Unicode has the scripts of East Asia
 EXAMPLES = 10  # questions whose neighbours the report shows
 
@@ -126,15 +127,16 @@ def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
     one or two letters, are the signs that can be counted. Scripts that have a sign for each syllable or word are left
     out of the second.
     """
+    texts = [text[:LETTERS_READ] for text in texts]
     ids = [token for row in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] for token in row]
     unknown = sum(token == tokenizer.unk_token_id for token in ids) / max(len(ids), 1)
-    written = [letter for text in texts for letter in text if letter.isalpha()]
-    syllables = sum(ord(letter) >= FIRST_SYLLABLE for letter in written)
-    spelt = [token for token in tokenizer.convert_ids_to_tokens(ids) if any(map(str.isalpha, token))]
-    pieces = len(written) / max(len(spelt), 1)
+    written = sum(letter.isalpha() for text in texts for letter in text)
+    syllables = sum(letter.isalpha() and ord(letter) >= FIRST_SYLLABLE for text in texts for letter in text)
+    spelt = sum(any(map(str.isalpha, token)) for token in tokenizer.convert_ids_to_tokens(ids))
+    pieces = written / max(spelt, 1)
     if unknown > UNKNOWN:
         sign = f"{unknown:.0%} of the tokens are unknown to it"
-    elif pieces < LETTERS and syllables < len(written) / 2:
+    elif pieces < LETTERS and syllables < written / 2:
         sign = f"it cuts the words into pieces of {pieces:.1f} letters"
     else:
         return ""

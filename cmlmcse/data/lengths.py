@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 SAMPLE = 2000  # texts that are counted; a share of 10 % is then known to 2 points
+BLOCK = 100  # texts tokenised at a time: they may be whole books
 
 
 class Lengths(NamedTuple):
@@ -28,9 +29,11 @@ class Lengths(NamedTuple):
 
 def measure_lengths(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Lengths:
     """Tokenise the texts and count."""
-    return Lengths(np.array([len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]))
+    blocks = (list(texts[start : start + BLOCK]) for start in range(0, len(texts), BLOCK))
+    return Lengths(np.array([len(ids) for block in blocks for ids in tokenizer(block, verbose=False)["input_ids"]]))
 
 
 def sample_rows(rows: Dataset, seed: int) -> Dataset:
     """At most `SAMPLE` rows, drawn by the seed, in their order."""
-    return rows.select(np.sort(np.random.default_rng([seed, 5]).permutation(len(rows))[:SAMPLE]))
+    count = min(SAMPLE, len(rows))
+    return rows.select(np.sort(np.random.default_rng([seed, 5]).choice(len(rows), count, replace=False, shuffle=False)))

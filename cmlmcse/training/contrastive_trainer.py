@@ -23,7 +23,7 @@ from .sharding import ShardedModel
 from .trainer import LossTrainer
 from .training_losses import TrainingLosses, without_prefix
 
-START_VALUES = "dev_start.npy"  # in the run's folder; a resumed run reads it there
+START_VALUES = "dev_start.npz"  # in the run's folder; a resumed run reads it there
 
 
 class ContrastiveTrainer(LossTrainer):
@@ -148,7 +148,7 @@ class ContrastiveTrainer(LossTrainer):
 
         values = self.dev_set.values(encode)
         if values_file is not None and rank() == 0:
-            np.save(values_file, values)
+            np.savez(values_file, values=values, title=np.array(self.dev_set.title))
         return from_first_process(self.dev_set.summary(values))
 
     def dev_metrics(self) -> dict[str, float]:

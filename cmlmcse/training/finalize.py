@@ -100,11 +100,20 @@ def dev_results(dev_set: DevScore, values: NDArray[np.float64], folder: Path) ->
     score = round(dev_set.summary(values), 4)
     found: dict[str, Any] = {"set": dev_set.title, "score": score}
     found |= {"spearman": score, "pairs": len(values)} if isinstance(dev_set, DevSet) else {"documents": len(values)}
-    if (folder / START_VALUES).exists():  # not with a checkpoint of an older version
-        before = np.load(folder / START_VALUES)
+    before = start_values(folder / START_VALUES, dev_set.title, len(values))
+    if before is not None:
         low, high = interval(dev_set, before, values)
         found |= {"before": round(dev_set.summary(before), 4), "interval": [round(low, 4), round(high, 4)]}
     return found
+
+
+def start_values(path: Path, title: str, count: int) -> NDArray[np.float64] | None:
+    """The values of the items before training; None if there are none, or if they are of another development set."""
+    if not path.exists():  # with a checkpoint of an older version
+        return None
+    with np.load(path) as kept:
+        same = str(kept["title"]) == title and len(kept["values"]) == count
+        return kept["values"] if same else None
 
 
 def load_final_tasks(data_args: DataArguments) -> FinalTasks:

@@ -15,8 +15,9 @@ from cmlmcse.adaptation.arms import Trial, default_arms, further_steps, plan_ste
 from cmlmcse.adaptation.choice import best_average, judge, load_start
 from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.report import labelled_blocks
-from cmlmcse.adaptation.results import labelled_results
+from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.text import foreign
+from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.data.collection import load_collection
 from cmlmcse.evaluation.label_free import Criterion
 from support.paths import ROOT
@@ -88,7 +89,7 @@ def test_interrupted(corpus, backbone_folders, tmp_path, capsys):
     def interrupted(*args, **fields):
         calls.append(fields["output_dir"])
         if len(calls) == 3:
-            raise KeyboardInterrupt
+            raise Stopped("by Ctrl-C; no checkpoint was written yet; the same command starts again", status=130)
         return train(*args, **fields)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +97,9 @@ def test_interrupted(corpus, backbone_folders, tmp_path, capsys):
         with pytest.raises(SystemExit) as stopped:
             main([*words, "--output_dir", str(tmp_path / "cut")])
     assert stopped.value.code == 130
-    assert "--resume_from_checkpoint auto" in capsys.readouterr().err
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("stopped: by Ctrl-C; finished arms and checkpoints in ")
+    assert said.endswith("cut are kept; go on with the same command and --resume_from_checkpoint auto")
     main([*words, "--output_dir", str(tmp_path / "cut"), "--resume_from_checkpoint", "auto"])
     found = [json.loads((tmp_path / name / "results.json").read_text())["adapt"] for name in ("whole", "cut")]
     for results in found:
@@ -119,9 +122,9 @@ def test_arms():
     "minutes, step, expected",
     [
         (15, 1.0, (5, 60, 200)),
-        (5, 1.0, (4, 20, 60)),
+        (5, 1.0, (3, 20, 60)),
         (2.5, 1.0, (1, 20, 80)),
-        (1.5, 1.0, (1, 20, 40)),
+        (1.5, 1.0, (1, 20, 20)),
         (1, 1.0, (1, 20, 20)),
         (500, 0.1, (5, 160, 480)),
     ],
@@ -135,7 +138,7 @@ def test_plan(minutes, step, expected, monkeypatch, tmp_path):
     assert (len(names), first, last) == expected
     assert besides == 30 - 20 * step
     count, finalists = len(names), min(2, len(names))
-    taken = step * (count * first + finalists * (last - first)) + (count + finalists) * (30 - 20 * step)
+    taken = step * (count * first + finalists * (last - first)) + (count + 1 + finalists) * (30 - 20 * step)
     assert taken <= 45 * minutes or (count, first, last) == (1, 20, 20)
 
 
@@ -215,11 +218,13 @@ def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
     )
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nknown\t3\t1\nnew\t4\t1\n")
     start = load_start(backbone_folders["bert"], "avg", "cpu")
-    found = labelled_results(str(tmp_path), load_collection(str(corpus)), start, start)
+    found = labelled_results(load_labelled(str(tmp_path)), load_collection(str(corpus)), start, start)
     assert found["retrieval"]["queries_in_text"] == 1
     (_, text), (kind, (header, table)) = labelled_blocks(found)[1:]
     assert "But 1 of the queries stand word for word in the text" in text
     assert (kind, header[-1], len(table)) == ("table", "BM25", 1)
+    with pytest.raises(InputError, match="data_dir must hold labelled data in beir or sts/stsb, found neither"):
+        load_labelled(str(tmp_path / "beir"))
     words = found["retrieval"]["before"]["retrieval"]["own"]["bm25"]["ndcg@10"]
     assert float(table[0][-1]) == pytest.approx(words, abs=0.01)
 
@@ -261,6 +266,8 @@ def test_no_change_is_not_better():
         (["--minutes", "0"], "expected a number above 0"),
         (["--learning_rat", "1"], "found the unknown field 'learning_rat'; did you mean learning_rate?"),
         (["--learning_rate", "fast"], "invalid float value: 'fast'"),
+        (["--eval-steps", "10"], "cmlmcse adapt sets eval_steps itself"),
+        (["--max_train_samples", "10"], "cmlmcse adapt sets max_train_samples itself"),
         (["--views", "halves"], "views must be one of dropout, crops, neighbours, title_body"),
     ],
 )

@@ -8,6 +8,7 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.losses import (
     CachedMultipleNegativesRankingLoss,
     CosineSimilarityLoss,
+    EmbedDistillLoss,
     MatryoshkaLoss,
     MultipleNegativesRankingLoss,
 )
@@ -104,6 +105,24 @@ def test_beside_other_losses(beside, columns, backbone_folders, sentences):
     assert parts["contrast"].item() == pytest.approx(expected(both, torch.zeros(4)).item(), abs=1e-5)
     parts["cmlm"].backward()
     assert model[0].auto_model.encoder.layer[0].output.dense.weight.grad.abs().sum() > 0
+
+
+def test_a_loss_that_changes_its_labels(backbone_folders, sentences):
+    """Distillation of embeddings: what stands beside is that loss's own value."""
+    model = encoder(backbone_folders["bert"]).eval()
+    beside = EmbedDistillLoss(model)
+    given, teacher = [features(model, sentences)], torch.randn(4, 32)
+    found = ConditionalMLMLoss(model, beside).eval()([dict(column) for column in given], teacher)["contrast"]
+    assert found.item() == pytest.approx(beside(given * 2, teacher).item(), abs=1e-6)
+
+
+def test_one_device(backbone_folders, sentences):
+    """DataParallel would split the batch, and the masked sentences would be of other rows."""
+    model = encoder(backbone_folders["bert"])
+    loss = ConditionalMLMLoss(model)
+    loss.model = torch.nn.DataParallel(model)
+    with pytest.raises(ValueError, match="found DataParallel"):
+        loss([features(model, sentences)], torch.zeros(4))
 
 
 def test_a_loss_with_labels(backbone_folders, sentences):

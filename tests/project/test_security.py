@@ -141,10 +141,12 @@ def test_no_pickle_is_written(place, monkeypatch):
     """Weights are safetensors; what Trainer writes beside them holds tensors and plain values alone."""
     assert call(monkeypatch, "train", TRAIN.format(model="backbone", text="text.txt")) == 0
     files = {path.name: path for path in (place / "out").rglob("*") if path.is_file()}
-    pickled = {name for name in files if name.endswith((".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".npy"))}
-    assert pickled == {"optimizer.pt", "scheduler.pt", "rng_state.pth", "dev_start.npy"}
-    pickled.remove("dev_start.npy")
-    assert len(np.load(files["dev_start.npy"], allow_pickle=False)) == 60
+    pickled = {
+        name for name in files if name.endswith((".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".npy", ".npz"))
+    }
+    assert pickled == {"optimizer.pt", "scheduler.pt", "rng_state.pth", "dev_start.npz"}
+    pickled.remove("dev_start.npz")
+    assert len(np.load(files["dev_start.npz"], allow_pickle=False)["values"]) == 60
     with safe_globals():
         for name in pickled:
             assert torch.load(files[name], weights_only=True)

@@ -12,7 +12,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig,
 
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training.arguments import parse_recipe, use_one_gpu
-from cmlmcse.training.finalize import contrast_at_the_end
+from cmlmcse.training.finalize import contrast_at_the_end, start_values
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
@@ -67,6 +67,16 @@ def test_one_process_uses_one_gpu(capsys):
     use_one_gpu(run_args)
     assert run_args._n_gpu == 1
     assert "found 8 GPUs" in capsys.readouterr().out
+
+
+def test_the_start_of_another_development_set_does_not_count(tmp_path):
+    """A run resumed with another development set has no score at its start."""
+    path = tmp_path / "dev_start.npz"
+    assert start_values(path, "mine.tsv", 3) is None
+    np.savez(path, values=np.arange(3.0), title=np.array("mine.tsv"))
+    assert start_values(path, "mine.tsv", 3).tolist() == [0, 1, 2]
+    assert start_values(path, "STS-B dev", 3) is None
+    assert start_values(path, "mine.tsv", 4) is None
 
 
 @pytest.mark.parametrize(("loss", "lines"), [(0.0009, 2), (0.5, 1)])
