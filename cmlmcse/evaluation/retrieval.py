@@ -21,7 +21,7 @@ QUERY_ROWS = 512  # queries compared with a block at once: 512 × 4,096 similari
 DEPTH = 100  # passages found for each query, as many as recall@100 and MAP@100 need
 TREC_MEASURES = {"ndcg_cut.10", "recall.10,100", "map_cut.100", "recip_rank"}
 
-LEXICAL = 200_000  # passages that BM25 is computed for: its index takes some kilobytes a passage
+LEXICAL = 30_000  # passages that BM25 is computed for: its index takes some kilobytes a passage
 LEXICAL_ROWS = 64  # queries scored by BM25 at once
 
 GRID = 1 << 26  # coordinates are multiples of 1 / GRID; that is finer than float32's resolution of large coordinates
@@ -44,7 +44,7 @@ def retrieval(
     `ndcg@10` (the papers' figure), `recall@10`, `recall@100`, `map` (over the best 100: BEIR's MAP@100) and `mrr@10`
     are means over the queries that have a relevant passage, computed by trec_eval. "avg" is the mean nDCG@10; it needs
     at least two sets, all of them complete. A passage with the query's own id is skipped, as in BEIR.
-    `bm25` holds the same measures for a search by words, in sets of at most 200,000 passages.
+    `bm25` holds the same measures for a search by words, in sets of at most 30,000 passages.
 
     Passages are read, encoded and searched one block at a time. Only the best 100 of each query are kept, so memory
     grows only with the ids of the corpus. Exact search in numpy is fast enough: comparing a passage with 300 queries

@@ -86,17 +86,18 @@ found = []
 for step in range(100):
     model.encode(random_sentences(1000, step), tokenizer)
     found.append(resident())
-print(max(found[20:]) - found[19])
+print(max(found[50:]) - found[49])
 """
 
 
 @pytest.mark.slow
 @linux
 def test_memory_stays_flat(tmp_path):
-    """100,000 sentences, 1,000 at a time: after the first fifth it no longer grows."""
+    """100,000 sentences, 1,000 at a time: while the caches of PyTorch's kernels fill it grows ever more slowly; in the
+    second half by less than 0.36 MB a step."""
     tiny_backbone("bert", num_hidden_layers=2).save_pretrained(tmp_path)
     done = run(LONG, str(tmp_path), OMP_NUM_THREADS="1")
-    assert float(done.stdout) < 30, done.stdout
+    assert float(done.stdout) < 18, done.stdout
 
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -264,7 +264,7 @@ def test_too_few_sentences_for_a_batch(fields, expected, folder, tmp_path, monke
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, folder / "tiny.yaml", "--max_train_samples", 37, "--output_dir", tmp_path / "run", *fields)
     assert stop.value.code == 2
-    assert f"{expected}, for each needs others as negatives, found 37" in capsys.readouterr().err
+    assert f"{expected}, because each needs others as negatives, found 37" in capsys.readouterr().err
 
 
 def test_launch_for_absent_gpus_is_refused(monkeypatch):
