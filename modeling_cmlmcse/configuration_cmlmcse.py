@@ -89,7 +89,7 @@ class CMLMCSEConfig(PretrainedConfig):
         retromae_weight: weight of RetroMAE's decoder, which predicts all words from the sentence vector and a few of
             the other words' embeddings. RetroMAE's paper has it in pre-training only; 0 is without.
         decoder_hidden_share: share of the other words that this decoder does not see when it predicts a word
-            (RetroMAE §4.2: 0.5).
+            (RetroMAE: 0.5).
 
     Raises:
         ValueError: a field is out of range or has the wrong type.

@@ -1,4 +1,4 @@
-"""RetroMAE's decoder (Xiao et al. 2022, §3.2): every word of a sentence predicted from the sentence vector and a few
+"""RetroMAE's decoder (Xiao et al. 2022): every word of a sentence predicted from the sentence vector and a few
 of the other words."""
 
 from typing import Any

@@ -18,7 +18,7 @@ from .tasks import TASKS, Task, choose_tasks
 if TYPE_CHECKING:
     from .sts import EncodeOnce
 
-LARGE_CUT = 0.1  # of a collection's tokens: what is cut off then moves nDCG by points
+LARGE_CUT = 0.1  # of a collection's tokens; a smaller share would make the warning a habit
 ALL_DIMENSIONS = 0  # the value of --whitening without a number
 
 
