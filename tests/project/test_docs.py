@@ -174,7 +174,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save_pretrained(checkpoint)
     (checkpoint.parent / "run.json").write_text(json.dumps(RECORD))
     (checkpoint.parent / "results.json").write_text(json.dumps(RESULTS))
-    for name in ("MODEL", "A", "B", "runs/a/export", "runs/b/export", "runs/simcse/export"):
+    for name in ("MODEL", "A", "B", "runs/a/export", "runs/b/export", "runs/simcse/export", "runs/cisi"):
         export(model, tokenizer, place / name)
     shutil.copy(ROOT / "cmlmcse" / "hub" / "card_template.md", place / "FILE")
     (place / "assets").symlink_to(ROOT / "assets")
@@ -205,10 +205,11 @@ def write_evaluation_data(folder: Path) -> None:
             rows = "".join(f"{rng.uniform(0, 5):.2f}\t{a}\t{b}\n" for a, b in rng.choice(pool, size=(count - 1, 2)))
             rows += f"5.00\t{pool[0]}\t{pool[1]}\n"  # a paraphrase to look for
             (folder / "sts" / one.folder / f"{name}.tsv").write_text(rows)
-    beir = folder / "beir" / "tiny"
+    beir = folder / "beir" / "cisi"
     (beir / "qrels").mkdir(parents=True)
     for name in ("corpus", "queries"):
-        lines = [json.dumps({"_id": f"{name[0]}{i}", "title": "", "text": text}) for i, text in enumerate(pool[:20])]
+        rows = [{"_id": f"{name[0]}{i}", "title": pool[-i], "text": text} for i, text in enumerate(pool[:20])]
+        lines = [json.dumps(row) for row in rows]
         (beir / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tc1\t1\nq2\tc3\t1\n")
 
