@@ -5,16 +5,19 @@ from gensim. Run it with `make quickstart`. `--recipe quickstart-own-backbone` u
 instead, and must be run from the top folder of a checkout.
 """
 
+import contextlib
+import io
 import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from cmlmcse.common.cpu import limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, command
 from cmlmcse.common.tables import DASH, markdown_table
+from cmlmcse.training import command as training
 
 RECIPES = {  # recipe → a note about its backbone
     "quickstart": "The backbone is all-MiniLM-L6-v2, a 6-layer BERT that its authors trained on labelled pairs.",
@@ -41,33 +44,12 @@ print(json.dumps([[(float(row[i]), sentences[i]) for i in np.argsort(-row)[:2]] 
 """
 
 
-def run(arguments: list[str], stdin: str | None = None) -> str:
-    """Run a Python command of the project and return its standard output; its progress goes to this terminal.
-
-    Raises:
-        InputError: the command failed. It has already printed the reason.
-    """
-    environment = {"TOKENIZERS_PARALLELISM": "false", **os.environ}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        input=stdin,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise InputError(
-            f"the step `python {' '.join(arguments[:3])} …` must end with status 0, found {done.returncode}"
-        )
-    return done.stdout
-
-
 def train(name: str, folder: Path, fields: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Train with the recipe that is first in `fields`; return the run's results.json and run.json."""
     print(f"\n=== Training {name} → {folder}", flush=True)
-    run(["-m", "cmlmcse", "train", *fields, "--output_dir", str(folder)])
-    return tuple(json.loads((folder / file).read_text(encoding="utf-8")) for file in ("results.json", "run.json"))  # type: ignore[return-value]
+    with contextlib.redirect_stdout(io.StringIO()):  # the log, which run.json holds; progress is on stderr
+        results = training.run([*fields, "--output_dir", str(folder)]).results
+    return results, json.loads((folder / "run.json").read_text(encoding="utf-8"))
 
 
 def untrained_results(pooling: str, fields: list[str]) -> dict[str, Any]:
@@ -109,7 +91,13 @@ def neighbours(export: Path, fields: list[str]) -> str:
     sentences = load_sentences(resolve(data.train_file), data.text_column)
     step = max(1, len(sentences) // SEARCHED_SENTENCES)
     searched = sentences.select(range(0, len(sentences), step))["text"][:SEARCHED_SENTENCES]
-    found = json.loads(run(["-c", NEIGHBOURS, str(export), json.dumps(QUERIES)], stdin=json.dumps(list(searched))))
+    done = subprocess.run(
+        [sys.executable, "-c", NEIGHBOURS, str(export), json.dumps(QUERIES)],
+        input=json.dumps(list(searched)), stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:  # the process has printed the reason
+        raise InputError(f"the export must load in a new process, found exit status {done.returncode}; report this")
+    found = json.loads(done.stdout)
     lines = []
     for query, nearest in zip(QUERIES, found, strict=True):
         lines.append(f"  {query}")
@@ -132,6 +120,7 @@ def main(argv: list[str] | None = None) -> None:
     if folder.exists():
         raise InputError(f"--output_dir must not exist yet, found {args.output_dir}; remove it or choose another")
     start = time.time()
+    limit_kernel_caches()
     print(RECIPES[args.recipe])
     print("The text is a sample of the English Wikipedia; the training below uses no labels.")
     fields = [args.recipe, *fields]

@@ -52,6 +52,8 @@ class CMLMCSEConfig(PretrainedConfig):
             layers.
         projection: the training head. `mlp` is Linear and Tanh (SimCSE), `batchnorm` is InfoCSE's, `nonlinear` is
             CLEAR's, `none` is none.
+        normalize: whether embeddings are scaled to length 1, as some finished encoders do. Cosines stay the same, dot
+            products do not. Training is the same.
         contrastive_loss: `info_nce` (SimCSE) or `nt_xent` (CLEAR).
         contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss".
         temp: temperature τ of the contrastive loss. The default is SimCSE's.
@@ -104,6 +106,7 @@ class CMLMCSEConfig(PretrainedConfig):
         backbone_config: PretrainedConfig | dict[str, Any] | None = None,
         pooling: str = "cls_before_pooler",
         projection: str = "mlp",
+        normalize: bool = False,
         contrastive_loss: str = "info_nce",
         contrastive_weight: float = 1.0,
         temp: float = 0.05,
@@ -131,6 +134,7 @@ class CMLMCSEConfig(PretrainedConfig):
         depth = self.backbone_config.num_hidden_layers
         self.pooling = one_of("pooling", pooling, POOLINGS)
         self.projection = one_of("projection", projection, PROJECTIONS)
+        self.normalize = in_range("normalize", normalize, bool, False, True)
         self.contrastive_loss = one_of("contrastive_loss", contrastive_loss, CONTRASTIVE_LOSSES)
         self.temp = in_range("temp", temp, float, 1e-4, 10.0)
         self.hard_negative_weight = in_range("hard_negative_weight", hard_negative_weight, float, -100.0, 100.0)
@@ -191,7 +195,7 @@ class CMLMCSEConfig(PretrainedConfig):
     def to_export_dict(self) -> dict[str, Any]:
         """The config.json of an export: the backbone's own, so that it loads without this code too, and under
         `EXPORT_KEY` what this code needs; no auxiliary objective, and no head unless the pooling uses it."""
-        fields = {"pooling": self.pooling, "temp": self.temp, "cmlm_weight": 0.0}
+        fields = {"pooling": self.pooling, "normalize": self.normalize, "temp": self.temp, "cmlm_weight": 0.0}
         fields["projection"] = self.projection if POOLINGS[self.pooling].keeps_head else "none"
         return {**self.backbone_config.to_dict(), EXPORT_KEY: fields}
 

@@ -320,7 +320,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         """Block outputs → (B, H) the embedding that evaluation and export use."""
         pooling = POOLINGS[self.config.pooling]
         pooled = pooling.pool(outputs, packing)
-        return self.projection(pooled) if pooling.keeps_head else pooled
+        embeddings = self.projection(pooled) if pooling.keeps_head else pooled
+        return nn.functional.normalize(embeddings, dim=-1) if self.config.normalize else embeddings
 
     @torch.no_grad()
     def encode(
@@ -328,7 +329,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         sentences: str | Iterable[str],
         tokenizer: PreTrainedTokenizerBase | None = None,
         batch_size: int = 64,
-        normalize: bool = False,
+        normalize: bool | None = None,
         max_length: int | None = None,
         show_progress_bar: bool = False,
         truncate_dim: int | None = None,
@@ -344,7 +345,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             sentences: N texts: a list, a numpy array, a pandas Series, a column of a dataset; or one text.
             tokenizer: the model's tokenizer (default: the one in the folder or repository that the model came from).
             batch_size: sentences in a forward pass.
-            normalize: scale every embedding to length 1, after `truncate_dim`.
+            normalize: scale every embedding to length 1, after `truncate_dim` (default: the configuration's).
             max_length: tokens a sentence is cut to (default: the most the model and tokenizer take).
             show_progress_bar: whether to show one.
             truncate_dim: keep the first K dimensions.
@@ -383,7 +384,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             rows = order[chosen]
             embeddings[rows] = self._encode_batch([tokens[i] for i in rows])[:, :width].to(embeddings)
         self.train(mode)
-        if normalize:
+        if self.config.normalize if normalize is None else normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
         return embeddings if convert_to_tensor else embeddings.numpy()
 

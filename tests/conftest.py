@@ -14,6 +14,7 @@ import torch
 import yaml
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
+from matplotlib.figure import Figure
 
 from support.local_hub import READ_TOKEN, TOKEN, LocalHub, local_hub
 from support.tiny import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer
@@ -100,3 +101,15 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalHub]:
         close_session()
         yield hub
         close_session()
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Asked for by tests that look at pictures."""
+
+
+@pytest.fixture(autouse=True)
+def empty_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes a quarter of a tiny run: where no test looks at them, the pictures are empty files."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: Path(path).touch())

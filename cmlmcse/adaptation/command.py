@@ -24,8 +24,9 @@ MINUTES = 15.0
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
 SCORES_AT_THE_END = 8  # scores that averages, confirmation, neighbours, export and report take as long as
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
-FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "stage", "streaming",
-         "data_seed", "max_train_samples", "eval_steps", "save_steps", "logging_steps", "disable_tqdm")  # fmt: skip
+FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "normalize", "stage",
+         "streaming", "data_seed", "max_train_samples", "eval_steps", "save_steps", "logging_steps",
+         "disable_tqdm")  # fmt: skip
 
 
 class Adapted(NamedTuple):
@@ -213,7 +214,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     started = time.perf_counter()
     datasets.disable_progress_bars()
     transformers_logging.disable_progress_bar()
-    recorded = recorded_pooling(args.model)
+    recorded, _ = recorded_pooling(args.model)
     pooling = args.pooling or (PLAIN_POOLING if recorded is None else None)
 
     def load() -> "Encoder":
@@ -248,7 +249,6 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)
     results["adapt"] |= {"choose_before": round(to_beat, 4), "bm25": round(bm25, 4)}
     results["seconds"] = round(time.perf_counter() - started, 1)
-    results["normalized_start"] = bool(start.arguments["normalize"])
     if labelled:
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
@@ -266,6 +266,7 @@ def shared_fields(args: argparse.Namespace, start: "Encoder", text: "Text") -> d
         "model_name_or_path": args.model,
         "train_file": args.text,
         "pooling": start.model.config.pooling,
+        "normalize": start.model.config.normalize,
         "dev_set": "auto_half",
         "max_seq_length": text.length,
         "seed": args.seed,

@@ -9,10 +9,6 @@ from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
 from cmlmcse.common.tables import DASH, markdown_table
 
 CURVE = "curves"
-NOT_NORMALIZED = (
-    "The model that you gave normalises its vectors. The export does not: compare its vectors by cosine, or encode "
-    "with normalize_embeddings=True."
-)
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "table{border-collapse:collapse;margin:1rem 0}td,th{border-bottom:1px solid #ccc;padding:.3rem .8rem;"
@@ -104,7 +100,6 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("code", "from sentence_transformers import SentenceTransformer\n"
                  f'model = SentenceTransformer("{(folder / "export").as_posix()}")\n'
                  'vectors = model.encode(["a sentence"])'),
-        *([("p", NOT_NORMALIZED)] if results["normalized_start"] else []),
         ("h2", "What to try next"),
         ("list", next_steps(kept, found, text)),
     ]  # fmt: skip

@@ -195,6 +195,8 @@ def write_sentence_transformers(
         head = model.projection.dense.state_dict()
         tensors = {f"linear.{name}": tensor.detach().cpu() for name, tensor in head.items()}
         modules.append(write_module(folder, len(modules), "Dense", config, tensors))
+    if model.config.normalize:
+        modules.append(write_module(folder, len(modules), "Normalize", {}))
     listing = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(modules)

@@ -91,7 +91,7 @@ def load_model_encoder(
     ours = _own_settings(source, config)
     chosen, normalize = _choose_pooling(source, ours, pooling)
     tokenizer = load_tokenizer(source)
-    model = _load_model(source, ours is not None, chosen)
+    model = _load_model(source, ours is not None, chosen, normalize)
     limit = _max_length(source, model, tokenizer, max_seq_length)
     model = _to_device(model, device)
     arguments = {
@@ -131,16 +131,16 @@ def was_trained_here(name_or_path: str) -> bool:
     return _own_settings(source, _read_json(source, "config.json", dict) or {}) is not None
 
 
-def recorded_pooling(name_or_path: str) -> str | None:
-    """The pooling that a model records, as models that this project trained and sentence-transformers folders do; None
-    for a plain backbone.
+def recorded_pooling(name_or_path: str) -> tuple[str | None, bool]:
+    """The pooling that a model records, as models that this project trained and sentence-transformers folders do, None
+    for a plain backbone; and whether it normalises.
 
     Raises:
         InputError: the path does not exist, or a configuration is malformed or not supported.
     """
     source = resolve_model(name_or_path)
     ours = _own_settings(source, _read_json(source, "config.json", dict) or {})
-    return _sentence_transformers(source)[0] if ours is None else str(ours.get("pooling"))
+    return _sentence_transformers(source) if ours is None else _trained_pooling(ours)
 
 
 def resolve_model(name_or_path: str) -> str:
@@ -217,6 +217,11 @@ def _sentence_transformers(source: str) -> tuple[str | None, bool]:
     return SENTENCE_TRANSFORMERS_POOLINGS[modes[0]], "Normalize" in modules
 
 
+def _trained_pooling(ours: dict[str, Any]) -> tuple[str, bool]:
+    """The pooling that this project recorded, and whether the model normalises."""
+    return str(ours.get("pooling")), ours.get("normalize") is True
+
+
 def _pooling_modes(config: dict[str, Any]) -> list[str]:
     """The pooling modes of a sentence-transformers configuration. New folders have one key, old ones a flag each."""
     if "pooling_mode" in config:
@@ -239,7 +244,7 @@ def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None)
             raise InputError(
                 f"{source} was trained with the pooling {ours.get('pooling')!r}, found --pooling {given!r}; drop it"
             )
-        return str(ours.get("pooling")), False
+        return _trained_pooling(ours)
     recorded, normalize = _sentence_transformers(source)
     pooling = given or recorded
     if pooling not in HEADLESS_POOLINGS:
@@ -267,7 +272,7 @@ def load_tokenizer(source: str) -> Any:
         raise InputError(f"{source}: the tokenizer cannot be loaded: {_reason(error)}") from error
 
 
-def _load_model(source: str, ours: bool, pooling: str) -> "CMLMCSEForSentenceEmbedding":
+def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLMCSEForSentenceEmbedding":
     """The model, in evaluation mode."""
     from safetensors import SafetensorError
 
@@ -278,7 +283,7 @@ def _load_model(source: str, ours: bool, pooling: str) -> "CMLMCSEForSentenceEmb
             if ours:
                 return Model.from_pretrained(source).eval()
             return Model.from_backbone(
-                source, cmlm_weight=0.0, projection="none", pooling=pooling, backbone_dropout=0.0
+                source, cmlm_weight=0.0, projection="none", pooling=pooling, normalize=normalize, backbone_dropout=0.0
             ).eval()
     except (OSError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{source}: the model cannot be loaded: {_reason(error)}") from error

@@ -63,6 +63,7 @@ class ModelArguments:
                                                "set it there.")  # fmt: skip
     pooling: str = of_config("pooling")
     projection: str = of_config("projection")
+    normalize: bool = of_config("normalize")
     contrastive_loss: str = of_config("contrastive_loss")
     contrastive_weight: float = of_config("contrastive_weight")
     temp: float = of_config("temp")
@@ -292,17 +293,20 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     if another and data.model_type is None:
         follow_depth(model, path.stem, {name for name in LAYER_COUNTS if name in fields} - given)
     if another and "pooling" not in given:
-        keep_pooling(model)
+        keep_pooling(model, "normalize" in given)
     return validate(path, model, data, run)
 
 
-def keep_pooling(model: ModelArguments) -> None:
-    """Keep the pooling that another backbone records, in place, and say so: its vectors were trained with it.
+def keep_pooling(model: ModelArguments, normalize_given: bool) -> None:
+    """Keep the pooling that another backbone records, in place, and say so: its vectors were trained with it. Whether
+    it normalises is kept too, unless it was given.
 
     What cannot be read is left to the loading of the model, which reports the reason.
     """
     with contextlib.suppress(InputError):
-        recorded = recorded_pooling(model.model_name_or_path)
+        recorded, normalizes = recorded_pooling(model.model_name_or_path)
+        if recorded is not None and not normalize_given:
+            model.normalize = normalizes
         if recorded not in (None, model.pooling):
             if rank() == 0:
                 print(

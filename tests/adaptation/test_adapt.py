@@ -21,7 +21,7 @@ from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.data.collection import load_collection
 from cmlmcse.evaluation.label_free import Criterion
 from support.paths import ROOT
-from support.tiny import ENGLISH
+from support.tiny import ENGLISH, tiny_backbone, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,22 @@ def corpus(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+    """A tiny model of two layers, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("backbone")
+    tiny_backbone("bert", num_hidden_layers=2).save_pretrained(folder)
+    tiny_tokenizer("bert").save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
-def test_adapt(corpus, backbone_folders, tmp_path, capsys, monkeypatch):
+def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     """A tiny backbone learns to find documents; the folder holds what INTERFACE promises; nothing asks the Hub."""
     monkeypatch.setattr(arms, "BACKBONE_RATES", (3e-3, 1e-9))
     folder = tmp_path / "adapted"
-    found = cmlmcse.adapt(backbone_folders["bert"], corpus, folder, max_steps=60, per_device_train_batch_size=16)
+    found = cmlmcse.adapt(backbone, corpus, folder, max_steps=60, per_device_train_batch_size=16)
     results = json.loads((folder / "results.json").read_text())
     assert found.results == results
     adapted = results["adapt"]
@@ -72,17 +81,17 @@ def test_adapt(corpus, backbone_folders, tmp_path, capsys, monkeypatch):
     assert report.count("(rank ") == 20
     assert f"{adapted['bm25']:.2f}" in report
     with pytest.raises(SystemExit) as stopped:
-        main([backbone_folders["bert"], str(corpus), "--output_dir", str(folder)])
+        main([backbone, str(corpus), "--output_dir", str(folder)])
     assert stopped.value.code == 2
     again = ["--output_dir", str(folder), "--max_steps", "60", "--resume_from_checkpoint", "auto"]
-    main([backbone_folders["bert"], str(corpus), *again])
+    main([backbone, str(corpus), *again])
     assert "is finished" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_interrupted(corpus, backbone_folders, tmp_path, capsys):
+def test_interrupted(corpus, backbone, tmp_path, capsys):
     """Ctrl-C in the second arm: the same command goes on, and gives what an uninterrupted one gives."""
-    words = [backbone_folders["bert"], str(corpus), "--max_steps", "12", "--per_device_train_batch_size", "16"]
+    words = [backbone, str(corpus), "--max_steps", "6", "--per_device_train_batch_size", "16"]
     main([*words, "--output_dir", str(tmp_path / "whole")])
     train, calls = arms.train, []
 

@@ -148,6 +148,7 @@ def test_fingerprint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str], capsys) -> None:
     """Two models in one call: tables, intervals, results, pictures, and a cache that changes nothing."""
     models = [backbone_folders["bert"], backbone_folders["roberta"]]

@@ -17,15 +17,15 @@ FRESH = """
 import sys, json
 import numpy as np
 from transformers import AutoModel, AutoTokenizer
-folder, out = sys.argv[1:3]
-sentences = json.loads(sys.argv[3])
-model = AutoModel.from_pretrained(folder, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-assert type(model).__module__.startswith("transformers_modules."), type(model).__module__
-output = model(**tokenizer(sentences, padding=True, truncation=True, return_tensors="pt"))
-encoded = model.encode(sentences, tokenizer=tokenizer)
-np.savez(out, pooler=output.pooler_output.detach().numpy(), encoded=encoded, tokens=output.last_hidden_state.shape)
-model.save_pretrained(folder + "-again")
+sentences = json.loads(sys.argv[1])
+for folder in sys.argv[2:]:
+    model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert type(model).__module__.startswith("transformers_modules."), type(model).__module__
+    output = model(**tokenizer(sentences, padding=True, truncation=True, return_tensors="pt"))
+    encoded = model.encode(sentences, tokenizer=tokenizer)
+    np.savez(folder + ".npz", pooler=output.pooler_output.detach().numpy(), encoded=encoded)
+    model.save_pretrained(folder + "-again")
 """
 
 
@@ -47,27 +47,31 @@ def test_save_load_save_is_byte_equal(weight, backbone_folders, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "pooling"), [("bert", "cls"), ("roberta", "avg_first_last"), ("xlm-roberta", "avg")])
-def test_export_in_a_fresh_process(kind, pooling, backbone_folders, sentences, tmp_path):
-    """The exported folder alone, in a new process with an empty module cache, gives the same embeddings."""
-    tokenizer = tiny_tokenizer(kind)
-    model = load(backbone_folders[kind], pooling=pooling)
-    folder = export(model, tokenizer, tmp_path / "export")
-    run_fresh(FRESH, str(folder), str(tmp_path / "out.npz"), json.dumps(sentences), cache=tmp_path / "modules")
-    out = np.load(tmp_path / "out.npz")
-    expected = model.encode(sentences, tokenizer)
-    np.testing.assert_allclose(out["encoded"], expected, atol=1e-5)
-    np.testing.assert_allclose(out["pooler"], expected, atol=1e-5)
-    assert (tmp_path / "export-again" / "modeling_cmlmcse.py").is_file()
+def test_exports_in_a_fresh_process(backbone_folders, sentences, tmp_path):
+    """Exported folders alone, in a new process with an empty module cache, give the same embeddings, one of them of
+    length 1."""
+    expected = {}
+    for kind, pooling, normalize in (("bert", "cls", False), ("roberta", "avg_first_last", True),
+                                     ("xlm-roberta", "avg", False)):  # fmt: skip
+        tokenizer = tiny_tokenizer(kind)
+        model = load(backbone_folders[kind], pooling=pooling, normalize=normalize)
+        expected[export(model, tokenizer, tmp_path / kind)] = model.encode(sentences, tokenizer)
+    run_fresh(FRESH, json.dumps(sentences), *map(str, expected), cache=tmp_path / "modules")
+    for folder, embeddings in expected.items():
+        out = np.load(f"{folder}.npz")
+        np.testing.assert_allclose(out["encoded"], embeddings, atol=1e-5)
+        np.testing.assert_allclose(out["pooler"], embeddings, atol=1e-5)
+        assert (tmp_path / f"{folder.name}-again" / "modeling_cmlmcse.py").is_file()
+    np.testing.assert_allclose(np.linalg.norm(expected[tmp_path / "roberta"], axis=1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ("bert", "roberta"))
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_export_in_sentence_transformers(kind, pooling, backbone_folders, sentences, tmp_path):
+@pytest.mark.parametrize(("pooling", "normalize"), [*((pooling, False) for pooling in POOLINGS), ("cls", True)])
+def test_export_in_sentence_transformers(kind, pooling, normalize, backbone_folders, sentences, tmp_path):
     """SentenceTransformer(folder) gives the same embeddings without trusting any code, with every pooling."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     tokenizer = tiny_tokenizer(kind)
-    model = load(backbone_folders[kind], pooling=pooling)
+    model = load(backbone_folders[kind], pooling=pooling, normalize=normalize)
     folder = export(model, tokenizer, tmp_path / "export")
     loaded = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(loaded.encode(sentences), model.encode(sentences, tokenizer), atol=1e-5)

@@ -47,6 +47,7 @@ def test_picture(curve: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     plt.close("all")
 
 
+@pytest.mark.usefixtures("pictures")
 def test_files(curve: Path) -> None:
     """Both kinds of picture lie beside the rows."""
     main([str(curve)])

@@ -107,6 +107,7 @@ def test_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_command(tmp_path: Path, stand_in: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One command does all runs, and reports; the second time it does none; --list and --report do none either."""
     path = write(tmp_path)

@@ -459,9 +459,9 @@ def test_a_backbone_keeps_its_pooling(given, expected, backbone_folders, tmp_pat
     folder = tmp_path / "own" / "1_Pooling"
     folder.mkdir()
     (folder / "config.json").write_text('{"pooling_mode_mean_tokens": true, "word_embedding_dimension": 32}')
-    kinds = (("Transformer", ""), ("Pooling", "1_Pooling"))
+    kinds = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds]
     (tmp_path / "own" / "modules.json").write_text(json.dumps(modules))
     model = parse_recipe(["simcse-bert-base", "--model_name_or_path", str(tmp_path / "own"), *given])[1]
-    assert model.pooling == expected
+    assert (model.pooling, model.normalize) == (expected, not given)
     assert ("pooling is avg, as" in capsys.readouterr().err) == (not given)
