@@ -7,9 +7,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import write_json
-from cmlmcse.training.command import PREFIX, train
+from cmlmcse.training.command import PREFIX, field_arguments
+from cmlmcse.training.command import run as train
 
 RECIPE = "adapt"
 PLAN = "plan.json"
@@ -59,24 +63,36 @@ def default_arms(titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
     return arms
 
 
-def run_arms(
-    arms: Arms, folder: Path, shared: dict[str, Any], seconds: float, max_steps: int | None
-) -> dict[str, Trial]:
+class Common(NamedTuple):
+    """What all arms share.
+
+    Attributes:
+        folder: holds a folder for each arm, and the plan.
+        fields: fields of the recipe.
+        start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
+    """
+
+    folder: Path
+    fields: dict[str, Any]
+    start_values: NDArray[np.float64]
+
+
+def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> dict[str, Trial]:
     """Train every arm, then train the best ones on (successive halving), then the best one of all for as long as its
     score rises and time is left. A repeated call goes on where it stopped.
 
     Args:
         arms: the arms.
-        folder: holds a folder for each arm, and the plan.
-        shared: fields of all arms.
+        common: what they share.
         seconds: the time for all of it. The first call measures the time of a step and plans by it.
         max_steps: steps of a finalist, instead of a time.
     """
     end = time.perf_counter() + seconds
+    folder = common.folder
     plan = read_plan(folder)
     if plan is None:
         if max_steps is None:
-            names, first, last, besides = plan_steps(arms, folder, shared, seconds)
+            names, first, last, besides = plan_steps(arms, common, seconds)
         else:
             names, first, last, besides = list(arms), max(max_steps // LONGER, 1), max_steps, None
         plan = {"arms": {name: arms[name] for name in names}, "steps": [first, last], "every": min(EVERY, first)}
@@ -90,11 +106,11 @@ def run_arms(
     elif plan["besides"] is not None:
         end -= seconds_spent(folder, list(plan["arms"]), plan["besides"])
     (first, last), every = plan["steps"], plan["every"]
-    trials = {name: run_arm(name, arms[name], folder, shared, first, every) for name in plan["arms"]}
+    trials = {name: run_arm(name, arms[name], common, first, every) for name in plan["arms"]}
     best = sorted(trials, key=lambda name: trials[name].score, reverse=True)[:FINALISTS]
-    trials |= {name: run_arm(name, arms[name], folder, shared, last, every) for name in best}
+    trials |= {name: run_arm(name, arms[name], common, last, every) for name in best}
     for name, steps in plan["further"]:  # of an earlier call
-        trials[name] = run_arm(name, arms[name], folder, shared, steps, every)
+        trials[name] = run_arm(name, arms[name], common, steps, every)
     while plan["besides"] is not None:
         name = max(trials, key=lambda name: trials[name].score)
         steps = further_steps(trials[name], end - time.perf_counter() - plan["besides"])
@@ -102,7 +118,7 @@ def run_arms(
             break
         plan["further"].append([name, steps])
         write_json(folder / PLAN, plan)
-        trials[name] = run_arm(name, arms[name], folder, shared, steps, every)
+        trials[name] = run_arm(name, arms[name], common, steps, every)
     return trials
 
 
@@ -132,7 +148,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float) -> tuple[list[str], int, int, float]:
+def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], int, int, float]:
     """The arms that fit into the time; the steps at the end of the first and the second round, multiples of `EVERY`;
     and the seconds that a run costs besides its steps.
 
@@ -141,7 +157,7 @@ def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float)
     """
     names = list(arms)
     start = time.perf_counter()
-    trial = run_arm(names[0], arms[names[0]], folder, shared, FIRST_STEPS, EVERY)
+    trial = run_arm(names[0], arms[names[0]], common, FIRST_STEPS, EVERY)
     spent = time.perf_counter() - start
     step = trial.record["seconds_per_step"]
     besides = max(spent - FIRST_STEPS * step, 0.0)
@@ -159,26 +175,18 @@ def plan_steps(arms: Arms, folder: Path, shared: dict[str, Any], seconds: float)
     return names[:1], EVERY, max(rounded(available), EVERY), besides  # not even time for one arm's second round
 
 
-def run_arm(name: str, fields: dict[str, Any], folder: Path, shared: dict[str, Any], steps: int, every: int) -> Trial:
+def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:
     """Train one arm to `steps` steps, scored and saved `every` so many; a run that has them already is only read."""
-    run = run_folder(folder, name)
+    run = run_folder(common.folder, name)
     done = read_trial(run)
     if done is None or done.steps < steps:
         resume = "auto" if any(run.glob(f"{PREFIX}*")) else None
         run.mkdir(parents=True, exist_ok=True)
         print(f"{name}: training to step {steps} …", file=sys.stderr, flush=True)
         with open(run / "train.log", "a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
-            train(
-                RECIPE,
-                **{**shared, **fields},
-                output_dir=run,
-                max_steps=steps,
-                eval_steps=every,
-                save_steps=every,
-                logging_steps=every,
-                disable_tqdm=True,
-                resume_from_checkpoint=resume,
-            )
+            own = {"output_dir": run, "max_steps": steps, "eval_steps": every, "save_steps": every,
+                   "logging_steps": every, "disable_tqdm": True, "resume_from_checkpoint": resume}  # fmt: skip
+            train([RECIPE, *field_arguments({**common.fields, **fields, **own})], common.start_values)
         done = read_trial(run)
         assert done is not None
         print(f"{name}: score {done.score:.2f}", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from cmlmcse.evaluation.label_free import Criterion
+from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.training.dev_set import interval
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
@@ -30,9 +31,11 @@ class Verdict(NamedTuple):
 
 
 class Average(NamedTuple):
-    """An average of weights: the encoder, the `share` of the adapted weights in it, and the score of each share."""
+    """An average of weights: the encoder, the same one remembering its texts, the `share` of the adapted weights in it,
+    and the score of each share."""
 
     encoder: Encoder
+    once: EncodeOnce
     share: float
     scores: dict[float, float]
 
@@ -57,15 +60,16 @@ def best_average(load: Callable[[], Encoder], adapted: Encoder, score: float, ch
         choosing: the criterion with the choosing documents.
     """
     weights = adapted.model.backbone.state_dict()
-    best, chosen, scores = adapted, 1.0, {1.0: score}
+    best, once, chosen, scores = adapted, EncodeOnce(adapted), 1.0, {1.0: score}
     for share in SHARES:
         encoder = load()
         mix(encoder, weights, share)
-        scores[share] = choosing.score(encoder)
+        remembering = EncodeOnce(encoder)
+        scores[share] = choosing.score(remembering)
         if scores[share] <= scores[chosen]:
             break
-        best, chosen = encoder, share
-    return Average(best, chosen, scores)
+        best, once, chosen = encoder, remembering, share
+    return Average(best, once, chosen, scores)
 
 
 def judge(criterion: Criterion, before: NDArray[np.float64], after: NDArray[np.float64]) -> Verdict:

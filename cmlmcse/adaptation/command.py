@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MINUTES = 15.0
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
-SCORES_AT_THE_END = 8  # scores that averages, confirmation, neighbours, export and report take as long as
+SCORES_AT_THE_END = 5  # scores that the averages, the confirmation, the export and the report take as long as
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "normalize", "stage",
          "streaming", "data_seed", "max_train_samples", "eval_steps", "save_steps", "logging_steps",
@@ -201,14 +201,12 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     import datasets
     from transformers.utils import logging as transformers_logging
 
-    from cmlmcse.data.collection import load_collection
-    from cmlmcse.hub.export import export, write_json
+    from cmlmcse.evaluation.sts import EncodeOnce
     from cmlmcse.models.encoders import recorded_pooling
 
-    from .arms import default_arms, run_arms
+    from .arms import Common, default_arms, run_arms
     from .choice import arm_encoder, best_average, judge, load_start
-    from .report import last_line, write_report
-    from .results import adapt_results, labelled_results, load_labelled
+    from .results import adapt_results, load_labelled
     from .text import read_text
 
     started = time.perf_counter()
@@ -228,36 +226,65 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
         say(text.note)
     choosing, confirming = text.criterion.halves(args.seed)
     scoring = time.perf_counter()
-    before, to_beat = confirming.values(start), choosing.score(start)
+    at_start = EncodeOnce(start)
+    before, to_beat = confirming.values(at_start), choosing.values(at_start)
     bm25 = float(confirming.bm25().mean())
     say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {bm25:.2f}")
 
     arms = default_arms(text.criterion.name == "title_body", recorded is not None, args.fields)
     now = time.perf_counter()
-    left = 60 * args.minutes - (now - started) - SCORES_AT_THE_END * (now - scoring) / 2
-    trials = run_arms(arms, folder, shared_fields(args, start, text), left, args.max_steps)
+    left = 60 * args.minutes - (now - started) - SCORES_AT_THE_END * (now - scoring)
+    trials = run_arms(arms, Common(folder, shared_fields(args, start, text), to_beat), left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)
     adapted = arm_encoder(trials[winner].folder, args.device, text.limit)
     average = best_average(load, adapted, trials[winner].score, choosing)
-    verdict = judge(confirming, before, confirming.values(average.encoder))
+    verdict = judge(confirming, before, confirming.values(average.once))
     say(f"best arm: {winner}; best share of its weights: {average.share:g}")
 
-    best = average.encoder if verdict.better else start
-    shutil.rmtree(folder / "export", ignore_errors=True)  # written by this command before it was interrupted
-    best.tokenizer.model_max_length = text.limit  # scored so; the tokenizer may allow more
-    exported = export(best.model, best.tokenizer, folder / "export")
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)
-    results["adapt"] |= {"choose_before": round(to_beat, 4), "bm25": round(bm25, 4)}
+    results["adapt"] |= {"choose_before": round(choosing.summary(to_beat), 4), "bm25": round(bm25, 4)}
     results["seconds"] = round(time.perf_counter() - started, 1)
+    examples = text.neighbours(confirming, at_start, average.once, args.seed)
+    write_folder(folder, args, (start, average.encoder if verdict.better else start), results, examples, labelled)
+    return Adapted(folder, results)
+
+
+def write_folder(
+    folder: Path,
+    args: argparse.Namespace,
+    sides: tuple["Encoder", "Encoder"],
+    results: dict[str, Any],
+    examples: list[dict[str, Any]],
+    labelled: dict[str, Any],
+) -> None:
+    """Write export/, the reports and results.json, and print what there is.
+
+    Args:
+        folder: where.
+        args: the command's.
+        sides: the start, and what is handed back.
+        results: what results.json holds; the labelled scores are added.
+        examples: queries with their neighbours.
+        labelled: the labelled data, or nothing.
+    """
+    from cmlmcse.data.collection import load_collection
+    from cmlmcse.hub.export import export, write_json
+
+    from .report import last_line, write_report
+    from .results import labelled_results
+
+    start, best = sides
+    shutil.rmtree(folder / "export", ignore_errors=True)  # written by this command before it was interrupted
+    best.tokenizer.model_max_length = results["text"]["model_tokens"]  # scored so; the tokenizer may allow more
+    exported = export(best.model, best.tokenizer, folder / "export")
     if labelled:
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
-    write_report(folder, results, text.neighbours(confirming, start, average.encoder, args.seed))
+    write_report(folder, results, examples)
     (exported / "README.md").write_text(adapted_card(args.model, folder), encoding="utf-8")
     write_json(folder / "results.json", results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))
-    return Adapted(folder, results)
 
 
 def shared_fields(args: argparse.Namespace, start: "Encoder", text: "Text") -> dict[str, Any]:

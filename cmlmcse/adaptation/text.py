@@ -10,7 +10,7 @@ from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.evaluation.label_free import Criterion, choose_criterion
 from cmlmcse.evaluation.retrieval import unit
-from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.sts import Encode, EncodeOnce
 from cmlmcse.models.encoders import Encoder
 
 LONGEST = 64  # tokens of a training text at most, so that a laptop takes enough steps in a quarter of an hour
@@ -68,7 +68,7 @@ class Text(NamedTuple):
             "note": self.note,
         }
 
-    def neighbours(self, queries: Criterion, before: Encoder, after: Encoder, seed: int) -> list[dict[str, Any]]:
+    def neighbours(self, queries: Criterion, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
         """Some queries, drawn at random, with the nearest passage before and after.
 
         Args:

@@ -13,6 +13,9 @@ from cmlmcse.common.recipes import find_recipe, recipe_names
 from .help import USAGE, help_text
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from .arguments import DataArguments, ModelArguments, RunArguments
 
 PREFIX = "checkpoint-"  # of Trainer's folders
@@ -77,8 +80,13 @@ def main(argv: list[str] | None = None) -> None:
     run(arguments)
 
 
-def run(arguments: list[str]) -> Trained:
+def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None) -> Trained:
     """Run the stage that the arguments RECIPE [--field value …] name.
+
+    Args:
+        arguments: the words of the command line.
+        start_values: the values of the development set's items before training, where the caller knows them. Then
+            neither the start nor the export is scored; the result is the best score that training met.
 
     Raises:
         InputError: as :func:`train`.
@@ -93,14 +101,25 @@ def run(arguments: list[str]) -> Trained:
 
             pretrain(recipe.stem, model_args, data_args, run_args)
         else:
-            contrast(recipe.stem, model_args, data_args, run_args)
+            contrast(recipe.stem, model_args, data_args, run_args, start_values)
     results = folder / "results.json"
     first = run_args.process_index == 0
     return Trained(folder, json.loads(results.read_text(encoding="utf-8")) if first else {})
 
 
-def contrast(recipe: str, model_args: "ModelArguments", data_args: "DataArguments", run_args: "RunArguments") -> None:
+def contrast(
+    recipe: str,
+    model_args: "ModelArguments",
+    data_args: "DataArguments",
+    run_args: "RunArguments",
+    start_values: "NDArray[np.float64] | None" = None,
+) -> None:
     """Train a sentence encoder; write checkpoints, export/, results.json, run.json and plots/ to the run's folder.
+
+    Args:
+        recipe: the recipe's name.
+        model_args, data_args, run_args: its fields.
+        start_values: as in :func:`run`.
 
     Raises:
         InputError: a wrong field, text or model.
@@ -146,11 +165,13 @@ def contrast(recipe: str, model_args: "ModelArguments", data_args: "DataArgument
         data_collator=build_collator(model, tokenizer, data_args, run_args),
         processing_class=tokenizer,
         dev_set=dev_set,
+        start_values=start_values,
     )
     commit = git_commit()
     trainer.train(resume_from_checkpoint=checkpoint)
     measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
-    finalize_run(folder, recipe, model_args, data_args, run_args, trainer, dev_set, final_tasks, measured)
+    fields = model_args, data_args, run_args
+    finalize_run(folder, recipe, *fields, trainer, dev_set, final_tasks, measured, start_values is None)
 
 
 def kept_checkpoint(folder: Path) -> str:

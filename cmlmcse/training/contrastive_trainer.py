@@ -33,6 +33,7 @@ class ContrastiveTrainer(LossTrainer):
         model: the sentence encoder.
         dev_set: the development set, or None. It is scored before the first step too; the values of its items are then
             in the file `START_VALUES` of the run's folder.
+        start_values: those values, where the caller knows them.
         kwargs: further arguments of `Trainer`.
 
     Raises:
@@ -44,6 +45,7 @@ class ContrastiveTrainer(LossTrainer):
         *,
         model: CMLMCSEForSentenceEmbedding,
         dev_set: DevScore | None = None,
+        start_values: NDArray[np.float64] | None = None,
         **kwargs: Any,
     ) -> None:
         self.dev_set = dev_set
@@ -54,7 +56,9 @@ class ContrastiveTrainer(LossTrainer):
         if self.is_fsdp_enabled:
             self.add_callback(ShardedModel(self))
         if dev_set is not None:
-            self.add_callback(ScoresTheStart(self))  # sharded weights must be gathered for it, so it comes after
+            self.add_callback(
+                ScoresTheStart(self, start_values)
+            )  # sharded weights must be gathered for it, so it comes after
 
     @property
     def losses(self) -> TrainingLosses:
@@ -134,21 +138,19 @@ class ContrastiveTrainer(LossTrainer):
         self._count(logs, inputs)
         return loss / steps
 
-    def score_dev_set(self, values_file: Path | None = None) -> float:
-        """The score of the development set, that of the first process. Every process must call this.
-
-        Args:
-            values_file: where the first process writes the values of the set's items.
-        """
+    def dev_values(self) -> NDArray[np.float64]:
+        """(N,) the values of the development set's items. Every process must call this."""
         assert self.dev_set is not None
         losses: Any = self.losses  # under FSDP its `encode` gathers the weights
 
         def encode(sentences: list[str]) -> NDArray[np.float32]:
             return losses.encode(sentences, self.processing_class, batch_size=128)
 
-        values = self.dev_set.values(encode)
-        if values_file is not None and rank() == 0:
-            np.savez(values_file, values=values, title=np.array(self.dev_set.title))
+        return self.dev_set.values(encode)
+
+    def dev_score(self, values: NDArray[np.float64]) -> float:
+        """The score of these values, that of the first process. Every process must call this."""
+        assert self.dev_set is not None
         return from_first_process(self.dev_set.summary(values))
 
     def dev_metrics(self) -> dict[str, float]:
@@ -156,7 +158,7 @@ class ContrastiveTrainer(LossTrainer):
 
         Every process computes the score, and all use that of the first process.
         """
-        metrics = {"dev_score": self.score_dev_set()}
+        metrics = {"dev_score": self.dev_score(self.dev_values())}
         if self.latest is not None and "cmlm" in self.losses.model.objectives:
             with self.accelerator.autocast():
                 gain = float(self.losses.vector_gain(self.latest["views"], self.latest["masked"]))
@@ -165,15 +167,25 @@ class ContrastiveTrainer(LossTrainer):
 
 
 class ScoresTheStart(TrainerCallback):
-    """Scores the development set before the first step, so that a run can say what training changed."""
+    """Scores the development set before the first step, so that a run can say what training changed.
 
-    def __init__(self, trainer: ContrastiveTrainer) -> None:
+    Args:
+        trainer: the trainer.
+        values: the values of the set's items, if they are known.
+    """
+
+    def __init__(self, trainer: ContrastiveTrainer, values: NDArray[np.float64] | None = None) -> None:
         self.trainer = trainer
+        self.values = values
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.global_step == 0:
             start = time.perf_counter()
-            score = self.trainer.score_dev_set(Path(str(args.output_dir)) / START_VALUES)
+            values = self.trainer.dev_values() if self.values is None else self.values
+            score = self.trainer.dev_score(values)
+            if rank() == 0:
+                title = np.array(self.trainer.dev_set.title if self.trainer.dev_set else "")
+                np.savez(Path(str(args.output_dir)) / START_VALUES, values=values, title=title)
             self.trainer.log({"eval_dev_score": score, "eval_runtime": round(time.perf_counter() - start, 3)})

@@ -43,10 +43,12 @@ def finalize_run(
     dev_set: DevScore | None,
     final_tasks: FinalTasks,
     measured: dict[str, Any],
+    score_export: bool = True,
 ) -> None:
     """Export, evaluate the export, and write run.json, results.json, plots/ and the card.
 
-    Every process must call this. The first process does the work.
+    Every process must call this. The first process does the work. Without `score_export` the export's development score
+    is the one that training met at that step.
     """
     model, tokenizer, tokens = whole_model(trainer), trainer.processing_class, trainer.add_up_tokens()
     shutdown_process_group()
@@ -62,7 +64,9 @@ def finalize_run(
 
     encode = EncodeOnce(load_encoder(str(exported)))
     results: dict[str, Any] = {"model": recipe}
-    if dev_set:
+    if dev_set and not score_export:
+        results["dev"] = dev_summary(dev_set, score_met(trainer), len(np.load(folder / START_VALUES)["values"]))
+    elif dev_set:
         values = dev_set.values(encode)
         results["dev"] = dev_results(dev_set, values, folder)
         plot_dev_score(history, plots, dev_set.title)
@@ -89,6 +93,13 @@ def finalize_run(
         print(before_and_after(results["dev"]))
 
 
+def score_met(trainer: ContrastiveTrainer) -> float:
+    """The development score at the step whose weights a run keeps: its best one, or its last."""
+    scores = {row["step"]: row["eval_dev_score"] for row in trainer.state.log_history if "eval_dev_score" in row}
+    best = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
+    return scores[best or max(scores)]
+
+
 def dev_results(dev_set: DevScore, values: NDArray[np.float64], folder: Path) -> dict[str, Any]:
     """The scores of the development set before and after training, with the interval of the change.
 
@@ -97,14 +108,19 @@ def dev_results(dev_set: DevScore, values: NDArray[np.float64], folder: Path) ->
         values: (N,) the values of its items after training.
         folder: the run's folder, with the values before training.
     """
-    score = round(dev_set.summary(values), 4)
-    found: dict[str, Any] = {"set": dev_set.title, "score": score}
-    found |= {"spearman": score, "pairs": len(values)} if isinstance(dev_set, DevSet) else {"documents": len(values)}
+    found = dev_summary(dev_set, dev_set.summary(values), len(values))
     before = start_values(folder / START_VALUES, dev_set.title, len(values))
     if before is not None:
         low, high = interval(dev_set, before, values)
         found |= {"before": round(dev_set.summary(before), 4), "interval": [round(low, 4), round(high, 4)]}
     return found
+
+
+def dev_summary(dev_set: DevScore, score: float, count: int) -> dict[str, Any]:
+    """The score of the development set, and how many pairs or documents it has."""
+    score = round(score, 4)
+    size = {"spearman": score, "pairs": count} if isinstance(dev_set, DevSet) else {"documents": count}
+    return {"set": dev_set.title, "score": score, **size}
 
 
 def start_values(path: Path, title: str, count: int) -> NDArray[np.float64] | None:

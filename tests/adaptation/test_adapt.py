@@ -11,15 +11,16 @@ from transformers import AutoTokenizer
 
 import cmlmcse
 from cmlmcse.adaptation import arms
-from cmlmcse.adaptation.arms import Trial, default_arms, further_steps, plan_steps, run_arms
+from cmlmcse.adaptation.arms import Common, Trial, default_arms, further_steps, plan_steps, run_arms
 from cmlmcse.adaptation.choice import best_average, judge, load_start
 from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.text import foreign
 from cmlmcse.common.errors import InputError, Stopped
-from cmlmcse.data.collection import load_collection
+from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.label_free import Criterion
+from cmlmcse.training.dev_set import label_free_set
 from support.paths import ROOT
 from support.tiny import ENGLISH, tiny_backbone, tiny_tokenizer
 
@@ -68,6 +69,11 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     assert re.fullmatch("title_body(.crops)?, rate 0.003", best)
     assert adapted["arms"][best]["score"] > adapted["choose_before"] + 10
     assert adapted["chosen"].startswith(best if low > 0 else "start")
+    assert all(arm["scores"][0] == [0, pytest.approx(adapted["choose_before"])] for arm in adapted["arms"].values())
+    rest, held_out = hold_out(load_collection(str(corpus)), 42)
+    exported = load_start(str(arms.run_folder(folder, best)), None, "cpu")
+    score = label_free_set("auto_half", held_out, rest, 42).score(exported)
+    assert score == pytest.approx(adapted["arms"][best]["score"], abs=1e-3)  # which training met, not scored again
     line = capsys.readouterr().out.strip().splitlines()[-1]
     assert f"{adapted['before']:.2f} before, {adapted['best_candidate']:.2f} after" in line
 
@@ -95,11 +101,11 @@ def test_interrupted(corpus, backbone, tmp_path, capsys):
     main([*words, "--output_dir", str(tmp_path / "whole")])
     train, calls = arms.train, []
 
-    def interrupted(*args, **fields):
-        calls.append(fields["output_dir"])
+    def interrupted(*given):
+        calls.append(given)
         if len(calls) == 3:
             raise Stopped("by Ctrl-C; no checkpoint was written yet; the same command starts again", status=130)
-        return train(*args, **fields)
+        return train(*given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arms, "train", interrupted)
@@ -143,7 +149,7 @@ def test_plan(minutes, step, expected, monkeypatch, tmp_path):
     monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, {"seconds_per_step": step}))
     monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0)).__next__)
     named = default_arms(True, True, {})
-    names, first, last, besides = plan_steps(named, tmp_path, {}, 45 * minutes)
+    names, first, last, besides = plan_steps(named, Common(tmp_path, {}, np.zeros(1)), 45 * minutes)
     assert (len(names), first, last) == expected
     assert besides == 30 - 20 * step
     count, finalists = len(names), min(2, len(names))
@@ -172,7 +178,7 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
     further without time."""
     asked, now = [], [0.0]
 
-    def run_arm(name, fields, folder, shared, steps, every):
+    def run_arm(name, fields, common, steps, every):
         asked.append((name, steps))
         now[0] += 30.0
         scores = [0.0, *(float(min(step, 120)) for step in range(20, steps + 1, 20))]
@@ -181,12 +187,13 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
     monkeypatch.setattr(arms, "run_arm", run_arm)
     monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 40, 10.0))
     monkeypatch.setattr(arms.time, "perf_counter", lambda: now[0])
-    found = run_arms({"other": {}, "best": {}}, tmp_path, {}, 220.0, None)
+    common = Common(tmp_path, {}, np.zeros(1))
+    found = run_arms({"other": {}, "best": {}}, common, 220.0, None)
     assert asked[4:] == [("best", 120), ("best", 180)]  # 100 seconds are left, less 10 for the run itself; then 60
     assert found["best"].steps == 180
     again = list(asked)
     asked.clear()
-    run_arms({"other": {}, "best": {}}, tmp_path, {}, 0.0, None)
+    run_arms({"other": {}, "best": {}}, common, 0.0, None)
     assert asked == again
 
 
@@ -201,7 +208,7 @@ def test_the_best_average_is_between_start_and_arm(backbone_folders):
 
     class Half(Criterion):
         def score(self, encode):
-            moved = float((encode.model.backbone.state_dict()[name] - before).mean())
+            moved = float((encode._encode.model.backbone.state_dict()[name] - before).mean())
             return -abs(moved - 0.5)
 
     found = best_average(
