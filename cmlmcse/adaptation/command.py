@@ -268,6 +268,7 @@ def write_folder(
         labelled: the labelled data, or nothing.
     """
     from cmlmcse.data.collection import load_collection
+    from cmlmcse.hub.card import adapted_card
     from cmlmcse.hub.export import export, write_json
 
     from .report import last_line, write_report
@@ -281,7 +282,7 @@ def write_folder(
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
     write_report(folder, results, examples)
-    (exported / "README.md").write_text(adapted_card(args.model, folder), encoding="utf-8")
+    (exported / "README.md").write_text(adapted_card(results), encoding="utf-8")
     write_json(folder / "results.json", results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))
@@ -310,13 +311,3 @@ def steps_of(started: float) -> Callable[[str], None]:
         print(f"[{(time.perf_counter() - started) / 60:4.1f} min] {line}", file=sys.stderr, flush=True)
 
     return say
-
-
-def adapted_card(model: str, folder: Path) -> str:
-    """The card of the export: what it was adapted from, and the report of this folder."""
-    from cmlmcse.hub.card import public_name
-
-    report = (folder / "report.md").read_text(encoding="utf-8")
-    head = "---\nlibrary_name: transformers\npipeline_tag: sentence-similarity\ntags:\n- sentence-transformers\n---\n\n"
-    text = report.replace("# Adapted", f"# {public_name(model)}, adapted", 1)
-    return head + "\n".join(line for line in text.split("\n") if not line.startswith("![")) + "\n"

@@ -7,6 +7,7 @@ from typing import Any
 
 from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
 from cmlmcse.common.tables import DASH, markdown_table
+from cmlmcse.evaluation.tables import labelled_scores
 
 CURVE = "curves"
 STYLE = (
@@ -134,20 +135,6 @@ def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
         )
     return [("h2", "On labelled data"), ("p", said),
             ("table", (["data", "before", "after", "change", "BM25"], rows))]  # fmt: skip
-
-
-def labelled_scores(labelled: dict[str, Any]) -> dict[str, tuple[float, float, float | None]]:
-    """Each labelled set's main figure before and after, nDCG@10 × 100 or Spearman × 100, and that of BM25."""
-    found: dict[str, tuple[float, float, float | None]] = {}
-    for task, pair in labelled.items():
-        before, after = (pair[side].get(task, {}) for side in ("before", "after"))
-        if "spearman" in before:
-            found[f"{task}, Spearman × 100"] = (before["spearman"], after["spearman"], None)
-        for name, scores in before.items():
-            if isinstance(scores, dict) and "ndcg@10" in scores:
-                words = scores.get("bm25", {}).get("ndcg@10")
-                found[f"{name}, nDCG@10 × 100"] = (scores["ndcg@10"], after[name]["ndcg@10"], words)
-    return found
 
 
 def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[str]:

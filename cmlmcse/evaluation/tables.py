@@ -115,3 +115,21 @@ def write_table(suffix: str, results: dict[str, Results], published: bool) -> st
 def _cell(value: float | int | None) -> str:
     """A count as it is, another number with two decimals, or a dash for None."""
     return DASH if value is None else str(value) if isinstance(value, int) else f"{value:.2f}"
+
+
+def labelled_scores(labelled: dict[str, Any]) -> dict[str, tuple[float, float, float | None]]:
+    """Each labelled set's main figure before and after, nDCG@10 × 100 or Spearman × 100, and that of BM25.
+
+    Args:
+        labelled: task → "before" and "after", each the results of that task.
+    """
+    found: dict[str, tuple[float, float, float | None]] = {}
+    for task, pair in labelled.items():
+        before, after = (pair[side].get(task, {}) for side in ("before", "after"))
+        if "spearman" in before:
+            found[f"{task}, Spearman × 100"] = (before["spearman"], after["spearman"], None)
+        for name, scores in before.items():
+            if isinstance(scores, dict) and "ndcg@10" in scores:
+                words = scores.get("bm25", {}).get("ndcg@10")
+                found[f"{name}, nDCG@10 × 100"] = (scores["ndcg@10"], after[name]["ndcg@10"], words)
+    return found

@@ -9,8 +9,9 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.evaluation.card_metric import CardMetric
-from cmlmcse.evaluation.tables import format_measures, format_table
+from cmlmcse.evaluation.tables import format_measures, format_table, labelled_scores
 from cmlmcse.evaluation.tasks import TASKS, all_card_metrics
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
@@ -123,6 +124,60 @@ def public_name(source: str) -> str:
     return Path(source).name if source.startswith(("/", ".", "~")) else source
 
 
+def adapted_card(
+    results: dict[str, Any], use: str = "", identity: Identity | None = None, template: Path = TEMPLATE
+) -> str:
+    """README.md of an encoder that `cmlmcse adapt` handed back. It holds no sentence of the user's text.
+
+    Args:
+        results: content of adapt's results.json.
+        use, identity, template: as in :func:`model_card`.
+
+    Raises:
+        InputError: the results lack an entry, or the template names an unknown field.
+    """
+    kept = Record(results, "results.json")
+    found, text, start = kept.part("adapt"), kept.part("text"), kept["model"]
+    name = f"{public_name(start)}, adapted"
+    same = found["chosen"] == "start"
+    change = (
+        "Nothing was better than the start beyond chance, so these are the start's weights."
+        if same
+        else f"{found['after']:.2f} after, {found['before']:.2f} before: {found['after'] - found['before']:+.2f} (95 % "
+        "interval {:+.2f} to {:+.2f}).".format(*found["interval"])
+    )
+    rows = [
+        [data, f"{before:.2f}", f"{after:.2f}", DASH if bm25 is None else f"{bm25:.2f}"]
+        for data, (before, after, bm25) in sorted(labelled_scores(kept.get("labelled", {})).items())
+    ]
+    measured = f"How well {found['title']}, among {found['candidates']:,} passages of the same text, nDCG × 100 "
+    measured += f"without labels, on {found['documents']['confirm']} documents that chose nothing. {change} "
+    measured += f"BM25: {found['bm25']:.2f}."
+    if rows:
+        measured += "\n\nOn labelled data, which chose nothing:\n\n"
+        measured += markdown_table(["data", "before", "after", "BM25"], rows)
+    facts = {
+        "start": f"`{public_name(start)}`",
+        "documents": f"{text['documents']:,}, {text['held_out']:,} of them held out",
+        "chosen": found["chosen"],
+        "settings that were tried": len(found["arms"]),
+        "tokens of a training text": text["training_tokens"],
+        "tokens trained on": sum(arm["tokens"] for arm in found["arms"].values()),
+        "time": f"{kept['seconds']:.0f} s",
+    }
+    limits = ["The label-free score asks with parts of documents. It does not know your users' queries.",
+              "The scores are those of one seed.", *([text["note"]] if text.get("note") else [])]  # fmt: skip
+    values = {
+        "name": name,
+        "summary": f"A sentence encoder: `{public_name(start)}`, adapted to unlabelled text by `cmlmcse adapt`.",
+        "use": use or usage(),
+        "results": measured,
+        "training": bullets(facts),
+        "limits": "\n".join(f"- {line}" for line in limits),
+    }
+    return write_card(encoder_metadata(identity, None if same else name, start), values, template)
+
+
 def bare_card(use: str = "", identity: Identity | None = None) -> str:
     """README.md of a checkpoint without records of its run; see :func:`model_card`."""
     return write_card(encoder_metadata(identity), {"summary": "A sentence encoder.", "use": use or usage()})
@@ -163,14 +218,24 @@ def model_card(
         "limits": limits_text(run, results),
         "citation": "\n".join(text for name, text in PAPERS.items() if name in method or name == "SimCSE"),
     }
-    return write_card(encoder_metadata(identity, run, all_card_metrics(results)), values, template)
+    described = identity, run["recipe"], fields["model_name_or_path"], all_card_metrics(results)
+    return write_card(encoder_metadata(*described), values, template)
 
 
 def encoder_metadata(
-    identity: Identity | None = None, run: Record | None = None, measured: Sequence[CardMetric] = ()
+    identity: Identity | None = None,
+    name: str | None = None,
+    source: str | None = None,
+    measured: Sequence[CardMetric] = (),
 ) -> ModelCardData:
-    """The metadata of an encoder's card, with a model-index of all measured numbers."""
-    source = run.part("fields")["model_name_or_path"] if run else None
+    """The metadata of an encoder's card, with a model-index of all measured numbers.
+
+    Args:
+        identity: licence and language.
+        name: the model's name.
+        source: the model that it was trained from.
+        measured: the numbers.
+    """
     hub_name = source is not None and source == public_name(source) and ":" not in source
     entries = [
         EvalResult(
@@ -189,7 +254,7 @@ def encoder_metadata(
         "sentence-similarity",
         identity,
         tags=TAGS,
-        model_name=run["recipe"] if run else None,
+        model_name=name,
         eval_results=entries or None,
         base_model=source if hub_name else None,
     )

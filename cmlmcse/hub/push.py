@@ -16,6 +16,7 @@ from cmlmcse.common.errors import InputError, Parser, as_input_error, command, i
 if TYPE_CHECKING:
     from .publish import Published, Target
 
+ADAPTED = "arms"  # the folder of its runs in an output folder of `cmlmcse adapt`
 DESCRIPTION = """Export a checkpoint, verify the export, and publish it. A fresh process loads
 the export, and its embeddings must equal the checkpoint's before anything is uploaded."""
 
@@ -99,12 +100,16 @@ def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = 
     Raises:
         InputError: a record or the template cannot be read, or a record lacks an entry.
     """
-    from .card import TEMPLATE, Identity, bare_card, model_card, plots_of, usage
+    from .card import TEMPLATE, Identity, adapted_card, bare_card, model_card, plots_of, usage
 
     branch = None if args.revision == "main" else args.revision
     use = usage(args.repo_id, commit or args.tag or branch, args.trust_free)
     identity = Identity(args.license, args.language)
     records = [run_folder / "run.json", run_folder / "results.json"]
+    if (run_folder / ADAPTED).is_dir() and records[1].is_file():  # of cmlmcse adapt, which has several runs
+        with as_input_error(f"{run_folder}: expected JSON in results.json: "):
+            results = json.loads(records[1].read_text(encoding="utf-8"))
+        return adapted_card(results, use, identity, args.card_template or TEMPLATE)
     if not all(record.is_file() for record in records):
         if args.card_template:
             raise InputError(

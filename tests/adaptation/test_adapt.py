@@ -20,6 +20,8 @@ from cmlmcse.adaptation.text import foreign
 from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.label_free import Criterion
+from cmlmcse.hub.push import parse as parse_push
+from cmlmcse.hub.push import write_card
 from cmlmcse.training.dev_set import label_free_set
 from support.paths import ROOT
 from support.tiny import ENGLISH, tiny_backbone, tiny_tokenizer
@@ -86,6 +88,17 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     report = (folder / "report.md").read_text()
     assert report.count("(rank ") == 20
     assert f"{adapted['bm25']:.2f}" in report
+    card = (folder / "export" / "README.md").read_text()
+    assert f"on {adapted['documents']['confirm']} documents that chose nothing" in card
+    assert f"BM25: {adapted['bm25']:.2f}" in card
+    titles = [json.loads(line)["title"] for line in corpus.read_text().splitlines()]
+    assert any(title in report for title in titles)
+    assert not any(title in card for title in titles)  # the text may be private
+    assert str(tmp_path) not in card
+    push = parse_push([str(folder), "--repo_id", "me/mine", "--license", "mit"])
+    pushed = write_card(folder, push, "0" * 40)
+    assert "license: mit" in pushed
+    assert pushed.split("## Results")[1] == card.split("## Results")[1]
     with pytest.raises(SystemExit) as stopped:
         main([backbone, str(corpus), "--output_dir", str(folder)])
     assert stopped.value.code == 2

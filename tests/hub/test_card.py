@@ -10,8 +10,8 @@ from huggingface_hub import ModelCard
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub import push
-from cmlmcse.hub.card import Identity, bare_card, model_card, plots_of
-from support.records import FIELDS, RECORD, RESULTS
+from cmlmcse.hub.card import Identity, adapted_card, bare_card, model_card, plots_of
+from support.records import ADAPTED, FIELDS, RECORD, RESULTS
 from support.text import one_space
 from support.tiny import tiny_tokenizer
 
@@ -180,3 +180,15 @@ def test_published_with_a_card_of_ones_own(backbone_folders, monkeypatch, tmp_pa
     assert card.endswith("# Ours: cmlmcse-bert-base\nplots/loss.png")
     assert ModelCard(card).data.license == "mit"
     assert (out / "plots" / "loss.png").read_bytes() == b"png"
+
+
+def test_card_of_adapt() -> None:
+    """The scores without labels and with them, the start as base model, and a sentence where the start was kept."""
+    card = adapted_card(ADAPTED, identity=Identity("mit"))
+    assert "base_model: owner/start" in card
+    assert "60.00 after, 50.00 before: +10.00 (95 % interval +5.00 to +15.00)" in card
+    assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | 40.00 |" in one_space(card)
+    kept = adapted_card({**ADAPTED, "adapt": {**ADAPTED["adapt"], "chosen": "start"}})
+    assert "Nothing was better than the start beyond chance, so these are the start's weights." in kept
+    with pytest.raises(InputError, match=r"results.json: expected the entry 'adapt'"):
+        adapted_card({})

@@ -24,7 +24,7 @@ from cmlmcse.training.arguments import parse_recipe
 from support.local_hub import LocalHub
 from support.paths import ROOT
 from support.processes import run_verbs
-from support.records import RECORD, RESULTS
+from support.records import ADAPTED, RECORD, RESULTS
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
@@ -176,6 +176,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (checkpoint.parent / "results.json").write_text(json.dumps(RESULTS))
     for name in ("MODEL", "A", "B", "runs/a/export", "runs/b/export", "runs/simcse/export", "runs/cisi"):
         export(model, tokenizer, place / name)
+    export(model, tokenizer, place / "adapted" / "export")
+    (place / "adapted" / "arms").mkdir()
+    (place / "adapted" / "results.json").write_text(json.dumps(ADAPTED))
     shutil.copy(ROOT / "cmlmcse" / "hub" / "card_template.md", place / "FILE")
     (place / "assets").symlink_to(ROOT / "assets")
     return place
@@ -235,7 +238,7 @@ def test_command_runs(
     assert found is not None
     verb, arguments = found
     outputs = [arguments[index + 1] for index, word in enumerate(arguments) if word in ("--output", "--output_dir")]
-    if verb == "train":
+    if verb in ("train", "adapt"):
         for output in outputs:  # which other commands of the pages read
             shutil.rmtree(output, ignore_errors=True)
     if (verb, arguments) == ("train", ["infocse-bert-base"]):  # stage 2, after stage 1

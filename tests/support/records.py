@@ -34,3 +34,26 @@ RESULTS = {
     "transfer": {"MR": 76.5, "MRPC": 71.5, "f1": {"MRPC": 80.5}},
     "glue": {"CoLA": 12.5, "details": {"CoLA": {"trained_on": 9}}},
 }
+
+ADAPTED = {  # results.json of adapt
+    "model": "owner/start",
+    "seconds": 60.0,
+    "text": {"documents": 150, "held_out": 30, "training_tokens": 64, "note": ""},
+    "adapt": {
+        "title": "a title finds a passage of its text",
+        "candidates": 200,
+        "documents": {"choose": 15, "confirm": 15},
+        "before": 50.0,
+        "after": 60.0,
+        "interval": [5.0, 15.0],
+        "bm25": 70.0,
+        "chosen": "crops, rate 3e-05",
+        "arms": {"crops, rate 3e-05": {"tokens": 1000}},
+    },
+    "labelled": {
+        "retrieval": {
+            side: {"retrieval": {"own": {"ndcg@10": score, "bm25": {"ndcg@10": 40.0}}}}
+            for side, score in (("before", 30.0), ("after", 32.5))
+        }
+    },
+}
