@@ -247,12 +247,9 @@ class ModernBert(Family):
         attention, chosen = block.attn, selection.of(hidden)  # (M, H)
         cosine, sine = (part[0] for part in shared[block.attention_type])  # (S, D)
         rows, fused, size = selection.index, attention.Wqkv, attention.head_dim
-        to_query, to_rest = fused.weight.tensor_split([chosen.shape[1]])
-        bias = (None, None) if fused.bias is None else fused.bias.tensor_split([chosen.shape[1]])
         normed = block.attn_norm(hidden)  # (S, H)
         asking = normed.index_select(0, rows) if selection.states is None else block.attn_norm(chosen)  # (M, H)
-        query = linear(asking, to_query, bias[0])  # (M, H)
-        key, value = linear(normed, to_rest, bias[1]).chunk(2, dim=-1)  # (S, H)
+        query, key, value = project(fused, asking, normed)  # (M, H), (S, H), (S, H)
         query, key = rotate(query, cosine[rows], sine[rows]), rotate(key, cosine, sine)
         context = attend(
             attention, query, key, value, size, attention.attention_dropout, packing, selection,
@@ -372,6 +369,19 @@ def attend(
     options |= {"packing": packing, "selection": selection, "dropout": dropout, "scaling": scaling}
     context, _ = packed_attention(attention, query, key, value, None, **options)  # (1, M, heads, D)
     return context.squeeze(0).flatten(1)
+
+
+def project(fused: nn.Linear, asking: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(M, H) and (S, H) through a layer that makes queries, keys and values → (M, H) queries of the first, (S, H) keys
+    and (S, H) values of the second."""
+    width = states.shape[1]
+    if type(fused) is not nn.Linear:  # an adapter's, whose weight is not all of it
+        key, value = fused(states)[:, width:].chunk(2, dim=-1)
+        return fused(asking)[:, :width], key, value
+    to_query, to_rest = fused.weight.tensor_split([width])
+    bias = (None, None) if fused.bias is None else fused.bias.tensor_split([width])
+    key, value = linear(states, to_rest, bias[1]).chunk(2, dim=-1)
+    return linear(asking, to_query, bias[0]), key, value
 
 
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -101,6 +101,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             }
         )
         self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._tokenizer_source = ""  # the backbone's name; a loaded model has `name_or_path`
         self.post_init()
 
     def _build(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
@@ -208,7 +209,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             )
         init = donor if donor in OWN_FUSION_INITS else "checkpoint"
         model = cls(CMLMCSEConfig(backbone_config=backbone, fusion_init=init, **config_fields))
-        model.name_or_path = name_or_path  # where `encode` finds the tokenizer
+        model._tokenizer_source = name_or_path
         model.backbone.load_state_dict(pretrained.base_model.state_dict())
         if model.auxiliary and not has_head and not from_scratch:
             logger.warning(
@@ -395,7 +396,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             ValueError: the model was not loaded from one, or there is none.
         """
         if self._tokenizer is None:
-            source = self.name_or_path
+            source = self._tokenizer_source or self.name_or_path
             try:
                 if not source:
                     raise OSError("the model was not loaded from a folder or repository")

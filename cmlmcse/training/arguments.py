@@ -87,11 +87,14 @@ class ModelArguments:
     mlm_tied: bool = of_config("mlm_tied")
     retromae_weight: float = of_config("retromae_weight")
     decoder_hidden_share: float = of_config("decoder_hidden_share")
+    lora_r: int | None = described(None, "Rank of LoRA matrices beside the backbone's linear layers; its own weights "
+                                   "stay as they are. The export has merged weights. It needs pip install peft "
+                                   "(default: all weights train).")  # fmt: skip
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of :class:`CMLMCSEConfig`."""
         fields = dataclasses.asdict(self)
-        del fields["model_name_or_path"], fields["model_sha256"]
+        del fields["model_name_or_path"], fields["model_sha256"], fields["lora_r"]
         return fields
 
 
@@ -382,7 +385,11 @@ def validate(
         raise InputError(
             f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; fix the recipe"
         )
+    if model.lora_r is not None and model.lora_r < 1:
+        raise InputError(f"lora_r must be at least 1, found {model.lora_r}; a usual rank is 8")
     if run.stage == "pretrain":
+        if model.lora_r is not None:
+            raise InputError("lora_r is for stage train, found it with stage pretrain; leave it out")
         check_pretraining(data, run)
     elif run.per_device_train_batch_size < 2:
         raise InputError(

@@ -26,6 +26,7 @@ from cmlmcse.models.encoders import load_tokenizer
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 
 from .arguments import DataArguments, ModelArguments, RunArguments, reads_documents
+from .lora import add_lora
 
 
 def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTrainedTokenizerBase:
@@ -79,6 +80,8 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
             f"the tokenizer must fit the model's vocabulary of {rows}, found {len(tokenizer)} tokens; use the "
             "tokenizer that belongs to the model"
         )
+    if model_args.lora_r is not None:
+        add_lora(model, model_args.lora_r)
     return model
 
 

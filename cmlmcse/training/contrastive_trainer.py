@@ -19,6 +19,7 @@ from modeling_cmlmcse.distributed import processes, rank
 
 from .dev_set import DevScore
 from .large_batch import backward_in_parts
+from .lora import has_lora, load_lora_checkpoint, merged_weights, save_adapter
 from .sharding import ShardedModel
 from .trainer import LossTrainer
 from .training_losses import TrainingLosses, without_prefix
@@ -53,6 +54,8 @@ class ContrastiveTrainer(LossTrainer):
         super().__init__(model=TrainingLosses(model), eval_dataset=[] if dev_set else None, **kwargs)
         if getattr(self.args, "mini_batch_size", None) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
+        if has_lora(self.losses) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise InputError("lora_r expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
         if self.is_fsdp_enabled:
             self.add_callback(ShardedModel(self))
         if dev_set is not None:
@@ -66,32 +69,41 @@ class ContrastiveTrainer(LossTrainer):
         return self.accelerator.unwrap_model(self.model)
 
     @contextmanager
-    def _model_alone(self) -> Iterator[None]:
+    def _model_alone(self) -> Iterator[CMLMCSEForSentenceEmbedding]:
         """Show Trainer only the sentence encoder, without its losses, because checkpoints hold the encoder."""
-        trained, self.model = self.model, self.losses.model
+        alone = self.losses.model
+        trained, self.model = self.model, alone
         try:
-            yield
+            yield alone
         finally:
             self.model = trained
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         weights = None if state_dict is None else without_prefix(state_dict)
-        with self._model_alone():
-            super()._save(output_dir, weights)
+        with self._model_alone() as alone:
+            super()._save(output_dir, merged_weights(alone) if has_lora(alone) else weights)
+            if has_lora(alone):
+                save_adapter(alone, Path(str(output_dir)))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if self.is_fsdp_enabled:  # FSDP's files name the weights as in the wrapped module
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
-        with self._model_alone():
-            super()._load_from_checkpoint(resume_from_checkpoint)
+        with self._model_alone() as alone:
+            if has_lora(alone):
+                load_lora_checkpoint(alone, Path(resume_from_checkpoint))
+            else:
+                super()._load_from_checkpoint(resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         if self.is_fsdp_enabled:
             super()._load_best_model()
             return
-        with self._model_alone():
-            super()._load_best_model()
+        with self._model_alone() as alone:
+            if has_lora(alone):
+                load_lora_checkpoint(alone, Path(str(self.state.best_model_checkpoint)))
+            else:
+                super()._load_best_model()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """Trainer's optimizer. With `auxiliary_learning_rate`, auxiliary weights get their own parameter groups."""

@@ -9,6 +9,7 @@ from cmlmcse.common.errors import InputError
 from modeling_cmlmcse.backbone import blocks
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
+from .lora import merge_lora
 from .training_losses import TrainingLosses, without_prefix
 
 
@@ -46,12 +47,13 @@ class ShardedModel(TrainerCallback):
 
 
 def whole_model(trainer: Trainer) -> CMLMCSEForSentenceEmbedding | None:
-    """The trained model with unsharded weights on the first process; None on the others.
+    """The trained model with unsharded and merged weights on the first process; None on the others.
 
     Every process must call this.
     """
     losses: TrainingLosses = trainer.accelerator.unwrap_model(trainer.model)
     model: CMLMCSEForSentenceEmbedding = losses.model
+    merge_lora(model)
     if getattr(trainer, "is_fsdp_enabled", False):
         weights = trainer.accelerator.get_state_dict(trainer.model)  # empty on all processes except the first
         if trainer.is_world_process_zero():

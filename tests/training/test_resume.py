@@ -35,6 +35,7 @@ METHODS = {
     },
     "labelled triplets": {**AUXILIARY, **LABELLED, "hard_negative_weight": 1},
     "retromae": {"cmlm_weight": 0, "retromae_weight": 0.1, "masked_views": "first"},
+    "lora": {**AUXILIARY, "lora_r": 4},
     "in parts": {**AUXILIARY, "mini_batch_size": 5},
     "accumulated": {**AUXILIARY, "gradient_accumulation_steps": 2, "auxiliary_learning_rate": "1e-2"},
     "pre-training": {
