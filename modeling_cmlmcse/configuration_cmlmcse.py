@@ -20,6 +20,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .pretrained_auxiliary
     import .projection
     import .replaced_token_detection
+    import .sentence_transformers_files
 """
 
 from typing import Any
@@ -156,8 +157,9 @@ class CMLMCSEConfig(PretrainedConfig):
         self.mlm_tied = in_range("mlm_tied", mlm_tied, bool, False, True)
         self.retromae_weight = in_range("retromae_weight", retromae_weight, float, 0.0, 1e6)
         self.decoder_hidden_share = in_range("decoder_hidden_share", decoder_hidden_share, float, 0.0, 1.0)
-        # sentence-transformers' layer pooling asks for them through an export's config.json, the backbone's own
-        kwargs.setdefault("output_hidden_states", self.backbone_config.output_hidden_states)
+        # sentence-transformers' layer pooling reads them; an export's config.json is the backbone's own
+        reads_layers = POOLINGS[self.pooling].layers != (-1,)
+        kwargs.setdefault("output_hidden_states", reads_layers or self.backbone_config.output_hidden_states)
         self._check_layers(depth)
         if POOLINGS[self.pooling].keeps_head and self.projection != "mlp":
             raise ValueError(

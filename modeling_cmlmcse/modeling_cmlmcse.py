@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -34,6 +35,7 @@ from .pooling import POOLINGS
 from .pretrained_auxiliary import PretrainedAuxiliary
 from .projection import PROJECTIONS
 from .replaced_token_detection import ReplacedTokenDetection
+from .sentence_transformers_files import write_sentence_transformers
 
 logger = logging.get_logger(__name__)
 
@@ -138,6 +140,13 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         """
         parts = tuple(f"{name}." for name, _ in self.named_children())
         return {name: name if name.startswith(parts) else f"backbone.{name}" for name in checkpoint_keys}
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As in transformers, and the files by which sentence-transformers gives the same embeddings."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", True):
+            weights = kwargs.get("state_dict") or self.state_dict()
+            write_sentence_transformers(self.config, weights, Path(save_directory))
 
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()

@@ -19,7 +19,6 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,16 +30,11 @@ from cmlmcse.common.errors import InputError
 from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS
+from modeling_cmlmcse.sentence_transformers_files import write_json, write_sentence_transformers
 
 AUTO_MAP = {
     "AutoConfig": "configuration_cmlmcse.CMLMCSEConfig",
     "AutoModel": "modeling_cmlmcse.CMLMCSEForSentenceEmbedding",
-}
-POOLING_MODES = {  # key of sentence-transformers' pooling configuration → its name for the mode
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
 }
 TOLERANCE = 1e-5  # the largest allowed difference between two ways to compute the same embedding
 SENTENCES = [  # the last is longer than any model's limit: all ways must cut it at the same token
@@ -111,7 +105,9 @@ def export(
     write_config(model, aside, trust_free)
     if not trust_free:
         copy_code(aside)
-    write_sentence_transformers(model, tokenizer, aside)
+    write_sentence_transformers(model.config, weights, aside)
+    length = {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
+    write_json(aside / "sentence_bert_config.json", length)
     (aside / "README.md").write_text(card, encoding="utf-8")
     aside.rename(folder)
     return folder
@@ -134,11 +130,6 @@ def plain_pooler(model: CMLMCSEForSentenceEmbedding) -> dict[str, torch.Tensor]:
         "pooler.dense.weight": torch.zeros(size, size, dtype=model.dtype),
         "pooler.dense.bias": torch.zeros(size, dtype=model.dtype),
     }
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write indented JSON with a newline at the end."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_tokenizer_config(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
@@ -172,52 +163,6 @@ def copy_code(folder: Path) -> None:
     """Copy the model's code: every Python file of its package."""
     for file in Path(modeling_cmlmcse.__file__).parent.glob("*.py"):
         shutil.copy(file, folder / file.name)
-
-
-def write_sentence_transformers(
-    model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, folder: Path
-) -> None:
-    """modules.json and its folders, with names that old and new sentence-transformers read."""
-    size, depth = model.config.hidden_size, model.config.backbone_config.num_hidden_layers
-    pooling = POOLINGS[model.config.pooling]
-    modules = [("", "Transformer")]
-    if pooling.layers != (-1,):
-        weights = torch.zeros(depth)
-        weights[list(pooling.layers)] = 1.0
-        config = {"word_embedding_dimension": size, "layer_start": 1, "num_hidden_layers": depth}
-        modules.append(write_module(folder, len(modules), "WeightedLayerPooling", config, {"layer_weights": weights}))
-    modes = {key: mode == pooling.mode for key, mode in POOLING_MODES.items()}
-    config = {"word_embedding_dimension": size, **modes}
-    modules.append(write_module(folder, len(modules), "Pooling", config))
-    if pooling.keeps_head:
-        config = {"in_features": size, "out_features": size, "bias": True}
-        config["activation_function"] = "torch.nn.modules.activation.Tanh"
-        head = model.projection.dense.state_dict()
-        tensors = {f"linear.{name}": tensor.detach().cpu() for name, tensor in head.items()}
-        modules.append(write_module(folder, len(modules), "Dense", config, tensors))
-    if model.config.normalize:
-        modules.append(write_module(folder, len(modules), "Normalize", {}))
-    listing = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(modules)
-    ]
-    write_json(folder / "modules.json", listing)
-    write_json(
-        folder / "sentence_bert_config.json", {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
-    )
-    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
-
-
-def write_module(
-    folder: Path, index: int, kind: str, config: dict[str, Any], weights: dict[str, torch.Tensor] | None = None
-) -> tuple[str, str]:
-    """One sentence-transformers module in its own folder; returns (path, kind)."""
-    path = f"{index}_{kind}"
-    (folder / path).mkdir()
-    write_json(folder / path / "config.json", config)
-    if weights is not None:
-        save_file(weights, folder / path / "model.safetensors")
-    return path, kind
 
 
 def verify(model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[str, float]:

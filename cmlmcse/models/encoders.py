@@ -281,12 +281,30 @@ def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLM
     try:
         with as_input_error(f"{source}: the model cannot be loaded: "):
             if ours:
-                return Model.from_pretrained(source).eval()
+                model = Model.from_pretrained(source).eval()
+                _load_head(source, model)
+                return model
             return Model.from_backbone(
                 source, cmlm_weight=0.0, projection="none", pooling=pooling, normalize=normalize, backbone_dropout=0.0
             ).eval()
     except (OSError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{source}: the model cannot be loaded: {_reason(error)}") from error
+
+
+def _load_head(source: str, model: "CMLMCSEForSentenceEmbedding") -> None:
+    """Take the head that the embedding goes through from the folder's sentence-transformers module, in place.
+
+    In our own folders it is the model's own. After training with sentence-transformers it is the trained one, and the
+    model's own is the old one or is missing.
+    """
+    from safetensors.torch import load_file
+
+    listed = _read_json(source, "modules.json", list) or []
+    paths = [item.get("path", "") for item in listed if item.get("type", "").endswith("Dense")]
+    file = _cached_file(source, f"{paths[0]}/model.safetensors") if paths else None
+    if file is not None and POOLINGS[model.config.pooling].keeps_head:
+        head = {name.removeprefix("linear."): tensor for name, tensor in load_file(file).items()}
+        model.projection.dense.load_state_dict(head)
 
 
 def _reason(error: Exception) -> str:

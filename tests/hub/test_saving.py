@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoModel
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import export
+from cmlmcse.models.encoders import load_encoder
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.processes import run_fresh
 from support.tiny import tiny_tokenizer
@@ -39,8 +41,8 @@ def test_save_load_save_is_byte_equal(weight, backbone_folders, tmp_path):
     """A saved, loaded and saved model gives the same bytes in every file."""
     load(backbone_folders["bert"], cmlm_weight=weight).save_pretrained(tmp_path / "a")
     CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b")
-    files = sorted(p.name for p in (tmp_path / "a").iterdir())
-    assert files == sorted(p.name for p in (tmp_path / "b").iterdir())
+    files = sorted(str(p.relative_to(tmp_path / "a")) for p in (tmp_path / "a").rglob("*") if p.is_file())
+    assert files == sorted(str(p.relative_to(tmp_path / "b")) for p in (tmp_path / "b").rglob("*") if p.is_file())
     assert {"config.json", "model.safetensors", "modeling_cmlmcse.py", "conditional_mlm.py", "packing.py"} <= set(files)
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
@@ -75,6 +77,42 @@ def test_export_in_sentence_transformers(kind, pooling, normalize, backbone_fold
     folder = export(model, tokenizer, tmp_path / "export")
     loaded = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(loaded.encode(sentences), model.encode(sentences, tokenizer), atol=1e-5)
+
+
+@pytest.mark.parametrize(("pooling", "normalize"), [*((pooling, False) for pooling in POOLINGS), ("avg", True)])
+def test_what_save_pretrained_writes(pooling, normalize, backbone_folders, sentences, tmp_path):
+    """model.save_pretrained(), of a loaded export or of a model with its training parts, leaves a folder that
+    SentenceTransformer reads as the model does; its tokenizer is saved beside it."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    tokenizer = tiny_tokenizer("bert")
+    model = load(backbone_folders["bert"], pooling=pooling, normalize=normalize)
+    folder = export(model, tokenizer, tmp_path / "export")
+    for name, saved in (("again", AutoModel.from_pretrained(folder, trust_remote_code=True)), ("checkpoint", model)):
+        saved.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        loaded = sentence_transformers.SentenceTransformer(
+            str(tmp_path / name), device="cpu", trust_remote_code=True, local_files_only=True
+        )
+        np.testing.assert_allclose(loaded.encode(sentences), model.encode(sentences, tokenizer), atol=1e-5)
+
+
+@pytest.mark.parametrize("trust", (False, True))
+def test_after_training_with_sentence_transformers(trust, backbone_folders, sentences, tmp_path):
+    """The head that it trained and saved in a module of its own is the one that this project loads and exports."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    tokenizer = tiny_tokenizer("bert")
+    folder = export(load(backbone_folders["bert"], pooling="cls"), tokenizer, tmp_path / "export")
+    trained = sentence_transformers.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+    with torch.no_grad():
+        for weight in trained.parameters():
+            weight.add_(0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())))
+    expected = trained.encode(sentences)
+    trained.save_pretrained(str(tmp_path / "trained"))
+    encoder = load_encoder(str(tmp_path / "trained"), show_progress_bar=False)
+    np.testing.assert_allclose(encoder(sentences), expected, atol=1e-5)
+    again = export(encoder.model, encoder.tokenizer, tmp_path / "whole")
+    found = AutoModel.from_pretrained(again, trust_remote_code=True).encode(sentences, tokenizer)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_export_holds_the_encoder_alone(backbone_folders, tmp_path):
