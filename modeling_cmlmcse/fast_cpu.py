@@ -18,8 +18,8 @@ def use_fast_cpu_kernels(model: nn.Module) -> None:
 
     Three things change, and calling it twice is the same as once:
 
-    - every `nn.Linear` multiplies in oneDNN where that is faster (:func:`linear.linear`); its class stays `nn.Linear`,
-      which quantisation and adapters go by;
+    - every `nn.Linear` whose weights are not offloaded multiplies in oneDNN where that is faster
+      (:func:`linear.linear`); its class stays `nn.Linear`, which quantisation and adapters go by;
     - every `nn.Dropout` becomes a :class:`dropout.Dropout`, which draws other random numbers from the same generator;
     - a BERT block with GELU computes GELU again in the backward pass instead of keeping its output, the largest tensor
       of the block.
@@ -27,6 +27,8 @@ def use_fast_cpu_kernels(model: nn.Module) -> None:
     Results differ from the plain model's by rounding only, except where dropout draws.
     """
     for module in list(model.modules()):
+        if hasattr(module, "_hf_hook"):  # Accelerate's, whose forward brings the weights from where they are kept
+            continue
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, Dropout(child.p).train(child.training))

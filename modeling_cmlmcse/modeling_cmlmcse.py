@@ -376,7 +376,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         sentences = list(sentences)
         if wrong := [type(text).__name__ for text in sentences if not isinstance(text, str)]:
             raise ValueError(f"encode expects texts, found {wrong[0]}; convert them to str")
-        if self.device.type == "cpu":
+        device = execution_device(self)
+        if device.type == "cpu":
             use_fast_cpu_kernels(self)
         width = self.config.hidden_size if truncate_dim is None else truncate_dim
         if not 1 <= width <= self.config.hidden_size:
@@ -387,12 +388,12 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         tokens = tokenizer(list(sentences), truncation=True, max_length=limit)["input_ids"] if sentences else []
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
-        embeddings = torch.zeros(len(tokens), width, device=self.device if convert_to_tensor else "cpu")
+        embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
         mode = self.training
         self.eval()
         for chosen in logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False):
             rows = order[chosen]
-            embeddings[rows] = self._encode_batch([tokens[i] for i in rows])[:, :width].to(embeddings)
+            embeddings[rows] = self._encode_batch([tokens[i] for i in rows], device)[:, :width].to(embeddings)
         self.train(mode)
         if self.config.normalize if normalize is None else normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
@@ -423,12 +424,20 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         cosines = one @ other.to(one.device).T
         return cosines if isinstance(first, Tensor) else cosines.numpy()
 
-    def _encode_batch(self, sequences: list[list[int]]) -> Tensor:
-        """Token lists of B sentences → (B, H) embeddings."""
+    def _encode_batch(self, sequences: list[list[int]], device: torch.device) -> Tensor:
+        """Token lists of B sentences → (B, H) embeddings, computed on this device."""
         packed = pack_sequences(sequences)
-        tokens, lengths = packed["input_ids"].to(self.device), packed["lengths"].to(self.device)
+        tokens, lengths = packed["input_ids"].to(device), packed["lengths"].to(device)
         pooled = self.pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
         return self.projection(pooled) if POOLINGS[self.config.pooling].keeps_head else pooled
+
+
+def execution_device(model: PreTrainedModel) -> torch.device:
+    """The device that a model computes on: where its weights are, or where Accelerate brings offloaded ones."""
+    hooks = (getattr(module, "_hf_hook", None) for module in model.modules())
+    devices = (getattr(hook, "execution_device", None) for hook in hooks)
+    given = next((device for device in devices if device is not None), None)
+    return model.device if given is None else torch.device(given)
 
 
 def load_generator(name_or_path: str, new_token_id: int | None) -> PreTrainedModel:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from accelerate import cpu_offload, disk_offload
 from transformers import AutoModel
 
 from cmlmcse.hub.export import clean_environment, export
@@ -169,3 +170,17 @@ for folder in sys.argv[1:]:
         expected = model.encode("the cat sat", tiny_tokenizer("bert"), convert_to_tensor=True)
         expected = expected if pooling == "cls" else torch.zeros(32)
         torch.testing.assert_close(torch.load(tmp_path / f"{pooling}.pt")[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ("bert", "distilbert", "modernbert"))
+@pytest.mark.parametrize("offload", (cpu_offload, disk_offload))
+def test_offloaded(offload, kind, backbone_folders, tmp_path):
+    """A model whose weights Accelerate keeps elsewhere computes and encodes as the model does."""
+    model, tokenizer = load(backbone_folders[kind], pooling="avg"), tiny_tokenizer(kind)
+    expected = model.encode(TEXTS, tokenizer, convert_to_tensor=True)
+    folder = () if offload is cpu_offload else (str(tmp_path / "offloaded"),)
+    offload(model, *folder, execution_device=torch.device("cpu"))
+    assert model.device.type == "meta"
+    torch.testing.assert_close(model.encode(TEXTS, tokenizer, convert_to_tensor=True), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(model(**padded(kind)).pooler_output, expected, rtol=0, atol=1e-5)
