@@ -5,7 +5,7 @@ import html
 from pathlib import Path
 from typing import Any
 
-from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
+from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.evaluation.tables import labelled_scores
 
@@ -170,7 +170,7 @@ def plot_curves(found: dict[str, Any], plots: Path) -> None:
         axes.plot(steps, scores, color=colour, marker="o", markersize=3, label=name)
     axes.axhline(found["choose_before"], color=GREY, linestyle="--", linewidth=1, label="start")
     axes.legend(frameon=False, fontsize=8)
-    plain(axes, "optimizer step", "nDCG × 100", found["title"])
+    set_labels(axes, "optimizer step", "nDCG × 100", found["title"])
     save(figure, plots, CURVE)
 
 

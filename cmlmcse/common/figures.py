@@ -24,7 +24,7 @@ def save(figure: Any, folder: Path, name: str) -> None:
     plt.close(figure)
 
 
-def plain(axes: Axes, xlabel: str, ylabel: str, title: str) -> None:
+def set_labels(axes: Axes, xlabel: str, ylabel: str, title: str) -> None:
     """Set the labels, draw a light grid, and remove the box."""
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     axes.grid(alpha=0.25)
@@ -55,5 +55,5 @@ def plot_cosine_by_gold(
     for part in ("cmedians", "cmins", "cmaxes", "cbars"):
         parts[part].set(color=BLUE, linewidth=1)
     axes.set_xticks(filled, [f"{edges[b]:.2g}–{edges[b + 1]:.2g}\nn = {(band == b).sum()}" for b in filled])
-    plain(axes, "human score", "cosine similarity", f"Cosine similarity by human score\n{what}")
+    set_labels(axes, "human score", "cosine similarity", f"Cosine similarity by human score\n{what}")
     save(figure, folder, name)

@@ -136,26 +136,26 @@ class Chain:
         return tokens
 
 
-class Unit(NamedTuple):
+class Entry(NamedTuple):
     """An augmentation and its parameter besides (tokens, rng), if any: `deleted` (the id of [DEL]) or `synonyms`."""
 
     augment: Callable[..., Tokens]
     needs: str | None = None
 
 
-AUGMENTATIONS: dict[str, Unit] = {
-    "none": Unit(no_augmentation),
-    "repeat_tokens": Unit(repeat_tokens),
-    "drop_one_token": Unit(drop_one_token),
-    "delete_tokens": Unit(delete_tokens),
-    "del_word": Unit(delete_words, needs="deleted"),
-    "del_span": Unit(delete_spans, needs="deleted"),
-    "reorder": Unit(reorder_spans),
-    "substitute": Unit(substitute_words, needs="synonyms"),
+AUGMENTATIONS: dict[str, Entry] = {
+    "none": Entry(no_augmentation),
+    "repeat_tokens": Entry(repeat_tokens),
+    "drop_one_token": Entry(drop_one_token),
+    "delete_tokens": Entry(delete_tokens),
+    "del_word": Entry(delete_words, needs="deleted"),
+    "del_span": Entry(delete_spans, needs="deleted"),
+    "reorder": Entry(reorder_spans),
+    "substitute": Entry(substitute_words, needs="synonyms"),
 }
 
 
-def augmentation_units(name: str) -> list[Unit]:
+def augmentations_of(name: str) -> list[Entry]:
     """The augmentations that `a+b+…` names.
 
     Raises:
@@ -177,7 +177,7 @@ def check_augmentation(name: str, synonyms: str | None) -> None:
     Raises:
         InputError: the augmentation is unknown, or it needs synonyms and their file is missing or malformed.
     """
-    if any(unit.needs == "synonyms" for unit in augmentation_units(name)):
+    if any(unit.needs == "synonyms" for unit in augmentations_of(name)):
         read_synonyms(synonyms)
 
 
@@ -187,7 +187,7 @@ def add_deletion_token(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
     Raises:
         InputError: the augmentation is unknown.
     """
-    if any(unit.needs == "deleted" for unit in augmentation_units(name)):
+    if any(unit.needs == "deleted" for unit in augmentations_of(name)):
         tokenizer.add_tokens(DEL_TOKEN, special_tokens=True)
 
 
@@ -209,7 +209,7 @@ def build_augmentation(name: str, tokenizer: PreTrainedTokenizerBase, synonyms: 
             malformed.
     """
     steps: list[Augmentation] = []
-    for unit in augmentation_units(name):
+    for unit in augmentations_of(name):
         if unit.needs == "deleted":
             deleted = deletion_token(tokenizer)
             if deleted is None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.figures import BLUE, COLOURS, GREY, ORANGE, plain, plot_cosine_by_gold, plt, save
+from cmlmcse.common.figures import BLUE, COLOURS, GREY, ORANGE, plot_cosine_by_gold, plt, save, set_labels
 
 from .compare import Scored
 from .sts import Encode, EncodeOnce
@@ -68,7 +68,9 @@ def plot_alignment_uniformity(results: dict[str, Results], folder: Path) -> None
         axes.plot(one["uniformity"], one["alignment"], "o", color=colour, markersize=9, label=label)
     axes.margins(0.25)
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15))
-    plain(axes, "uniformity (lower is better)", "alignment (lower is better)", "Alignment and uniformity (STS-B dev)")
+    set_labels(
+        axes, "uniformity (lower is better)", "alignment (lower is better)", "Alignment and uniformity (STS-B dev)"
+    )
     save(figure, folder, "alignment_uniformity")
 
 
@@ -90,7 +92,7 @@ def plot_bars(results: dict[str, Results], folder: Path) -> None:
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.06))
     axes.set_axisbelow(True)
-    plain(axes, f"difference to {baseline}" if others else "", "", "Spearman × 100 by subset")
+    set_labels(axes, f"difference to {baseline}" if others else "", "", "Spearman × 100 by subset")
     save(figure, folder, "subsets")
 
 
@@ -129,7 +131,7 @@ def plot_map(encode: Encode, pairs: Pairs, folder: Path, model: str, suffix: str
     axes.set_xticks([])
     axes.set_yticks([])
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2)
-    plain(axes, "", "", f"Pairs of STS-B dev ({model})")
+    set_labels(axes, "", "", f"Pairs of STS-B dev ({model})")
     save(figure, folder, f"map{suffix}")
 
 
@@ -145,7 +147,9 @@ def plot_spectrum(results: dict[str, Results], folder: Path) -> None:
         axes.plot(np.arange(1, len(values) + 1), shares, color=colour, label=model)
     axes.set_yscale("log")
     axes.legend(frameon=False, fontsize=8)
-    plain(axes, "dimension, by size", "share of the singular values", "Singular values of the embeddings (STS-B dev)")
+    set_labels(
+        axes, "dimension, by size", "share of the singular values", "Singular values of the embeddings (STS-B dev)"
+    )
     save(figure, folder, "spectrum")
 
 

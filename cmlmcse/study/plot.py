@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from cmlmcse.common.figures import BLUE, COLOURS, GREY, ORANGE, plain, plt, save
+from cmlmcse.common.figures import BLUE, COLOURS, GREY, ORANGE, plt, save, set_labels
 
 from .plan import Study
 from .statistics import CURVES, Comparison, Estimate, Row
@@ -51,7 +51,7 @@ def plot_curves(study: Study, rows: Sequence[Row]) -> None:
             style = LINES[number // len(COLOURS) % len(LINES)]
             colour = COLOURS[number % len(COLOURS)]
             axes.plot(list(means), list(means.values()), style, color=colour, label=arm, linewidth=1.4)
-        plain(axes, "optimizer step", CURVES[name], f"{study.name}: {CURVES[name].split(',')[0]}")
+        set_labels(axes, "optimizer step", CURVES[name], f"{study.name}: {CURVES[name].split(',')[0]}")
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=4)
     save(figure, study.folder, "curves")
@@ -85,7 +85,7 @@ def plot_scores(axes: Axes, study: Study, metric: str, rows: Sequence[Row], comp
         axes.plot([], [], "D", markerfacecolor="none", color=ORANGE, label="published, not measured here")
     axes.set_yticks(list(places.values()), list(places))
     axes.set_ylim(len(places) - 0.5, -0.5)  # the first arm is on top
-    plain(axes, metric, "", f"{study.name}: scores")
+    set_labels(axes, metric, "", f"{study.name}: scores")
 
 
 def plot_differences(
@@ -102,7 +102,7 @@ def plot_differences(
             color=GREY, alpha=0.55, markersize=4,
         )  # fmt: skip
         draw_estimate(axes, compared[arm].difference, place)
-    plain(axes, f"{metric}, difference from {study.baseline} at the same seed", "", "paired differences")
+    set_labels(axes, f"{metric}, difference from {study.baseline} at the same seed", "", "paired differences")
 
 
 def draw_estimate(axes: Axes, estimate: Estimate | None, place: float) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.errors import InputError, Parser, command
-from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
+from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 
 LIFT = 5.0  # points of the gate; well above the 0.55 to 2.6 points that methods claim over SimCSE
 MILLION = 1e6
@@ -68,7 +68,7 @@ def plot_simcse_lift(title: str, rows: list[dict[str, Any]], folder: Path) -> No
             draw(after, f"{pooling}, after SimCSE on {text}", marker=marker, linestyle=line, color=colour)
     gate = [max(row["untrained"].values()) + LIFT for row in rows]
     draw(gate, f"the gate: best untrained + {LIFT:g}", linestyle=":", color=GREY)
-    plain(axes, "tokens of pre-training, millions", "STS-B dev, Spearman × 100", title)
+    set_labels(axes, "tokens of pre-training, millions", "STS-B dev, Spearman × 100", title)
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     save(figure, folder, "gate")
 

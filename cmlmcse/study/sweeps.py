@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from cmlmcse.common.figures import COLOURS, GREY, plain, plt, save
+from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 
 from .plan import Study
 from .statistics import Comparison
@@ -66,7 +66,7 @@ def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> Non
                 draw_line(axes, line, compared[metric], COLOURS[place % len(COLOURS)], label)
                 draw_published(axes, line, published)
             scale(axes, [value for line in lines for value in line])
-            plain(axes, name, metric, f"{study.name}: {name}")
+            set_labels(axes, name, metric, f"{study.name}: {name}")
             if axes.get_legend_handles_labels()[1]:
                 axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     save(figure, study.folder, "sweeps")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from cmlmcse.common.figures import BLUE, GREY, ORANGE, plain, plt, save
+from cmlmcse.common.figures import BLUE, GREY, ORANGE, plt, save, set_labels
 
 
 def curve(history: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
@@ -25,7 +25,7 @@ def plot_losses(history: list[dict[str, Any]], folder: Path) -> None:
     titles = {"contrastive_loss": "Contrastive loss", "cmlm_loss": "Conditional MLM loss (before λ)"}
     for axes, name, colour in zip(panels[0], names, (BLUE, ORANGE, GREY), strict=False):
         axes.plot(*curve(history, name), color=colour, marker=".")
-        plain(axes, "optimizer step", "loss", titles.get(name, name.replace("_", " ")))
+        set_labels(axes, "optimizer step", "loss", titles.get(name, name.replace("_", " ")))
     save(figure, folder, "loss")
 
 
@@ -39,5 +39,5 @@ def plot_dev_score(history: list[dict[str, Any]], folder: Path, dev_set: str) ->
     best = int(np.argmax(scores))
     axes.plot(steps[best], scores[best], "o", color=ORANGE, label=f"best: {scores[best]:.2f} at step {steps[best]}")
     axes.legend(frameon=False)
-    plain(axes, "optimizer step", "score × 100", f"Development score ({dev_set})")
+    set_labels(axes, "optimizer step", "score × 100", f"Development score ({dev_set})")
     save(figure, folder, "dev_score")
