@@ -104,24 +104,25 @@ def score_run(run: Path, folder: Path, criteria: dict[str, Criterion], facts: di
     rows = []
     for step in range(0, STEPS + 1, EVERY):
         kept = run / f"scores-{step}.json"
-        if not kept.exists():
-            encoder = load_model_encoder(
-                str(run / f"checkpoint-{step}") if step else start, "avg", show_progress_bar=False
+        found = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+        missing = {name: criterion for name, criterion in criteria.items() if name not in found}
+        if missing:
+            encoder = EncodeOnce(
+                load_model_encoder(str(run / f"checkpoint-{step}") if step else start, "avg", show_progress_bar=False)
             )
-            kept.write_text(json.dumps(scores(EncodeOnce(encoder), folder, criteria)), encoding="utf-8")
-        found = json.loads(kept.read_text(encoding="utf-8"))
+            found |= {name: round(criterion.score(encoder), 4) for name, criterion in missing.items()}
+            found |= {} if LABEL in found else vectors_and_label(encoder, folder, criteria["halves"])
+            kept.write_text(json.dumps(found), encoding="utf-8")
         loss = {"training loss": losses[step]} if step else {}
         rows.append({**facts, "step": step, **found, **loss})
     return rows
 
 
-def scores(encode: EncodeOnce, folder: Path, criteria: dict[str, Criterion]) -> dict[str, float]:
-    """Every criterion, what the vectors look like, and the labelled score."""
-    found = {name: criterion.score(encode) for name, criterion in criteria.items()}
-    pieces = criteria["halves"]
+def vectors_and_label(encode: EncodeOnce, folder: Path, pieces: Criterion) -> dict[str, float]:
+    """What the vectors of queries and passages look like, and the labelled score."""
     passages = unit(encode(pieces.candidates))
     apart = unit(encode(pieces.queries)) - passages[pieces.answers]
-    found["alignment"] = float(np.square(apart).sum(axis=1).mean())
+    found = {"alignment": float(np.square(apart).sum(axis=1).mean())}
     found["uniformity"] = uniformity(passages)
     found["effective rank"] = spectrum(passages)["effective_rank"]
     found[LABEL] = retrieval(encode, {folder.name: from_folder(folder)})[folder.name]["ndcg@10"]

@@ -48,7 +48,7 @@ def default_arms(titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
     """The arms by name, each with the fields of its run.
 
     Args:
-        titles: whether enough documents have titles for the criterion to ask with them; the others give crops.
+        titles: whether enough documents have titles that are good queries; the others give crops.
         finished: whether the model is a finished encoder, and not a plain backbone.
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
     """

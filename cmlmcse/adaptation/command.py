@@ -231,7 +231,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     bm25 = float(confirming.bm25().mean())
     say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {bm25:.2f}")
 
-    arms = default_arms(text.criterion.name == "title_body", recorded is not None, args.fields)
+    arms = default_arms(text.titles_ask, recorded is not None, args.fields)
     now = time.perf_counter()
     left = 60 * args.minutes - (now - started) - SCORES_AT_THE_END * (now - scoring)
     trials = run_arms(arms, Common(folder, shared_fields(args, start, text), to_beat), left, args.max_steps)

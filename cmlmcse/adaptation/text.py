@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import measure_lengths, sample_rows
-from cmlmcse.evaluation.label_free import Criterion, choose_criterion
+from cmlmcse.evaluation.label_free import Criterion, build_criterion, choose_criterion, enough_ask
 from cmlmcse.evaluation.retrieval import unit
 from cmlmcse.evaluation.sts import Encode, EncodeOnce
 from cmlmcse.models.encoders import Encoder
@@ -33,6 +33,7 @@ class Text(NamedTuple):
         percentile: that percentile, in tokens.
         cut: share of the text's tokens that encoding cuts off, because the model takes no more.
         limit: tokens that the model takes.
+        titles_ask: whether enough documents have a title that is a good query.
         criterion: the label-free criterion with all its documents.
         note: a sentence on text that the model's tokenizer was not made for; empty if it seems to be.
     """
@@ -44,6 +45,7 @@ class Text(NamedTuple):
     percentile: int
     cut: float
     limit: int
+    titles_ask: bool
     criterion: Criterion
     note: str
 
@@ -116,7 +118,8 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     titles = sum(1 for title in documents["title"] if title)
     length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, LONGEST)))
     cut = sizes.cut(limit)
-    facts = len(documents), titles, len(held_out), length, sizes.percentile, cut, limit
+    titles_ask = enough_ask(build_criterion("title_body", held_out, rest, args.seed), held_out)
+    facts = len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
     return Text(*facts, criterion, foreign(texts, start.tokenizer))
 
 

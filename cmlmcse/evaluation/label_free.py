@@ -175,11 +175,12 @@ def passage(words: list[str], length: int, rng: np.random.Generator) -> str:
     return " ".join(words[start : start + length])
 
 
-CRITERIA: dict[str, tuple[str, Ask]] = {
-    "title_body": ("a title finds a passage of its text", ask_title),
-    "halves": ("a passage finds another passage of its document", ask_half),
-    "neighbours": ("a line finds the line after it", ask_neighbour),
-    "shortened": ("a passage with 60 % of its words deleted finds the whole passage", ask_shortened),
+CRITERIA: dict[str, tuple[str, tuple[Ask, ...]]] = {  # the first that enough documents can ask is the default
+    "parts": ("a title, or a passage, finds another passage of its document", (ask_title, ask_half)),
+    "title_body": ("a title finds a passage of its text", (ask_title,)),
+    "halves": ("a passage finds another passage of its document", (ask_half,)),
+    "neighbours": ("a line finds the line after it", (ask_neighbour,)),
+    "shortened": ("a passage with 60 % of its words deleted finds the whole passage", (ask_shortened,)),
 }
 
 
@@ -192,9 +193,9 @@ def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) ->
         others: documents that only add candidates.
         seed: the seed of the passages.
     """
-    title, ask = CRITERIA[name]
-    each = int(np.clip(QUESTIONS // len(held_out), 1, MAX_EACH))
-    drawn = [questions(row, ask, seed, name, each) for row in held_out]
+    title, asks = CRITERIA[name]
+    each = max(int(np.clip(QUESTIONS // len(held_out), 1, MAX_EACH)), len(asks))
+    drawn = [questions(row, asks, seed, name, each) for row in held_out]
     asking = [asked for asked in drawn if asked and asked[0].query]
     if len(asking) < MIN_ASKING:
         return None
@@ -203,7 +204,7 @@ def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) ->
     room = max(MAX_CANDIDATES - len(found) - len(silent), 0)
     if len(others) > room:
         others = others.select(np.sort(np.random.default_rng([seed, 3]).choice(len(others), room, replace=False)))
-    silent += [question for row in others for question in questions(row, ask, seed, name, 1)]
+    silent += [question for row in others for question in questions(row, asks, seed, name, 1)]
 
     owners: dict[str, int] = {}
     for document, question in [*found, *((-1, question) for question in silent)]:
@@ -220,13 +221,22 @@ def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) ->
     )
 
 
-def questions(row: dict[str, str], ask: Ask, seed: int, name: str, count: int) -> list[Question]:
-    """At most `count` different questions of a document; one without a query if it can ask nothing.
+def enough_ask(criterion: Criterion | None, held_out: Dataset) -> bool:
+    """Whether enough of the held-out documents ask a criterion's questions."""
+    return criterion is not None and criterion.documents >= min(ENOUGH_ASKING, len(held_out) / 2)
+
+
+def questions(row: dict[str, str], asks: tuple[Ask, ...], seed: int, name: str, count: int) -> list[Question]:
+    """At most `count` different questions of a document, of each kind in turn; one without a query if it can ask
+    nothing.
 
     They depend only on the seed, the criterion and the document's own text.
     """
     start = [seed, zlib.crc32(name.encode()), zlib.crc32(row["text"].encode())]
-    drawn = [ask(row["title"], row["text"], np.random.default_rng([*start, turn])) for turn in range(count)]
+    drawn = [
+        asks[turn % len(asks)](row["title"], row["text"], np.random.default_rng([*start, turn]))
+        for turn in range(count)
+    ]
     found = [question for question in dict.fromkeys(drawn) if question is not None]
     return [question for question in found if question.query] or found[:1]
 
@@ -241,7 +251,7 @@ def choose_criterion(held_out: Dataset, others: Dataset, seed: int) -> Criterion
     built = [build_criterion(name, held_out, others, seed) for name in CRITERIA]
     found = [criterion for criterion in built if criterion is not None]
     for criterion in found:
-        if criterion.documents >= min(ENOUGH_ASKING, len(held_out) / 2):
+        if enough_ask(criterion, held_out):
             return criterion
     if not found:
         raise InputError(

@@ -60,7 +60,7 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     results = json.loads((folder / "results.json").read_text())
     assert found.results == results
     adapted = results["adapt"]
-    assert adapted["criterion"] == "title_body"
+    assert adapted["criterion"] == "parts"
     assert adapted["documents"] == {"choose": 15, "confirm": 15}
     assert 30 < adapted["queries"] <= 150
     assert len(adapted["arms"]) == 5

@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out
-from cmlmcse.evaluation.label_free import CRITERIA, Criterion, build_criterion, choose_criterion
+from cmlmcse.evaluation.label_free import CRITERIA, Criterion, build_criterion, choose_criterion, enough_ask
 from cmlmcse.training.dev_set import DevSet, interval
 
 
@@ -78,17 +78,29 @@ def test_every_criterion_ranks_encoders(name):
 
 
 def test_the_text_chooses():
-    """Titles first; without them halves; short texts are shortened; too short ones are refused."""
+    """Parts, with titles or without; short texts are shortened; too short ones are refused."""
 
     def chosen(documents):
         rest, held = hold_out(documents, 1)
         return choose_criterion(held, rest, 1).name
 
-    assert chosen(corpus()) == "title_body"
-    assert chosen(corpus(titles=False)) == "halves"
+    assert chosen(corpus()) == "parts"
+    assert chosen(corpus(titles=False)) == "parts"
     assert chosen(corpus(titles=False, words=12)) == "shortened"
     with pytest.raises(InputError, match="expects documents of some words, found fewer than 20 of 30"):
         chosen(corpus(titles=False, words=2))
+
+
+def test_parts_ask_both_ways():
+    """Of five questions three have the title and two a passage; without a title all have a passage."""
+    for titles, expected in ((True, 3), (False, 0)):
+        rest, held = hold_out(corpus(titles=titles), 3)
+        criterion = build_criterion("parts", held, rest, 3)
+        named = np.array(["title" in query for query in criterion.queries])
+        found = np.bincount(criterion.asked, named, minlength=30)
+        assert set(found) <= set(range(expected + 1))  # equal questions count once
+        assert found.mean() == pytest.approx(expected, abs=0.2)
+        assert enough_ask(build_criterion("title_body", held, rest, 3), held) == titles
 
 
 def test_bm25():
