@@ -5,12 +5,14 @@ import dataclasses
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
 from cmlmcse.common.files import atomic_write
 from cmlmcse.common.tables import DASH, markdown_table
+from cmlmcse.hub.card import public_name
 from cmlmcse.hub.export import write_json
 
 from .plan import Study
@@ -76,7 +78,7 @@ def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Co
     """The content of summary.md: one table for each metric."""
     lines = [f"# {study.name}", "", f"{len(rows)} of {len(study.runs)} runs are done. Recipe `{study.recipe}`"]
     if study.common:
-        lines[-1] += f", {', '.join(f'`{name}` {value}' for name, value in study.common.items())}"
+        lines[-1] += f", {', '.join(f'`{name}` {public(value)}' for name, value in study.common.items())}"
     lines[-1] += f"; seeds {', '.join(map(str, study.seeds))}."
     for metric, by_arm in compared.items():
         published = study.published.values.get(metric, {}) if study.published else {}
@@ -118,3 +120,8 @@ def _difference_cells(difference: Estimate | None) -> list[str]:
     if difference.low is None:
         return [_number(difference.mean, "+"), DASH]
     return [_number(difference.mean, "+"), f"{_number(difference.low, '+')} to {_number(difference.high, '+')}"]
+
+
+def public(value: Any) -> Any:
+    """A field's value; of a path on somebody's machine only the last part."""
+    return public_name(value) if isinstance(value, str) else value
