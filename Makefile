@@ -3,6 +3,7 @@
 # make test          create the environment, install, run the linter, the type checker and all tests
 # make test-compat   load models exported here with the newest transformers 4, and in ONNX and OpenVINO
 # make test-min      all tests with the lowest versions that setup.cfg allows (on Linux PyTorch with CUDA: 6 GB)
+# make test-contract transformers' own tests of models and configurations, from its source distribution
 # make audit         look up known vulnerabilities of the installed packages
 # All need Python 3.10 or newer, make and a package registry. PyTorch is the build that the registry offers.
 
@@ -16,7 +17,7 @@ BIN = $(VENV)/bin
 # whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: quickstart install check test test-compat test-min audit lint types format clean
+.PHONY: quickstart install check test test-compat test-min test-contract audit lint types format clean
 
 quickstart: $(VENV)/.installed-quickstart
 	$(BIN)/python -m cmlmcse.quickstart $(QUICKSTART)
@@ -49,6 +50,15 @@ $(MIN)/.installed: setup.cfg constraints-min.txt
 	$(MIN)/bin/python -m pip install --quiet --no-compile --constraint constraints-min.txt torch
 	$(MIN)/bin/python -m pip install --quiet --no-compile --constraint constraints-min.txt --editable ".[dev]"
 	touch $@
+
+test-contract: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet parameterized
+	rm -rf $(VENV)/contract
+	version=$$($(BIN)/python -c "import transformers; print(transformers.__version__)") && \
+	$(BIN)/python -m pip download --quiet --no-deps --no-build-isolation --no-binary :all: --dest $(VENV)/contract \
+		transformers==$$version && tar -xzf $(VENV)/contract/transformers-$$version.tar.gz -C $(VENV)/contract && \
+	HF_HUB_OFFLINE=1 TRANSFORMERS_SOURCE=$(VENV)/contract/transformers-$$version $(BIN)/python -m pytest -q -W ignore \
+		-c tests/contract/pytest.ini tests/contract/suite.py
 
 audit: $(VENV)/.installed-dev
 	$(BIN)/python -m pip check

@@ -57,9 +57,11 @@ class NoEmbeddings(nn.Module):
 
 
 def _build(config: PretrainedConfig, first: int, count: int) -> PreTrainedModel:
-    """A freshly initialised encoder of `count` blocks, built like those from block `first` on."""
+    """A freshly initialised encoder of `count` blocks, built like those from block `first` on. The whole encoder keeps
+    this configuration, a part of it has one of its own."""
     family = family_of(config)
-    config = family.part(config, first, count)
+    if (first, count) != (0, config.num_hidden_layers):
+        config = family.part(config, first, count)
     config._attn_implementation = "eager"  # whatever was asked for; every kind has it
     encoder = family.build(config, first)
     encoder.config._attn_implementation = PACKED_ATTENTION

@@ -23,6 +23,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .sentence_transformers_files
 """
 
+import copy
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
@@ -269,7 +270,7 @@ def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> Pretr
         fields = dict(given)
         return AutoConfig.for_model(fields.pop("model_type", "bert"), **fields)
     if isinstance(given, PretrainedConfig):
-        return given
+        return copy.deepcopy(given)  # the encoder shares it, and sets its attention
     raise ValueError(f"backbone_config must be a configuration or a dictionary, found {type(given).__name__}")
 
 

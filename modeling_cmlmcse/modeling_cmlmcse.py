@@ -274,7 +274,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | Sequence[int] | None = None,
         return_dict: bool | None = None,
     ) -> SentenceEmbeddingOutput | tuple[Any, ...]:
         """Embed sentences.
@@ -284,7 +284,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             position_ids: (N, T) or (1, T) positions for the position embeddings (default: as the backbone counts).
             inputs_embeds: (N, T, E) word embeddings, in place of `input_ids`.
             output_attentions: refused if true: packed attention keeps no weights.
-            output_hidden_states: whether to return all hidden states too (default: the configuration's).
+            output_hidden_states: whether to return all hidden states too (default: the configuration's); or the indices
+                of some, the others are then None.
             return_dict: false for a tuple (default: the configuration's).
 
         Raises:
@@ -310,11 +311,11 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         )
         embedded = embed_tokens(self.backbone, tokens, packing, token_types, words)  # (S, H)
         outputs = run_blocks(self.backbone, embedded, packing)
-        all_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        asked = bool(self.config.output_hidden_states) if output_hidden_states is None else output_hidden_states
         output = SentenceEmbeddingOutput(
             last_hidden_state=packing.unpack(outputs[-1]),  # (N, T, H)
             pooler_output=self._inference_embedding(outputs, packing),  # (N, H)
-            hidden_states=tuple(map(packing.unpack, (embedded, *outputs))) if all_states else None,
+            hidden_states=chosen_states((embedded, *outputs), asked, packing),
         )
         as_dict = self.config.return_dict if return_dict is None else return_dict
         return output if as_dict else output.to_tuple()
@@ -430,6 +431,16 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         tokens, lengths = packed["input_ids"].to(device), packed["lengths"].to(device)
         pooled = self.pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
         return self.projection(pooled) if POOLINGS[self.config.pooling].keeps_head else pooled
+
+
+def chosen_states(states: Sequence[Tensor], asked: bool | Sequence[int], packing: Packing) -> tuple[Any, ...] | None:
+    """(S, H) states of the embeddings and of each block → (N, T, H) of those that were asked for, None for the others;
+    None if no states were asked for."""
+    if asked is False:
+        return None
+    count = len(states)
+    kept = range(count) if asked is True else {index % count for index in asked}
+    return tuple(packing.unpack(each) if index in kept else None for index, each in enumerate(states))
 
 
 def execution_device(model: PreTrainedModel) -> torch.device:

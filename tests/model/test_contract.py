@@ -184,3 +184,17 @@ def test_offloaded(offload, kind, backbone_folders, tmp_path):
     torch.testing.assert_close(model.encode(TEXTS, tokenizer, convert_to_tensor=True), expected)
     with torch.no_grad():
         torch.testing.assert_close(model(**padded(kind)).pooler_output, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ("bert", "modernbert"))
+def test_some_hidden_states(kind, backbone_folders):
+    """A list of indices gives those states, and None for the others; the encoder's configuration is the model's own."""
+    model = load(backbone_folders[kind])
+    with torch.no_grad():
+        everything = model(**padded(kind), output_hidden_states=True).hidden_states
+        some = model(**padded(kind), output_hidden_states=[0, -1]).hidden_states
+    assert len(some) == len(everything) == 7
+    assert [state is None for state in some] == [False, *[True] * 5, False]
+    assert torch.equal(some[0], everything[0])
+    assert torch.equal(some[-1], everything[-1])
+    assert model.backbone.config is model.config.backbone_config
