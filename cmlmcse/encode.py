@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("fp32", "bf16", "fp16")
 TEXT, EMBEDDING = "text", "embedding"  # columns of a .parquet
+WAIT = timedelta(days=7)  # for other processes; NCCL's ten minutes are too short while the first one merges
 METADATA = b"cmlmcse"  # key in a .parquet's metadata; the value is JSON that names the model
 
 
@@ -88,7 +90,8 @@ def main(argv: list[str] | None = None) -> None:
     from cmlmcse.data.parts import Job
     from cmlmcse.models.encoders import load_model_encoder
 
-    state = PartialState(cpu=args.device == "cpu" or not torch.cuda.is_available())
+    on_cpu = args.device == "cpu" or not torch.cuda.is_available()
+    state = PartialState(cpu=on_cpu, timeout=WAIT)
     device = args.device or str(state.device)
     encoder = load_model_encoder(
         args.model, args.pooling, args.max_seq_length, args.batch_size, device, show_progress_bar=False

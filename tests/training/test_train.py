@@ -10,8 +10,9 @@ import torch
 import yaml
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig, BertForMaskedLM
 
+from cmlmcse.common.errors import InputError
 from cmlmcse.models.encoders import load_encoder
-from cmlmcse.training.arguments import parse_recipe, use_one_gpu
+from cmlmcse.training.arguments import RunArguments, parse_recipe, use_one_gpu
 from cmlmcse.training.finalize import contrast_at_the_end, start_values
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -67,6 +68,21 @@ def test_one_process_uses_one_gpu(capsys):
     use_one_gpu(run_args)
     assert run_args._n_gpu == 1
     assert "found 8 GPUs" in capsys.readouterr().out
+
+
+def test_a_gpu_is_fed(monkeypatch, capsys):
+    """Copies do not block, two processes collate unless the recipe or the user says otherwise; bf16 that a GPU only
+    emulates is refused, whoever asks for it. The GPU is pretended."""
+    monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
+    words = ["simcse-bert-base", "--dev_set", "none", "--bf16", "false"]
+    for more, workers in (([], 2), (["--dataloader_num_workers", "0"], 0)):
+        found = parse_recipe([*words, *more])[3]
+        assert (found.accelerator_config.non_blocking, found.dataloader_num_workers) == (True, workers)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    with pytest.raises(InputError, match="bf16 expects a GPU of the Ampere generation or newer, found Tesla V100"):
+        parse_recipe(words)
 
 
 def test_the_start_of_another_development_set_does_not_count(tmp_path):
