@@ -19,17 +19,22 @@ from .families import Module, family_of, gathered, unsupported
 from .packing import Packing, Selection
 
 
-def build_encoder(config: PretrainedConfig, num_hidden_layers: int | None = None) -> PreTrainedModel:
+def build_encoder(
+    config: PretrainedConfig, num_hidden_layers: int | None = None, shared: bool = False
+) -> PreTrainedModel:
     """A freshly initialised encoder without pooler that attends through :func:`packed_attention`.
 
-    With `num_hidden_layers` it is the first blocks alone. Their output is what the next block would get: it has not
-    gone through a final norm.
+    Args:
+        config: the backbone's configuration.
+        num_hidden_layers: build the first blocks alone. Their output is what the next block would get: it has not gone
+            through a final norm.
+        shared: keep this very configuration, whose attention is then the packed one, and no copy of it.
 
     Raises:
         ValueError: no family is known for its model type.
     """
     if num_hidden_layers is None:
-        return _build(config, 0, config.num_hidden_layers)
+        return _build(config, 0, config.num_hidden_layers, shared)
     encoder = _build(config, 0, max(num_hidden_layers, 1))  # transformers builds none without blocks
     del blocks(encoder)[num_hidden_layers:]
     family_of(config).without_final_norm(encoder)
@@ -56,12 +61,11 @@ class NoEmbeddings(nn.Module):
     word_embeddings = tok_embeddings = None
 
 
-def _build(config: PretrainedConfig, first: int, count: int) -> PreTrainedModel:
-    """A freshly initialised encoder of `count` blocks, built like those from block `first` on. The whole encoder keeps
-    this configuration, a part of it has one of its own."""
+def _build(config: PretrainedConfig, first: int, count: int, shared: bool = False) -> PreTrainedModel:
+    """A freshly initialised encoder of `count` blocks, built like those from block `first` on. Its configuration is a
+    copy unless it is to be shared."""
     family = family_of(config)
-    if (first, count) != (0, config.num_hidden_layers):
-        config = family.part(config, first, count)
+    config = config if shared else family.part(config, first, count)
     config._attn_implementation = "eager"  # whatever was asked for; every kind has it
     encoder = family.build(config, first)
     encoder.config._attn_implementation = PACKED_ATTENTION

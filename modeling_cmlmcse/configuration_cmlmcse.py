@@ -256,6 +256,8 @@ class CMLMCSEConfig(PretrainedConfig):
     @vocab_size.setter
     def vocab_size(self, value: int) -> None:
         self.backbone_config.vocab_size = value
+        if self.generator_config is not None:  # which has the backbone's vocabulary
+            self.generator_config.vocab_size = value
 
 
 def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:

@@ -92,7 +92,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
-        self.backbone: Module = build_encoder(config.backbone_config)
+        self.backbone: Module = build_encoder(config.backbone_config, shared=True)
         head = PROJECTIONS[config.projection]
         self.projection: Module = self._build("projection", partial(head, config.hidden_size))
         self.auxiliary = nn.ModuleDict(
