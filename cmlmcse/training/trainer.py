@@ -1,10 +1,10 @@
 """The trainer of both stages: logs the model's losses, watches for NaN, and evaluates the development set."""
 
+import math
 import time
 from collections import deque
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import (
     EarlyStoppingCallback,
@@ -18,6 +18,7 @@ from transformers.trainer_callback import ExportableState, ProgressCallback
 
 from cmlmcse.common.distributed import sums_over_processes
 from cmlmcse.common.errors import Stopped
+from cmlmcse.common.read_later import ReadLater
 from cmlmcse.data.batches import EpochSampler, TrainingSentences
 from modeling_cmlmcse.backbone import blocks
 from modeling_cmlmcse.distributed import processes, rank
@@ -62,7 +63,7 @@ class LossTrainer(WholeCheckpointTrainer):
         self.window = TrainingWindow()
         self.tokens_seen = 0  # on this process, since the last `add_up_tokens`
         self.latest: dict[str, Any] | None = None  # the latest batch, or the first part of it
-        self.unchecked: deque[tuple[int, Tensor]] = deque()  # steps and losses not yet checked for NaN
+        self.unchecked: deque[tuple[int, ReadLater]] = deque()  # steps and losses not yet checked for NaN
         if processes() > 1:
             set_seed(self.args.seed + rank())  # each process draws its own dropout
         self.add_callback(EpochOfSampler(self))
@@ -97,14 +98,14 @@ class LossTrainer(WholeCheckpointTrainer):
             Stopped: a loss is infinite or NaN.
         """
         if loss is not None:
-            self.unchecked.append((self.state.global_step + 1, loss.detach()))
+            self.unchecked.append((self.state.global_step + 1, ReadLater(loss.detach())))
         allowed = 1 if loss is not None and loss.device.type != "cpu" else 0
         while len(self.unchecked) > allowed:
-            step, value = self.unchecked.popleft()
-            if not torch.isfinite(value):
+            step, later = self.unchecked.popleft()
+            if not math.isfinite(value := later.value()):
                 raise Stopped(
                     f"the loss of a batch of step {step} (epoch {self.state.epoch or 0:.2f}, process {rank()}) is "
-                    f"{value.item()}; checkpoints before it are good: lower the learning rate, or fix the text, and "
+                    f"{value}; checkpoints before it are good: lower the learning rate, or fix the text, and "
                     "resume with --resume_from_checkpoint auto"
                 )
 
