@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import safe_globals
-from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
+from transformers.trainer_utils import get_last_checkpoint
 
 from cmlmcse.common.distributed import shutdown_process_group, sums_over_processes
 from cmlmcse.common.errors import InputError, Stopped
@@ -39,6 +39,12 @@ class WholeCheckpointTrainer(Trainer):
     """
 
     in_temporary_folder = False
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As Trainer, after what a killed run left of a checkpoint is removed."""
+        if self.args.should_save and self.args.output_dir:
+            shutil.rmtree(Path(self.args.output_dir) / TEMPORARY, ignore_errors=True)
+        return super().train(*args, **kwargs)
 
     def _get_output_dir(self, trial: Any) -> str:
         folder = super()._get_output_dir(trial)
@@ -89,11 +95,30 @@ class WholeCheckpointTrainer(Trainer):
             # This file is a pickle that holds hub_token. run.json has the fields.
             (folder / TEMPORARY / name / TRAINING_ARGS_NAME).unlink(missing_ok=True)
             self.state.save_to_json(str(folder / TEMPORARY / name / TRAINER_STATE_NAME))  # with the path of the best
-            shutil.rmtree(folder / name, ignore_errors=True)  # same step, written before the run was resumed
+            removed = folder / TEMPORARY / "removed"  # deleted here, so that no checkpoint is ever there in part
+            removed.mkdir()
+            if (folder / name).exists():  # same step, written before the run was resumed
+                (folder / name).rename(removed / "same")
             (folder / TEMPORARY / name).replace(folder / name)
+            for old in spare_checkpoints(folder, limit, self.state.best_model_checkpoint):
+                old.rename(removed / old.name)
             shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
-            rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
         self.accelerator.wait_for_everyone()
+
+
+def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list[Path]:
+    """The oldest checkpoints beyond the limit, without the newest and the best one, as Trainer chooses them.
+
+    Args:
+        folder: the run's folder.
+        limit: how many to keep; None keeps all.
+        best: the path of the best one, if there is one.
+    """
+    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+    found.sort(key=lambda path: int(path.name.removeprefix("checkpoint-")))
+    protected = {found[-1].name, Path(best or found[-1]).name}
+    beyond = len(found) - max(limit, len(protected)) if limit else 0
+    return [path for path in found if path.name not in protected][: max(beyond, 0)]
 
 
 class StopsAtSignal(TrainerCallback):

@@ -226,6 +226,7 @@ def test_tokens_stay_secret(place, monkeypatch, capfd):
 
 ALLOWED = {"torch", "transformers", "safetensors"}  # the last is what transformers reads weights with
 HARMLESS = {"collections", "contextlib", "copy", "dataclasses", "functools", "os", "time", "types", "typing", "zlib"}
+HARMLESS |= {"json", "pathlib"}  # save_pretrained writes modules.json
 FORBIDDEN = {"open", "eval", "exec", "compile", "__import__", "input", "breakpoint"}
 QUIET = """
 import sys
@@ -246,7 +247,8 @@ print(sorted(set(seen)))
 
 @pytest.mark.slow
 def test_exported_code_asks_for_nothing(place):
-    """It imports PyTorch, transformers and the standard library, calls nothing that runs text, and opens no file."""
+    """It imports PyTorch, transformers and the standard library, calls nothing that runs text, and when it embeds, opens
+    no file."""
     files = sorted((place / "export").rglob("*.py"))
     assert len(files) > 5
     for file in files:

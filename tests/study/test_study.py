@@ -168,6 +168,7 @@ def test_sweeps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_sweeps_are_drawn(tmp_path: Path, stand_in: Path) -> None:
     """A point for each value that was measured, on a scale whose ticks they are; nothing where two are."""
     path = write(tmp_path, arms={f"temp-{temp}": {"temp": temp} for temp in (0.01, 0.05, 0.5)}, baseline="temp-0.01",

@@ -213,3 +213,19 @@ def test_a_loss_that_is_no_number(options, good, recipe, tmp_path, monkeypatch, 
     assert error.startswith("stopped: the loss of a batch of step 4 (epoch ")
     assert "is nan; checkpoints before it are good" in error
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
+
+
+def test_spare_checkpoints(tmp_path) -> None:
+    """The oldest ones beyond the limit go, by their number; the newest and the best stay."""
+    for step in (2, 10, 4, 8, 6):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / "checkpoint-final").mkdir()
+
+    def spare(limit, best=None):
+        return [path.name for path in checkpoints.spare_checkpoints(tmp_path, limit, best and str(tmp_path / best))]
+
+    assert spare(None) == spare(5) == spare(9) == []
+    assert spare(3) == ["checkpoint-2", "checkpoint-4"]
+    assert spare(3, "checkpoint-2") == ["checkpoint-4", "checkpoint-6"]
+    assert spare(1, "checkpoint-4") == ["checkpoint-2", "checkpoint-6", "checkpoint-8"]
+    assert spare(1) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
