@@ -247,8 +247,8 @@ print(sorted(set(seen)))
 
 @pytest.mark.slow
 def test_exported_code_asks_for_nothing(place):
-    """It imports PyTorch, transformers and the standard library, calls nothing that runs text, and when it embeds, opens
-    no file."""
+    """It imports PyTorch, transformers and the standard library, calls nothing that runs text, and opens no file to
+    embed."""
     files = sorted((place / "export").rglob("*.py"))
     assert len(files) > 5
     for file in files:
