@@ -13,8 +13,8 @@ COMPAT ?= .venv-compat
 MIN ?= .venv-min
 BIN = $(VENV)/bin
 
-# pip leaves compiling to the first import, which compiles a thirtieth of the files. It must then keep what it compiles,
-# whatever the environment says.
+# pip leaves compiling to the first import, which compiles only the files that are used. It must then keep what it
+# compiles, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: quickstart install check test test-compat test-min test-contract audit lint types format clean

@@ -31,7 +31,7 @@ from .pretraining_model import DECODERS
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
 # Appended to the command line, because TrainingArguments checks at construction that these fields fit save_steps.
-GPU_WORKERS = 2  # a batch of 64 is collated in 4 ms and one of 512 in 29 ms, in which a GPU would wait
+GPU_WORKERS = 2  # without any, a GPU waits while each batch is collated; how many are best has not been measured
 WITHOUT_DEV_SCORES = ("--eval_strategy", "no", "--load_best_model_at_end", "false")
 
 

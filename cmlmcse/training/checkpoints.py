@@ -107,7 +107,8 @@ class WholeCheckpointTrainer(Trainer):
 
 
 def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list[Path]:
-    """The oldest checkpoints beyond the limit, without the newest and the best one, as Trainer chooses them.
+    """The oldest checkpoints beyond the limit, without the newest and the best one, as transformers'
+    `rotate_checkpoints` chooses them. That function deletes in place, which a killed run leaves half done.
 
     Args:
         folder: the run's folder.

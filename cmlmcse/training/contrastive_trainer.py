@@ -59,9 +59,8 @@ class ContrastiveTrainer(LossTrainer):
         if self.is_fsdp_enabled:
             self.add_callback(ShardedModel(self))
         if dev_set is not None:
-            self.add_callback(
-                ScoresTheStart(self, start_values)
-            )  # sharded weights must be gathered for it, so it comes after
+            # After `ShardedModel`, which makes `encode` gather the weights.
+            self.add_callback(ScoresTheStart(self, start_values))
 
     @property
     def losses(self) -> TrainingLosses:

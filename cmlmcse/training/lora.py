@@ -15,7 +15,7 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks
 
 ADAPTER = "adapter.safetensors"
-ALPHA = 2  # times the rank: the scale of the product, as in the LoRA paper's code for large learning rates
+ALPHA = 2  # times the rank: lora_alpha. The product is then doubled; a common choice, which was not tuned here
 MARK = ".lora_"  # in the names of PEFT's matrices
 WRAPPED = ".base_layer."  # in the names of the weights beside them
 
