@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError(f"--truncate_dim must be at most {width}, the model's, found {args.truncate_dim}; lower it")
     encoder.arguments |= {
         "truncate_dim": args.truncate_dim,
-        "normalize": args.normalize or encoder.arguments["normalize"],
+        "normalize": args.normalize or None,  # else as the model does
     }
     width = args.truncate_dim or width
     provenance = model_provenance(args.model, encoder.settings["pooling"]) | {"truncate_dim": args.truncate_dim}

@@ -96,7 +96,6 @@ def load_model_encoder(
     model = _to_device(model, device)
     arguments = {
         "batch_size": batch_size,
-        "normalize": normalize,
         "max_length": limit,
         "show_progress_bar": show_progress_bar,
     }
