@@ -54,10 +54,12 @@ class Study:
         recipe: the RECIPE argument of cmlmcse train.
         seeds: every arm runs with every seed. A seed gives all arms the same data order and the same fresh weights.
         arms: arm → the recipe fields that this arm sets.
-        baseline: the arm that all others are compared with.
+        baseline: the arm, or the method, that all others are compared with.
         metrics: entries of results.json, such as `dev.spearman` or `sts.avg`. Higher is better.
         common: recipe fields that all runs share.
         launch: command that starts the training, such as `accelerate launch --config_file FILE` (default: this Python).
+        methods: method → its arms, which are the settings that were tried for it, the same number for every method.
+            Each method is reported at the setting with the best mean of the first development metric.
         keep_checkpoints: whether a finished run keeps its checkpoints. It always keeps its export.
         published: a paper's results.
         folder: the output folder.
@@ -71,6 +73,7 @@ class Study:
     metrics: list[str]
     common: dict[str, str] = field(default_factory=dict)
     launch: str | None = None
+    methods: dict[str, list[str]] = field(default_factory=dict)
     keep_checkpoints: bool = False
     published: Published | None = None
     folder: Path = Path()
@@ -90,6 +93,11 @@ class Study:
             )
             for index, (arm, seed) in enumerate(pairs)
         ]
+
+    @property
+    def dev_metric(self) -> str:
+        """The metric that chooses the setting of a method: the first one on a development set."""
+        return next(metric for metric in self.metrics if is_dev(metric))
 
     def fields(self, arm: str) -> dict[str, str]:
         """The fields of an arm: the common fields, overridden by its own."""
@@ -131,7 +139,12 @@ def load_study(path: Path) -> Study:
     _check_entries(content, expect)
     arms = {str(arm): _fields(own or {}, f"{path.name}, arm {arm}") for arm, own in content["arms"].items()}
     content["baseline"] = str(content["baseline"])
-    expect("baseline", content["baseline"] in arms, f"one of the arms {', '.join(arms)}")
+    methods = content["methods"] = _methods(content["methods"], arms, expect)
+    named, kind = (methods, "methods") if methods else (arms, "arms")
+    expect("baseline", content["baseline"] in named, f"one of the {kind} {', '.join(named)}")
+    if methods:
+        expect("metrics", any(map(is_dev, content["metrics"])), "a list with a score on a development set, such as "
+               "dev.score, because it chooses the setting of each method")  # fmt: skip
     published = _published(content.get("published"), path.name, content["metrics"], arms)
     common = _fields(content.get("common") or {}, f"{path.name}, common")
     given = {**content, "arms": arms, "common": common, "published": published}
@@ -158,7 +171,32 @@ def _check_entries(content: dict[str, Any], expect: Callable[[str, bool, str], N
     expect("metrics", listed and len(metrics) > 0, "a list such as [dev.spearman, sts.avg]")
     expect("common", isinstance(content.setdefault("common", {}), dict), "a mapping of fields to values")
     expect("launch", isinstance(content.setdefault("launch", None), (str, type(None))), "a command")
+    content.setdefault("methods", {})
     expect("keep_checkpoints", isinstance(content.setdefault("keep_checkpoints", False), bool), "true or false")
+
+
+def is_dev(metric: str) -> bool:
+    """Whether a metric is a score on a development set, such as `dev.score` or `stsb_dev.spearman`."""
+    return metric.split(".")[0].split("_")[-1] == "dev"
+
+
+def _methods(given: Any, arms: dict[str, Any], expect: Callable[[str, bool, str], None]) -> dict[str, list[str]]:
+    """Read the entry `methods`.
+
+    Raises:
+        InputError: by `expect`, if it has another form, or if a method was given more settings than another.
+    """
+    right = isinstance(given, dict) and all(isinstance(own, list) and own for own in given.values())
+    expect("methods", right, "a mapping of names to lists of arms")
+    methods = {str(name): [str(arm) for arm in own] for name, own in given.items()}
+    expect(
+        "methods", all(arm in arms for own in methods.values() for arm in own), f"lists of the arms {', '.join(arms)}"
+    )
+    sizes = {name: len(set(own)) for name, own in methods.items()}
+    counted = ", ".join(f"{name} has {size}" for name, size in sizes.items())
+    same = "methods with the same number of settings, so that none is tuned more than another"
+    expect("methods", len(set(sizes.values())) < 2, f"{same} ({counted})")
+    return methods
 
 
 def _fields(fields: dict[str, Any], where: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from cmlmcse.common.figures import BLUE, COLOURS, GREY, ORANGE, plt, save, set_labels
 
 from .plan import Study
-from .statistics import CURVES, Comparison, Estimate, Row
+from .statistics import CURVES, Comparison, Estimate, Row, baseline_arm
 
 MARKERS = "osD^v<>PX*"
 LINES = ("-", "--", ":", "-.")
@@ -93,16 +93,19 @@ def plot_differences(
 ) -> None:
     """Each seed's difference from the baseline, and the mean difference with its interval."""
     axes.axvline(0, color=GREY, linewidth=1)
+    baseline = baseline_arm(study, rows)
     for place, arm in enumerate(study.arms):
-        if arm == study.baseline:
+        if baseline is None or arm == baseline:
             continue
-        pairs = [by_arm for by_arm in seeds_of(study, metric, rows).values() if {arm, study.baseline} <= by_arm.keys()]
+        pairs = [by_arm for by_arm in seeds_of(study, metric, rows).values() if {arm, baseline} <= by_arm.keys()]
         axes.plot(
-            [by_arm[arm] - by_arm[study.baseline] for by_arm in pairs], [place] * len(pairs), "o",
+            [by_arm[arm] - by_arm[baseline] for by_arm in pairs], [place] * len(pairs), "o",
             color=GREY, alpha=0.55, markersize=4,
         )  # fmt: skip
         draw_estimate(axes, compared[arm].difference, place)
-    set_labels(axes, f"{metric}, difference from {study.baseline} at the same seed", "", "paired differences")
+    set_labels(
+        axes, f"{metric}, difference from {baseline or study.baseline} at the same seed", "", "paired differences"
+    )
 
 
 def draw_estimate(axes: Axes, estimate: Estimate | None, place: float) -> None:

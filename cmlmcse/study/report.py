@@ -17,7 +17,7 @@ from cmlmcse.hub.export import write_json
 
 from .plan import Study
 from .plot import plot_curves, plot_study
-from .statistics import Comparison, Estimate, Row, compare, curves, table
+from .statistics import Choice, Comparison, Estimate, Row, baseline_arm, choose, compare, curves, table
 from .sweeps import plot_sweeps
 
 
@@ -61,6 +61,7 @@ def as_json(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Com
         "study": study.name,
         "recipe": study.recipe,
         "baseline": study.baseline,
+        "chosen": {method: dataclasses.asdict(choice) for method, choice in choose(study, rows).items()},
         "seeds": study.seeds,
         "common": study.common,
         "arms": study.arms,
@@ -80,13 +81,23 @@ def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Co
     if study.common:
         lines[-1] += f", {', '.join(f'`{name}` {public(value)}' for name, value in study.common.items())}"
     lines[-1] += f"; seeds {', '.join(map(str, study.seeds))}."
+    chosen, baseline = choose(study, rows), baseline_arm(study, rows)
+    if study.methods:
+        lines += ["", *methods_lines(study, chosen)]
     for metric, by_arm in compared.items():
         published = study.published.values.get(metric, {}) if study.published else {}
-        heads = ["Arm", "Seeds", "Mean", "SD", f"− {study.baseline}, paired", "95 % interval"]
+        heads = ["Arm", "Seeds", "Mean", "SD", f"− {baseline or study.baseline}, paired", "95 % interval"]
         heads += ["Published"] if published else []
         cells = []
+        best = {choice.arm for choice in chosen.values()}
         for arm, comparison in by_arm.items():
-            cells.append([arm, *_score_cells(comparison.scores), *_difference_cells(comparison.difference)])
+            cells.append(
+                [
+                    f"**{arm}**" if arm in best else arm,
+                    *_score_cells(comparison.scores),
+                    *_difference_cells(comparison.difference),
+                ]
+            )
             cells[-1] += [_number(published.get(arm))] if published else []
         lines += ["", f"## {metric}", "", markdown_table(heads, cells)]
         if absent := sum(row[metric] is None for row in rows):
@@ -101,6 +112,29 @@ def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Co
     commits = sorted({str(row["git_commit"])[:10] for row in rows})
     lines += ["", f"Commits: {', '.join(commits)}."] if commits else []
     return "\n".join(lines) + "\n"
+
+
+def methods_lines(study: Study, chosen: dict[str, Choice]) -> list[str]:
+    """The setting of each method, and whether the seeds can tell it from the next best."""
+    tried = len(next(iter(study.methods.values())))
+    lines = [f"## Methods at their best setting by `{study.dev_metric}`", ""]
+    cells = []
+    for method in study.methods:
+        choice = chosen.get(method)
+        told = "" if choice is None or choice.lead is None else "yes" if choice.clear else "no"
+        cells.append([method, choice.arm if choice else DASH, (choice.second if choice else None) or DASH,
+                      *_difference_cells(choice.lead if choice else None), told])  # fmt: skip
+    lines.append(
+        markdown_table(["Method", "Chosen", "Next best", "Lead", "95 % interval", "Told apart"], cells, texts=3)
+    )
+    lines += ["", f"Settings of each method: {tried}, each with all seeds. Chosen arms are bold below. All are "
+              f"compared with that of {study.baseline}."]  # fmt: skip
+    own = chosen.get(study.baseline)
+    if own and own.second and not own.clear:
+        lines[-1] += (
+            f" The seeds cannot tell {own.arm} from {own.second}; the one that is stronger on dev is the baseline."
+        )
+    return lines
 
 
 def _number(value: float | None, sign: str = "") -> str:

@@ -51,6 +51,26 @@ class Comparison:
     difference: Estimate | None
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The setting of a method that its runs on the development set chose.
+
+    Attributes:
+        arm: the arm with the best mean, over the seeds that all settings of the method have.
+        second: the next best arm; None if the method has one setting.
+        lead: by how much `arm` is better than `second`, paired by seed.
+    """
+
+    arm: str
+    second: str | None
+    lead: Estimate | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the seeds can tell the two apart."""
+        return self.lead is not None and self.lead.low is not None and self.lead.low > 0
+
+
 def lookup(results: Any, path: str) -> float | None:
     """The number at a path such as `sts.avg`; None if there is no finite number."""
     for name in path.split("."):
@@ -90,20 +110,50 @@ def curves(study: Study) -> list[Row]:
     return rows
 
 
+def scores_of(study: Study, rows: Sequence[Row], metric: str) -> dict[str, dict[int, float]]:
+    """Arm → seed → the metric, where it was measured."""
+    scores: dict[str, dict[int, float]] = {arm: {} for arm in study.arms}
+    for row in rows:
+        if row[metric] is not None:
+            scores[row["arm"]][row["seed"]] = row[metric]
+    return scores
+
+
+def choose(study: Study, rows: Sequence[Row]) -> dict[str, Choice]:
+    """Method → its setting. A method without a seed that all of its settings have finished is left out."""
+    chosen: dict[str, Choice] = {}
+    for method, arms in study.methods.items():
+        scores = scores_of(study, rows, study.dev_metric)
+        seeds = sorted(set.intersection(*(set(scores[arm]) for arm in arms)))
+        if not seeds:
+            continue
+        best, *others = sorted(arms, key=lambda arm: np.mean([scores[arm][seed] for seed in seeds]), reverse=True)
+        second = others[0] if others else None
+        lead = Estimate.of([scores[best][seed] - scores[second][seed] for seed in seeds]) if second else None
+        chosen[method] = Choice(best, second, lead)
+    return chosen
+
+
+def baseline_arm(study: Study, rows: Sequence[Row]) -> str | None:
+    """The arm that the others are compared with; None if the baseline is a method without a choice yet."""
+    if not study.methods:
+        return study.baseline
+    choice = choose(study, rows).get(study.baseline)
+    return choice.arm if choice else None
+
+
 def compare(study: Study, rows: Sequence[Row]) -> dict[str, dict[str, Comparison]]:
     """Metric → arm → comparison with the baseline, over the seeds that both arms have."""
     compared: dict[str, dict[str, Comparison]] = {}
+    baseline = baseline_arm(study, rows)
     for metric in study.metrics:
-        scores: dict[str, dict[int, float]] = {arm: {} for arm in study.arms}
-        for row in rows:
-            if row[metric] is not None:
-                scores[row["arm"]][row["seed"]] = row[metric]
-        base = scores[study.baseline]
+        scores = scores_of(study, rows, metric)
+        base = scores[baseline] if baseline else {}
         compared[metric] = {
             arm: Comparison(
                 Estimate.of(list(by_seed.values())),
                 None
-                if arm == study.baseline
+                if arm == baseline
                 else Estimate.of([value - base[seed] for seed, value in by_seed.items() if seed in base]),
             )
             for arm, by_seed in scores.items()

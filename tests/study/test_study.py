@@ -25,8 +25,9 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.study import runner
 from cmlmcse.study.command import main
 from cmlmcse.study.plan import Study, check_fields, load_study
+from cmlmcse.study.report import markdown
 from cmlmcse.study.runner import RunPool, claim_run, is_done
-from cmlmcse.study.statistics import Estimate, compare, lookup
+from cmlmcse.study.statistics import Estimate, choose, compare, lookup
 from cmlmcse.study.sweeps import labels, sweeps
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
@@ -321,7 +322,52 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     assert [lookup({"a": {"c": None, "d": True}}, path) for path in ("a.c", "a.d", "a", "a.x.y", "z")] == [None] * 5
 
 
+METHODS = {"SimCSE": ["cold", "warm"], "CMLM-CSE": ["low", "high"]}
+METHOD_ARMS = {"cold": {"temp": 0.1}, "warm": {"temp": 0.2}, "low": {"temp": 0.3}, "high": {"temp": 0.4}}
+
+
+def test_methods_at_their_best(tmp_path: Path) -> None:
+    """Each method is compared at the setting that is best on dev over the seeds, and not by one lucky seed.
+
+    cold has the best single score (60), but warm the better mean (55 against 54). Their differences 10, −4, −3 have
+    mean 1 and sd 7.8: the seeds cannot tell them apart. high leads low by 2, 2, 3 and can be told apart.
+    """
+    path = write(tmp_path, arms=METHOD_ARMS, methods=METHODS, baseline="SimCSE", published=None)
+    study = load_study(path)
+    scores = {"cold": [45, 60, 57], "warm": [55, 56, 54], "low": [56, 57, 58], "high": [58, 59, 61]}
+    rows = [
+        {"arm": arm, "seed": seed, "dev.spearman": score, "sts.avg": -score, "git_commit": "abc"}
+        for arm, by_seed in scores.items()
+        for seed, score in enumerate(by_seed, 1)
+    ]
+    chosen = choose(study, rows)
+    assert [(choice.arm, choice.second, choice.clear) for choice in chosen.values()] == [
+        ("warm", "cold", False), ("high", "low", True)]  # fmt: skip
+    assert chosen["SimCSE"].lead.mean == 1
+    assert chosen["SimCSE"].lead.sd == pytest.approx(61**0.5)
+    compared = compare(study, rows)
+    assert compared["dev.spearman"]["warm"].difference is None
+    assert compared["dev.spearman"]["high"].difference.mean == pytest.approx(13 / 3)
+    assert compared["sts.avg"]["high"].difference.mean == pytest.approx(-13 / 3)  # the test score chose nothing
+    summary = one_space(markdown(study, rows, compared))
+    assert "Settings of each method: 2, each with all seeds." in summary
+    assert "cannot tell warm from cold; the one that is stronger on dev is the baseline" in summary
+    assert "− warm, paired" in summary
+    assert "| **warm** |" in summary
+    assert "| cold |" in summary
+    only_one = [row for row in rows if row["arm"] != "cold"]  # no seed that all settings of SimCSE have
+    assert list(choose(study, only_one)) == ["CMLM-CSE"]
+    assert compare(study, only_one)["dev.spearman"]["high"].difference is None
+
+
 WRONG = [
+    ({"methods": ["hot"]}, [], ["methods must be a mapping of names to lists of arms, found ['hot']"]),
+    ({"methods": {"a": ["plain"], "b": ["ht"]}}, [], ["methods must be lists of the arms plain, hot"]),
+    ({"methods": {"a": ["plain"]}}, [], ["baseline must be one of the methods a, found 'plain'"]),
+    ({"arms": METHOD_ARMS, "methods": {"SimCSE": ["cold"], "CMLM-CSE": ["low", "high"]}, "published": None,
+      "baseline": "SimCSE"}, [], ["so that none is tuned more than another (SimCSE has 1, CMLM-CSE has 2)"]),
+    ({"methods": {"plain": ["hot"]}, "metrics": ["sts.avg"], "published": None}, [],
+     ["metrics must be a list with a score on a development set"]),
     ({"arms": {"plain": {}, "hot": {"tmep": 1}}}, [], ["hot, seed 1: ", "unknown field 'tmep'", "did you mean temp?"]),
     ({"arms": {"plain": {}, "hot": {"temp": "hot"}}}, [], ["hot, seed 1: ", "invalid float value: 'hot'"]),
     ({"arms": {"plain": {"seed": 4}}}, [], ["arm plain", "found seed, which a study sets itself"]),
