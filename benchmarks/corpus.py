@@ -28,9 +28,9 @@ from common import LENGTH, device, parser, print_table, tokenizer, write_record
 from transformers import BertConfig
 
 from cmlmcse.data.shuffle import permuted
-from cmlmcse.training.arguments import DataArguments, RunArguments
 from cmlmcse.training.build import build_collator, build_sentences
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+from cmlmcse.training.fields import DataArguments, RunArguments
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels

@@ -44,9 +44,9 @@ class StepTimes(TrainerCallback):
 
 def train(output: Path, arguments: list[str]) -> None:
     """One of the processes: trains as train.py does, and records the times of its steps."""
-    from cmlmcse.training.arguments import parse_recipe
     from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
     from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+    from cmlmcse.training.parse import parse_recipe
 
     _, model_args, data_args, run_args = parse_recipe(arguments)
     tokenizer = build_tokenizer(model_args)

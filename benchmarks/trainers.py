@@ -37,9 +37,9 @@ from transformers import BertConfig, Trainer, TrainerCallback, TrainerControl, T
 from transformers.trainer_callback import PrinterCallback
 
 from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
-from cmlmcse.training.arguments import DataArguments, RunArguments
 from cmlmcse.training.build import build_collator
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+from cmlmcse.training.fields import DataArguments, RunArguments
 
 
 class StepClock(TrainerCallback):

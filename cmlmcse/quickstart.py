@@ -57,8 +57,8 @@ def untrained_results(pooling: str, fields: list[str]) -> dict[str, Any]:
     from cmlmcse.common.locations import resolve
     from cmlmcse.evaluation.sts import EncodeOnce
     from cmlmcse.models.encoders import load_encoder
-    from cmlmcse.training.arguments import parse_recipe
     from cmlmcse.training.finalize import final_results, load_final_tasks
+    from cmlmcse.training.parse import parse_recipe
 
     _, model, data, _ = parse_recipe(fields)
     backbone = resolve(model.model_name_or_path)
@@ -85,7 +85,7 @@ def neighbours(export: Path, fields: list[str]) -> str:
     """The nearest training sentences of each query. A new process loads the export with trust_remote_code."""
     from cmlmcse.common.locations import resolve
     from cmlmcse.data.text import load_sentences
-    from cmlmcse.training.arguments import parse_recipe
+    from cmlmcse.training.parse import parse_recipe
 
     _, _, data, _ = parse_recipe(fields)
     sentences = load_sentences(resolve(data.train_file), data.text_column)

@@ -44,7 +44,7 @@ FUSION_SHARE = 3 / 12
 class CMLMCSEConfig(PretrainedConfig):
     """Everything a CMLM-CSE model needs to be rebuilt (Zhang & Chen 2023); validated at construction.
 
-    This text is also the help of the recipe fields with these names (cmlmcse/training/arguments.py).
+    This text is also the help of the recipe fields with these names (cmlmcse/training/fields.py).
 
     Args:
         backbone_config: the backbone's configuration, as an object or a dictionary. The default is BERT-base.

@@ -168,7 +168,7 @@ def check_fields(fields: dict[str, str]) -> None:
     Raises:
         InputError: an unknown field, or a wrong value.
     """
-    from cmlmcse.training.arguments import parse_recipe
+    from cmlmcse.training.parse import parse_recipe
 
     from .arms import RECIPE
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.recipes import read_recipe
-from cmlmcse.training.arguments import parse_recipe
+from cmlmcse.training.parse import parse_recipe
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")  # valid as a folder name on every system
 OWN_FIELDS = ("seed", "output_dir", "resume_from_checkpoint")  # a study sets these itself for each run

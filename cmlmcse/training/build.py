@@ -25,7 +25,8 @@ from cmlmcse.data.views import DocumentViews, check_views
 from cmlmcse.models.encoders import load_tokenizer
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 
-from .arguments import DataArguments, ModelArguments, RunArguments, reads_documents
+from .checks import reads_documents
+from .fields import DataArguments, ModelArguments, RunArguments
 from .lora import add_lora
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .arguments import DataArguments, ModelArguments, RunArguments
+    from .fields import DataArguments, ModelArguments, RunArguments
 
 PREFIX = "checkpoint-"  # of Trainer's folders
 
@@ -91,7 +91,7 @@ def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None)
     Raises:
         InputError: as :func:`train`.
     """
-    from .arguments import parse_recipe
+    from .parse import parse_recipe
 
     recipe, model_args, data_args, run_args = parse_recipe(arguments)
     folder = Path(run_args.output_dir or "")
@@ -126,7 +126,6 @@ def contrast(
     """
     from transformers import set_seed
 
-    from .arguments import reads_documents
     from .build import (
         build_collator,
         build_documents,
@@ -137,6 +136,7 @@ def contrast(
         data_seed,
     )
     from .checkpoints import find_checkpoint
+    from .checks import reads_documents
     from .contrastive_trainer import ContrastiveTrainer
     from .dev_set import DevScore, label_free_set, load_dev_set
     from .finalize import finalize_run, load_final_tasks

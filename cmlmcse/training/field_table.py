@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 import transformers
 from transformers import TrainingArguments
 
-from .arguments import DataArguments, ModelArguments, PretrainingArguments, RunArguments
+from .fields import DataArguments, ModelArguments, PretrainingArguments, RunArguments
 from .help import FIELDS, OTHER_FIELDS
 
 

@@ -21,9 +21,9 @@ from cmlmcse.hub.export import export
 from cmlmcse.models.encoders import load_encoder
 from modeling_cmlmcse.distributed import rank
 
-from .arguments import DataArguments, ModelArguments, RunArguments
 from .contrastive_trainer import START_VALUES, ContrastiveTrainer
 from .dev_set import LABEL_FREE, DevScore, DevSet, interval
+from .fields import DataArguments, ModelArguments, RunArguments
 from .plots import plot_dev_score, plot_losses
 from .records import run_record, write_records
 from .sharding import whole_model

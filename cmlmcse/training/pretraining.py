@@ -22,9 +22,9 @@ from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range
 from modeling_cmlmcse.distributed import processes, rank
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 
-from .arguments import DataArguments, ModelArguments, RunArguments
 from .build import check_length
 from .checkpoints import find_checkpoint
+from .fields import DataArguments, ModelArguments, RunArguments
 from .pretraining_export import finalize_pretraining
 from .pretraining_model import AuxiliaryPretraining
 from .records import claim_output_dir, git_commit

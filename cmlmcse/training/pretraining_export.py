@@ -14,7 +14,7 @@ from cmlmcse.hub.card import public_name
 from cmlmcse.hub.card_writer import bullets, metadata, write_card
 from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
 
-from .arguments import DataArguments, ModelArguments, RunArguments
+from .fields import DataArguments, ModelArguments, RunArguments
 from .finalize import text_fingerprint
 from .plots import plot_losses
 from .pretraining_model import AuxiliaryPretraining

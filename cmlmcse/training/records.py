@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import write_json
 
-from .arguments import DataArguments, ModelArguments, RunArguments
+from .fields import DataArguments, ModelArguments, RunArguments
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 RUN_FILES = ("run.json", "results.json", "export", "plots")

@@ -15,10 +15,10 @@ from cmlmcse import cli
 from cmlmcse.common.errors import command, interruptible
 from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
 from cmlmcse.training import build
-from cmlmcse.training.arguments import parse_recipe
 from cmlmcse.training.command import train
 from cmlmcse.training.field_table import field_table
 from cmlmcse.training.help import FIELDS, OTHER_FIELDS, help_text
+from cmlmcse.training.parse import parse_recipe
 from support.paths import ROOT
 from support.tiny import tiny_backbone, tiny_tokenizer
 

@@ -20,7 +20,7 @@ import pytest
 from cmlmcse.evaluation.sts_data import STS_SETS, STSB_DEV
 from cmlmcse.evaluation.tasks import choose_tasks
 from cmlmcse.study.plan import check_fields, load_study
-from cmlmcse.training.arguments import parse_recipe
+from cmlmcse.training.parse import parse_recipe
 from support.local_hub import LocalHub
 from support.paths import ROOT
 from support.processes import run_verbs
@@ -322,7 +322,7 @@ def follow(page: str, root: Path) -> None:
 
 def add_weight(root: Path) -> None:
     """What the page says in words of the example objective's weight."""
-    config, arguments = "modeling_cmlmcse/configuration_cmlmcse.py", "cmlmcse/training/arguments.py"
+    config, arguments = "modeling_cmlmcse/configuration_cmlmcse.py", "cmlmcse/training/fields.py"
     in_body = 'self.bow_weight = in_range("bow_weight", bow_weight, float, 0.0, 1e6)'
     for name, before, added in (
         (config, "    import .auxiliary\n", "    import .bag_of_words\n"),

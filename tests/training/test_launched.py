@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
-from cmlmcse.training.arguments import check_launch
+from cmlmcse.training.checks import check_launch
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT

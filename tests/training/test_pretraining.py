@@ -378,7 +378,7 @@ def test_recipe_names_its_first_stage(recipe, monkeypatch, tmp_path):
     """`RECIPE --stage pretrain` runs the recipe that RECIPE names in its field `pretrain`."""
     second = tmp_path / "second.yaml"
     second.write_text(yaml.safe_dump({"pretrain": str(recipe), "learning_rate": "1e-5"}))
-    from cmlmcse.training.arguments import parse_recipe
+    from cmlmcse.training.parse import parse_recipe
 
     path, _, _, first_stage = parse_recipe([str(second), "--stage", "pretrain", "--use_cpu", "true"])
     assert (path, first_stage.learning_rate, first_stage.stage) == (recipe, 3e-3, "pretrain")

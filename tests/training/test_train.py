@@ -12,8 +12,9 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig,
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.models.encoders import load_encoder
-from cmlmcse.training.arguments import RunArguments, parse_recipe, use_one_gpu
+from cmlmcse.training.fields import RunArguments
 from cmlmcse.training.finalize import contrast_at_the_end, start_values
+from cmlmcse.training.parse import parse_recipe, use_one_gpu
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
@@ -383,7 +384,7 @@ def test_unknown_recipe_names_the_nearest(monkeypatch, capsys):
 @pytest.mark.parametrize("path", sorted((ROOT / "configuration").glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_parse(path):
     """Every recipe that ships is valid, and is named after its method and backbone."""
-    from cmlmcse.training.arguments import parse_recipe
+    from cmlmcse.training.parse import parse_recipe
 
     _, model, data, run_args = parse_recipe([path.stem])
     if not path.stem.startswith(("quickstart", "adapt")):

@@ -1,0 +1,156 @@
+"""Checks of a recipe's fields: each value by itself, fields that do not fit each other, and the machine."""
+
+import os
+
+import torch
+from accelerate.utils import DistributedType
+
+from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.recipes import recipe_folder
+from cmlmcse.data.augmentation import check_augmentation
+from cmlmcse.data.views import view_names
+from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
+
+from .fields import DataArguments, ModelArguments, RunArguments, fsdp_requested
+from .pretraining_model import DECODERS
+
+
+def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
+    """Check the values of all fields.
+
+    Raises:
+        InputError: a value out of range, or two fields that do not fit each other.
+    """
+    fields = model.config_fields()
+    if fields["fusion_init"] not in ("last", "next", "random"):
+        fields["fusion_init"] = "checkpoint"
+    del fields["rtd_generator"], fields["from_scratch"], fields["backbone_dropout"]
+    fields["lexical_layers"] = fields["fusion_layers"] = None  # checked when the backbone's depth is known
+    with as_input_error():
+        CMLMCSEConfig(**fields)
+        if model.backbone_dropout is not None:
+            in_range("backbone_dropout", model.backbone_dropout, float, 0.0, 1.0)
+        one_of("augmented_views", data.augmented_views, ("second", "both"))
+        one_of("stage", run.stage, ("train", "pretrain"))
+    check_augmentation(data.augmentation, data.synonyms)
+    check_documents(data, run)
+    if data.negative_column is not None and data.positive_column is None:
+        raise InputError("negative_column expects a positive_column, found none; set --positive_column")
+    if model.hard_negative_weight != 0 and data.negative_column is None:
+        raise InputError("hard_negative_weight expects hard negatives, found none; set --negative_column")
+    if not 0.0 < data.mlm_probability < 1.0:
+        raise InputError(f"mlm_probability must be between 0 and 1, found {data.mlm_probability}; fix the recipe")
+    if data.max_seq_length < 3:
+        raise InputError(
+            f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; fix the recipe"
+        )
+    if model.lora_r is not None and model.lora_r < 1:
+        raise InputError(f"lora_r must be at least 1, found {model.lora_r}; a usual rank is 8")
+    if run.stage == "pretrain":
+        if model.lora_r is not None:
+            raise InputError("lora_r is for stage train, found it with stage pretrain; leave it out")
+        check_pretraining(data, run)
+    elif run.per_device_train_batch_size < 2:
+        raise InputError(
+            "per_device_train_batch_size must be at least 2, because in-batch negatives are other sentences, found "
+            f"{run.per_device_train_batch_size}; raise it"
+        )
+    if run.mini_batch_size is not None and run.mini_batch_size < 1:
+        raise InputError(f"mini_batch_size must be at least 1 sentence, found {run.mini_batch_size}; raise it")
+    if run.auxiliary_learning_rate is not None:
+        with as_input_error():
+            in_range("auxiliary_learning_rate", run.auxiliary_learning_rate, float, 0.0, 1.0)
+    if run.early_stopping_patience is not None and run.early_stopping_patience < 1:
+        raise InputError(
+            f"early_stopping_patience must be at least 1 score, found {run.early_stopping_patience}; raise it, or "
+            "leave it out to train to the end"
+        )
+    check_bf16(run)
+    check_launch(run)
+
+
+def reads_documents(data: DataArguments) -> bool:
+    """Whether a row of the text is a document, and not a sentence."""
+    return data.views != "dropout" or data.dev_set.startswith("auto")
+
+
+def check_documents(data: DataArguments, run: RunArguments) -> None:
+    """Check the fields of document views and of the label-free development set.
+
+    Raises:
+        InputError: an unknown view, or a field that documents do not have.
+    """
+    view_names(data.views)
+    if not reads_documents(data):
+        if data.title_column is not None:
+            raise InputError(
+                f"title_column expects views of documents or dev_set auto, found views {data.views} and dev_set "
+                f"{data.dev_set}; set --views title_body, or leave it out"
+            )
+        return
+    named = f"views {data.views}" if data.views != "dropout" else "dev_set auto"
+    others = {"streaming": data.streaming, "positive_column": data.positive_column, "stage": run.stage == "pretrain"}
+    for name, used in others.items():
+        if used:
+            raise InputError(
+                f"{named} expects unlabelled documents in stage train, found {name}; leave one of them out"
+            )
+
+
+def check_pretraining(data: DataArguments, run: RunArguments) -> None:
+    """Check the fields of `--stage pretrain`.
+
+    Raises:
+        InputError: a field out of range, or a field that this stage does not use.
+    """
+    with as_input_error():
+        one_of("sequences", data.sequences, ("documents", "sentences"))
+        in_range("auxiliary_weight", data.auxiliary_weight, float, 0.0, 1e6)
+        one_of("auxiliary_decoder", data.auxiliary_decoder, DECODERS)
+        in_range("validation_split_percentage", data.validation_split_percentage, float, 0.0, 99.0)
+    if data.streaming:
+        raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")
+    if run.auxiliary_learning_rate is not None:
+        raise InputError(
+            f"auxiliary_learning_rate is for stage train, found {run.auxiliary_learning_rate} with stage pretrain, "
+            "where backbone and auxiliary network share one rate; leave it out"
+        )
+    if run.mini_batch_size is not None:
+        raise InputError(
+            f"mini_batch_size is for the contrastive loss of stage train, found {run.mini_batch_size} with stage "
+            "pretrain; use gradient_accumulation_steps"
+        )
+
+
+def check_bf16(run: RunArguments) -> None:
+    """Check that the GPU computes in bf16 if that is asked for. PyTorch emulates it on older ones, and crawls.
+
+    Raises:
+        InputError: it does not.
+    """
+    asked = run.bf16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
+    if asked and run.device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise InputError(
+            f"bf16 expects a GPU of the Ampere generation or newer, found {torch.cuda.get_device_name()}; use --fp16 "
+            "true, or launch with one-gpu-fp16.yaml or multi-gpu-fp16.yaml"
+        )
+
+
+def check_launch(run: RunArguments) -> None:
+    """Refuse a launch that would not train as asked.
+
+    Raises:
+        InputError: processes that would each train alone, or FSDP on CPUs, which Accelerate would silently ignore.
+    """
+    launched = int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else 1
+    if run.world_size != launched:
+        raise InputError(
+            f"accelerate launch expects GPUs for its {launched} processes, found none; choose "
+            f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
+        )
+    on_cpu = run.distributed_state is not None and run.distributed_state.distributed_type == DistributedType.MULTI_CPU
+    if on_cpu and fsdp_requested():
+        raise InputError(
+            "FSDP expects GPUs, found use_cpu, for which Accelerate has DDP only; choose "
+            f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
+        )

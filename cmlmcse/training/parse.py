@@ -1,0 +1,174 @@
+"""The parser that reads the fields of a recipe from its file and the command line, and fits them to the backbone and
+the machine."""
+
+import argparse
+import contextlib
+import difflib
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformers import AutoConfig, HfArgumentParser
+from transformers.trainer_pt_utils import AcceleratorConfig
+
+from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.locations import resolve
+from cmlmcse.common.recipes import find_recipe, read_recipe
+from cmlmcse.models.encoders import recorded_pooling
+from modeling_cmlmcse.configuration_cmlmcse import proportion
+from modeling_cmlmcse.distributed import rank
+
+from .checks import check_values
+from .fields import DataArguments, ModelArguments, RunArguments
+
+LAYER_COUNTS = ("lexical_layers", "fusion_layers")
+BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
+GPU_WORKERS = 2  # without any, a GPU waits while each batch is collated; how many are best has not been measured
+# Appended to the command line, because TrainingArguments checks at construction that these fields fit save_steps.
+WITHOUT_DEV_SCORES = ("--eval_strategy", "no", "--load_best_model_at_end", "false")
+
+
+class RecipeParser(HfArgumentParser):
+    """Parser that raises one-line errors (:class:`InputError`) and suggests the nearest name for an unknown field."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see cmlmcse train --help")
+
+    def suggest(self, name: str, where: str) -> NoReturn:
+        """Refuse an unknown field, with the nearest known name.
+
+        Raises:
+            InputError: always.
+        """
+        known = sorted({action.dest for action in self._actions})
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "cmlmcse train --help lists the fields"
+        raise InputError(f"{where} expects fields of a recipe, found the unknown field {name!r}; {hint}")
+
+
+def stage_recipe(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
+    """RECIPE [--stage …] → the file and the fields of the recipe for this stage.
+
+    A recipe may name another recipe in its field `pretrain`. That one is used for `--stage pretrain`.
+
+    Raises:
+        InputError: an unknown recipe, or one that cannot be read.
+    """
+    path = find_recipe(arguments[0])
+    fields = read_recipe(path)
+    pretraining_recipe = fields.pop("pretrain", None)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--stage", default=fields.get("stage"))
+    if pretraining_recipe is None or parser.parse_known_args(arguments)[0].stage != "pretrain":
+        return path, fields
+    path = find_recipe(str(pretraining_recipe))
+    return path, read_recipe(path)
+
+
+def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArguments, RunArguments]:
+    """RECIPE [--field value …] → the recipe's file and the fields. The command line overrides the recipe.
+
+    Raises:
+        InputError: an unknown recipe or field, a value of the wrong type or out of range.
+    """
+    parser = RecipeParser([ModelArguments, DataArguments, RunArguments], prog="cmlmcse train", allow_abbrev=False)  # type: ignore[list-item]
+    parser.add_argument("recipe")
+    known = {action.dest for action in parser._actions}
+    path, fields = stage_recipe(arguments)
+    parser.set_defaults(output_dir=f"runs/{path.stem}")
+    for name, value in fields.items():
+        if name not in known:
+            parser.suggest(name, path.name)
+        plain = isinstance(value, (bool, int, float, str))
+        parser.set_defaults(**{name: str(value) if plain else value})
+    with as_input_error():
+        unscored = has_no_dev_scores(parser.parse_known_args(arguments)[0])
+        words = [*arguments, *WITHOUT_DEV_SCORES] if unscored else arguments
+        model, data, run, _, unknown = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)
+    if unknown:
+        parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
+    if unscored:
+        run.metric_for_best_model = None
+    given = {argument.split("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
+    if "model_name_or_path" in given and "model_sha256" not in given:
+        model.model_sha256 = None  # the recipe's sha256 is that of the recipe's own model
+    another = model.model_name_or_path != fields.get("model_name_or_path", ModelArguments.model_name_or_path)
+    if another and data.model_type is None:
+        follow_depth(model, path.stem, {name for name in LAYER_COUNTS if name in fields} - given)
+    if run.device.type == "cuda":
+        feed_gpu(run, "dataloader_num_workers" in given | set(fields))
+    if another and "pooling" not in given:
+        keep_pooling(model, "normalize" in given)
+    use_one_gpu(run)
+    check_values(model, data, run)
+    return path, model, data, run
+
+
+def keep_pooling(model: ModelArguments, normalize_given: bool) -> None:
+    """Keep the pooling that another backbone records, in place, and say so: its vectors were trained with it. Whether
+    it normalises is kept too, unless it was given.
+
+    What cannot be read is left to the loading of the model, which reports the reason.
+    """
+    with contextlib.suppress(InputError):
+        recorded, normalizes = recorded_pooling(model.model_name_or_path)
+        if recorded is not None and not normalize_given:
+            model.normalize = normalizes
+        if recorded not in (None, model.pooling):
+            if rank() == 0:
+                print(
+                    f"pooling is {recorded}, as {model.model_name_or_path} records, and not {model.pooling} as the "
+                    f"recipe says; --pooling {model.pooling} changes that",
+                    file=sys.stderr,
+                )
+            model.pooling = str(recorded)
+
+
+def has_no_dev_scores(fields: argparse.Namespace) -> bool:
+    """Whether a run with these fields has no development score, so that it keeps its last step instead of its best.
+
+    Raises:
+        InputError: training must stop early by these scores.
+    """
+    unscored = fields.validation_split_percentage == 0 if fields.stage == "pretrain" else fields.dev_set == "none"
+    if unscored and fields.early_stopping_patience is not None:
+        raise InputError("early_stopping_patience expects development scores, found no dev_set; choose one")
+    return unscored
+
+
+def follow_depth(model: ModelArguments, recipe: str, counts: set[str]) -> None:
+    """Adapt layer counts that a recipe gives for its own backbone to another backbone, in place.
+
+    A recipe named …-base counts layers out of 12. Another backbone gets the same share of its own depth. The counts
+    become None, so that the model's defaults hold (8 and 3 of 12, CMLM-CSE Table 6), in three cases. The recipe has
+    another name, so its depth is unknown. A pre-trained auxiliary network brings its own counts. The backbone's depth
+    cannot be read; loading the model then reports the reason.
+
+    Args:
+        model: the fields, with the name of the other backbone.
+        recipe: the recipe's name.
+        counts: the fields to adapt, among `LAYER_COUNTS`.
+    """
+    depth = None
+    if counts and recipe.endswith("-base") and model.fusion_init != "pretrained":
+        with contextlib.suppress(OSError, ValueError):
+            depth = AutoConfig.from_pretrained(resolve(model.model_name_or_path)).num_hidden_layers
+    for name in counts:
+        share = getattr(model, name) / BASE_DEPTH
+        setattr(model, name, None if depth is None else proportion(depth, share))
+
+
+def use_one_gpu(run: RunArguments) -> None:
+    """Make one process train on one GPU. Trainer would split each batch over all GPUs of the machine (DataParallel),
+    and the contrast would see the parts as batches."""
+    if run.n_gpu > 1:
+        print(f"found {run.n_gpu} GPUs: one process trains on one of them; accelerate launch train.py … uses them all")
+        run._n_gpu = 1
+
+
+def feed_gpu(run: RunArguments, workers_given: bool) -> None:
+    """Make batches ready while the GPU computes: copies that nobody waits for, and processes that collate."""
+    assert isinstance(run.accelerator_config, AcceleratorConfig)
+    run.accelerator_config.non_blocking = True  # from pinned memory
+    if not workers_given:
+        run.dataloader_num_workers = GPU_WORKERS
