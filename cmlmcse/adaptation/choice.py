@@ -17,7 +17,7 @@ from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 SHARES = (0.75, 0.5, 0.25)  # of the adapted weights in an average with the weights at the start
 
 
-class Verdict(NamedTuple):
+class Change(NamedTuple):
     """The scores of the start and of the choice on the confirming documents, with the change's interval."""
 
     before: float
@@ -28,6 +28,27 @@ class Verdict(NamedTuple):
     def better(self) -> bool:
         """Whether the choice is better by more than chance."""
         return self.interval[0] > 0
+
+
+class Verdict(NamedTuple):
+    """Whether the choice is better than the start.
+
+    Attributes:
+        change: by the criterion that chose the arm. Training practises its questions: pieces of one document.
+        second: by the few words of `words`, which no training practises; None if the text cannot ask them.
+        finished: whether the start is a finished encoder, and not a plain backbone.
+    """
+
+    change: Change
+    second: Change | None
+    finished: bool
+
+    @property
+    def better(self) -> bool:
+        """Whether the choice is handed back. A finished encoder is given up only if both questions say so."""
+        if self.second is None:
+            return self.change.better and not self.finished
+        return self.change.better and self.second.better
 
 
 class Average(NamedTuple):
@@ -48,7 +69,7 @@ def mix(start: Encoder, adapted: dict[str, torch.Tensor], share: float) -> None:
                 weight.lerp_(adapted[name].to(weight), share)
 
 
-def best_average(load: Callable[[], Encoder], adapted: Encoder, score: float, choosing: Criterion) -> Average:
+def best_average(load: Callable[[], Encoder], adapted: Encoder, choosing: Criterion) -> Average:
     """The average of start and adapted weights with the best score on the choosing documents.
 
     Shares are tried from the adapted weights towards the start, as long as the score rises.
@@ -56,11 +77,11 @@ def best_average(load: Callable[[], Encoder], adapted: Encoder, score: float, ch
     Args:
         load: loads the start anew.
         adapted: the adapted encoder.
-        score: its score on the choosing documents.
         choosing: the criterion with the choosing documents.
     """
     weights = adapted.model.backbone.state_dict()
-    best, once, chosen, scores = adapted, EncodeOnce(adapted), 1.0, {1.0: score}
+    best, once, chosen = adapted, EncodeOnce(adapted), 1.0
+    scores = {chosen: choosing.score(once)}
     for share in SHARES:
         encoder = load()
         mix(encoder, weights, share)
@@ -72,9 +93,9 @@ def best_average(load: Callable[[], Encoder], adapted: Encoder, score: float, ch
     return Average(best, once, chosen, scores)
 
 
-def judge(criterion: Criterion, before: NDArray[np.float64], after: NDArray[np.float64]) -> Verdict:
+def judge(criterion: Criterion, before: NDArray[np.float64], after: NDArray[np.float64]) -> Change:
     """Compare the start and the choice, each with (D,) values of the confirming documents."""
-    return Verdict(criterion.summary(before), criterion.summary(after), interval(criterion, before, after))
+    return Change(criterion.summary(before), criterion.summary(after), interval(criterion, before, after))
 
 
 def load_start(model: str, pooling: str | None, device: str | None, limit: int | None = None) -> Encoder:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MINUTES = 15.0
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
-SCORES_AT_THE_END = 5  # scores that the averages, the confirmation, the export and the report take as long as
+SCORES_AT_THE_END = 3  # times of scoring the start that the averages, the confirmation and the report take
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "normalize", "stage",
          "streaming", "data_seed", "max_train_samples", "eval_steps", "save_steps", "logging_steps",
@@ -205,7 +205,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     from cmlmcse.models.encoders import recorded_pooling
 
     from .arms import Common, default_arms, run_arms
-    from .choice import arm_encoder, best_average, judge, load_start
+    from .choice import Verdict, arm_encoder, best_average, judge, load_start
     from .results import adapt_results, load_labelled
     from .text import read_text
 
@@ -225,9 +225,11 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     if text.note:
         say(text.note)
     choosing, confirming = text.criterion.halves(args.seed)
+    choose_again, confirm_again = text.second.halves(args.seed) if text.second else (None, None)
     scoring = time.perf_counter()
     at_start = EncodeOnce(start)
     before, to_beat = confirming.values(at_start), choosing.values(at_start)
+    before_again = confirm_again.values(at_start) if confirm_again else None
     bm25 = float(confirming.bm25().mean())
     say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {bm25:.2f}")
 
@@ -237,8 +239,11 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     trials = run_arms(arms, Common(folder, shared_fields(args, start, text), to_beat), left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)
     adapted = arm_encoder(trials[winner].folder, args.device, text.limit)
-    average = best_average(load, adapted, trials[winner].score, choosing)
-    verdict = judge(confirming, before, confirming.values(average.once))
+    average = best_average(load, adapted, choose_again or choosing)
+    change, second = judge(confirming, before, confirming.values(average.once)), None
+    if confirm_again is not None and before_again is not None:
+        second = judge(confirm_again, before_again, confirm_again.values(average.once))
+    verdict = Verdict(change, second, recorded is not None)
     say(f"best arm: {winner}; best share of its weights: {average.share:g}")
 
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)

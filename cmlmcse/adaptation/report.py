@@ -45,30 +45,32 @@ def write_report(folder: Path, results: dict[str, Any], neighbours: list[dict[st
 def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[str, Any]]) -> list[Block]:
     """The report as a list of pieces."""
     found, text = results["adapt"], results["text"]
-    low, high = found["interval"]
     kept = found["chosen"] == "start"
-    change = found["best_candidate"] - found["before"]
     verdict = (
-        "Nothing was better than the start beyond chance, so export/ is the model that it started from."
+        f"{why_kept(found)} So export/ is the model that it started from."
         if kept
         else f"The adapted model is better for this text. Chosen: {found['chosen']}."
     )
+    second = found.get("second")
+    scored = [found, second] if second else [found]
     blocks: list[Block] = [
         ("h1", "Adapted"),
         ("p", verdict),
         *([("p", text["note"])] if text["note"] else []),
         ("table", (
-            ["score × 100", "value"],
-            [["before", f"{found['before']:.2f}"],
-             ["after (best model that was tried)", f"{found['best_candidate']:.2f}"],
-             ["change", f"{change:+.2f} (95 % interval {low:+.2f} to {high:+.2f})"],
-             ["BM25, for comparison", f"{found['bm25']:.2f}"]],
+            ["score × 100: how well", "before", "best that was tried", "change", "95 % interval"],
+            [[scores["title"], *change_cells(scores)] for scores in scored],
         )),
-        ("p", f"The score says how well {found['title']}, among {found['candidates']:,} passages of the same text. "
-              "It is nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
+        ("p", f"A query has to find its answer among {found['candidates']:,} passages of the same text. The score is "
+              "nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
               f"{found['documents']['choose']} documents were used to choose the model, "
-              f"{found['documents']['confirm']} others for this table. Training saw neither. The queries are "
-              "not your users' queries: if you have real queries with known answers, trust those more."),
+              f"{found['documents']['confirm']} others for this table. Training saw neither. BM25 reaches "
+              f"{found['bm25']:.2f} in the first line."),
+        ("p", "Training practises pieces of documents, so the first line alone can rise while real searches get worse. "
+              "No training practises a few words as a query. " + (
+                  "Both lines must be better beyond chance." if second else
+                  "This text is too short to ask with a few words, so a finished encoder is kept as it is.")),
+        ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
     ]  # fmt: skip
     blocks += labelled_blocks(results.get("labelled", {}))
     rows = [
@@ -82,7 +84,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
               f"{found['choose_before']:.2f} there. The best arms were trained longer than the others."),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
         ("p", "Scores of weight averages; the percentage is the part taken from the best arm, the rest is from the "
-              f"start: {shares}."),
+              f"start: {shares}. The score is how well {(second or found)['title']}."),
         ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
         ("h2", "Ten queries"),
         ("p", "Drawn at random among the documents that gave the scores above. The rank is that of the right passage."),
@@ -107,16 +109,40 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     return blocks
 
 
+def change_cells(scores: dict[str, Any]) -> list[str]:
+    """Before, after, the change and its interval."""
+    change, (low, high) = scores["best_candidate"] - scores["before"], scores["interval"]
+    return [
+        f"{scores['before']:.2f}",
+        f"{scores['best_candidate']:.2f}",
+        f"{change:+.2f}",
+        f"{low:+.2f} to {high:+.2f}",
+    ]
+
+
+def why_kept(found: dict[str, Any]) -> str:
+    """Why the start is handed back, in one sentence."""
+    if found["interval"][0] <= 0:
+        return "Nothing was better than the start beyond chance."
+    if "second" in found:
+        return (
+            "The best model finds pieces of documents better, as it was trained to, but with a few words as the query "
+            "it is not better beyond chance."
+        )
+    return "The text is too short to confirm with a few words as the query that a finished encoder got better."
+
+
 def last_line(results: dict[str, Any]) -> str:
     """Before, after, and whether the difference is more than chance, in one line."""
     found = results["adapt"]
-    low, high = found["interval"]
-    change = found["best_candidate"] - found["before"]
-    scores = f"{found['title']}: {found['before']:.2f} before, {found['best_candidate']:.2f} after, {change:+.2f}"
-    chance = f"95 % interval {low:+.2f} to {high:+.2f}"
+    lines = []
+    for scores in (found, found["second"]) if "second" in found else (found,):
+        before, after, change, interval = change_cells(scores)
+        lines.append(f"{scores['title']}: {before} before, {after} after, {change} (95 % interval {interval})")
+    said = "; ".join(lines)
     if found["chosen"] == "start":
-        return f"{scores} ({chance}): not better beyond chance, so export/ is the model that it started from"
-    return f"{scores} ({chance}): better; chosen: {found['chosen']}"
+        return f"{said}. {why_kept(found)} So export/ is the model that it started from."
+    return f"{said}. Better; chosen: {found['chosen']}"
 
 
 def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:

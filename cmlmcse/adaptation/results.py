@@ -13,7 +13,7 @@ from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
 
 from .arms import Arms, Trial
-from .choice import Average, Verdict
+from .choice import Average, Change, Verdict
 from .text import Text
 
 LABELLED = {"retrieval": "beir", "stsb_dev": "sts/stsb"}  # task → its part of a data folder
@@ -24,16 +24,18 @@ def adapt_results(
 ) -> dict[str, Any]:
     """What was tried, what was chosen, and the scores before and after."""
     chosen = winner if average.share == 1 else f"{winner}, averaged with the start ({average.share:.0%} of the arm)"
-    asking = text.criterion.documents
+    asking, change = text.criterion.documents, verdict.change
+    second = {} if text.second is None or verdict.second is None else {
+        "second": {"criterion": text.second.name, "title": text.second.title, **change_results(verdict.second)}
+    }  # fmt: skip
     return {
         "model": model,
         "adapt": {
             "criterion": text.criterion.name,
             "title": text.criterion.title,
-            "before": round(verdict.before, 4),
-            "after": round(verdict.after if verdict.better else verdict.before, 4),
-            "best_candidate": round(verdict.after, 4),
-            "interval": [round(end, 4) for end in verdict.interval],
+            **change_results(change),
+            "after": round(change.after if verdict.better else change.before, 4),
+            **second,
             "chosen": chosen if verdict.better else "start",
             "documents": {"choose": asking - asking // 2, "confirm": asking // 2},
             "queries": len(text.criterion.queries),
@@ -42,6 +44,15 @@ def adapt_results(
             "arms": {name: arm_results(arms[name], trial) for name, trial in trials.items()},
         },
         "text": text.record(),
+    }
+
+
+def change_results(change: Change) -> dict[str, Any]:
+    """The scores of the start and of the best that was tried."""
+    return {
+        "before": round(change.before, 4),
+        "best_candidate": round(change.after, 4),
+        "interval": [round(end, 4) for end in change.interval],
     }
 
 

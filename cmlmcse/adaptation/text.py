@@ -19,6 +19,7 @@ UNKNOWN = 0.05  # share of unknown tokens above which a text is foreign; five En
 LETTERS = 3.0  # letters of a token below which it is; those five have 4.1 to 5.1, a German text has 2.6
 LETTERS_READ = 2000  # of each text; 2,000 texts of them are 4 MB
 FIRST_SYLLABLE = 0x2E80  # from here on Unicode has the scripts of East Asia
+SECOND = "words"  # the criterion that confirms: on two collections it alone saw that training had done harm
 EXAMPLES = 10  # questions whose neighbours the report shows
 
 
@@ -35,6 +36,7 @@ class Text(NamedTuple):
         limit: tokens that the model takes.
         titles_ask: whether enough documents have a title that is a good query.
         criterion: the label-free criterion with all its documents.
+        second: another criterion, whose questions no training practises; None if too few documents can ask them.
         note: a sentence on text that the model's tokenizer was not made for; empty if it seems to be.
     """
 
@@ -47,6 +49,7 @@ class Text(NamedTuple):
     limit: int
     titles_ask: bool
     criterion: Criterion
+    second: Criterion | None
     note: str
 
     def summary(self) -> str:
@@ -119,8 +122,10 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, LONGEST)))
     cut = sizes.cut(limit)
     titles_ask = enough_ask(build_criterion("title_body", held_out, rest, args.seed), held_out)
+    second = build_criterion(SECOND, held_out, rest, args.seed)
+    second = second if enough_ask(second, held_out) and criterion.name != SECOND else None
     facts = len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
-    return Text(*facts, criterion, foreign(texts, start.tokenizer))
+    return Text(*facts, criterion, second, foreign(texts, start.tokenizer))
 
 
 def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:

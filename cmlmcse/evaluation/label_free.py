@@ -4,7 +4,9 @@ Documents that training never sees give queries and answers. The candidates are 
 near neighbours. The passages are short and drawn from the whole document, so that a good model does not find all.
 """
 
+import math
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +24,11 @@ from .sts import Encode, EncodeOnce
 
 QUERY_WORDS = 16  # a query is short, as a user's is
 PASSAGE_WORDS = 32  # of an answer and of every other candidate
+FEW_WORDS = 4  # of a query of words: users type few
+FREQUENT, RARE = (
+    0.125,
+    0.001,
+)  # shares of the documents: a word of a query is in fewer than an eighth, but not in one alone
 SHORTENED_SHARE = 0.4  # of the words that a shortened query keeps (TSDAE deletes 60 %)
 MAX_CANDIDATES = 2000  # passages of 32 words: some seconds for a small model on a CPU
 QUESTIONS = 1200  # of all held-out documents: with five of each, the noise of a comparison was less than half
@@ -124,10 +131,35 @@ class Criterion:
         return Criterion(self.name, self.title, queries, self.candidates, self.answers[rows], asked, owners)
 
 
-Ask = Callable[[str, str, np.random.Generator], Question | None]
+class WordCounts(NamedTuple):
+    """In how many of some documents each word stands."""
+
+    documents: int
+    words: Counter[str]
+
+    @classmethod
+    def of(cls, *parts: Dataset) -> "WordCounts":
+        """Count the words of the texts."""
+        counts: Counter[str] = Counter()
+        for part in parts:
+            for row in part:
+                counts.update(set(row["text"].split()))
+        return cls(sum(map(len, parts)), counts)
+
+    def telling(self, words: list[str]) -> list[str]:
+        """The `FEW_WORDS` rarest of the words, in their order. Words of very many documents, or of very few, are taken
+        only if there are no others."""
+        low, high = max(2, math.ceil(RARE * self.documents)), FREQUENT * self.documents
+        different = list(dict.fromkeys(words))
+        found = [word for word in different if low <= self.words[word] < high] or different
+        rarest = sorted(found, key=lambda word: self.words[word])[:FEW_WORDS]
+        return [word for word in different if word in rarest]
 
 
-def ask_title(title: str, text: str, rng: np.random.Generator) -> Question | None:
+Ask = Callable[[str, str, np.random.Generator, WordCounts], Question | None]
+
+
+def ask_title(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
     """The title asks for a passage of the body."""
     words = text.split()
     if not words:
@@ -136,7 +168,7 @@ def ask_title(title: str, text: str, rng: np.random.Generator) -> Question | Non
     return Question(title if usable else None, passage(words, PASSAGE_WORDS, rng))
 
 
-def ask_half(title: str, text: str, rng: np.random.Generator) -> Question | None:
+def ask_half(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
     """A passage of one half of the text asks for a passage of the other half."""
     words = text.split()
     if not words:
@@ -148,7 +180,19 @@ def ask_half(title: str, text: str, rng: np.random.Generator) -> Question | None
     return Question(passage(halves[asked], QUERY_WORDS, rng), passage(halves[1 - asked], PASSAGE_WORDS, rng))
 
 
-def ask_neighbour(title: str, text: str, rng: np.random.Generator) -> Question | None:
+def ask_words(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
+    """A few telling words of one half of the text ask for a passage of the other half."""
+    words = text.split()
+    if not words:
+        return None
+    if len(words) < QUERY_WORDS:
+        return Question(None, passage(words, PASSAGE_WORDS, rng))
+    halves = words[: len(words) // 2], words[len(words) // 2 :]
+    asked = int(rng.integers(2))
+    return Question(" ".join(counts.telling(halves[asked])), passage(halves[1 - asked], PASSAGE_WORDS, rng))
+
+
+def ask_neighbour(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
     """A line asks for the next line of its document."""
     lines = [line for line in text.split("\n") if len(line.split()) > 2]
     if not lines:
@@ -159,7 +203,7 @@ def ask_neighbour(title: str, text: str, rng: np.random.Generator) -> Question |
     return Question(lines[chosen], lines[chosen + 1])
 
 
-def ask_shortened(title: str, text: str, rng: np.random.Generator) -> Question | None:
+def ask_shortened(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
     """A passage that lost 60 % of its words asks for the whole passage."""
     words = passage(text.split(), PASSAGE_WORDS, rng).split()
     if not words:
@@ -180,6 +224,7 @@ CRITERIA: dict[str, tuple[str, tuple[Ask, ...]]] = {  # the first that enough do
     "title_body": ("a title finds a passage of its text", (ask_title,)),
     "halves": ("a passage finds another passage of its document", (ask_half,)),
     "neighbours": ("a line finds the line after it", (ask_neighbour,)),
+    "words": ("a few words of a document find a passage of its other half", (ask_words,)),
     "shortened": ("a passage with 60 % of its words deleted finds the whole passage", (ask_shortened,)),
 }
 
@@ -195,16 +240,21 @@ def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) ->
     """
     title, asks = CRITERIA[name]
     each = max(int(np.clip(QUESTIONS // len(held_out), 1, MAX_EACH)), len(asks))
-    drawn = [questions(row, asks, seed, name, each) for row in held_out]
+    counts = WordCounts(0, Counter())
+    if ask_words in asks:
+        counts = WordCounts.of(held_out, sample(others, MAX_CANDIDATES, seed))
+
+    def asked_by(row: dict[str, str], count: int) -> list[Question]:
+        return questions(row, asks, counts, seed, name, count)
+
+    drawn = [asked_by(row, each) for row in held_out]
     asking = [asked for asked in drawn if asked and asked[0].query]
     if len(asking) < MIN_ASKING:
         return None
     found = [(document, question) for document, asked in enumerate(asking) for question in asked]
     silent = [asked[0] for asked in drawn if asked and not asked[0].query]
     room = max(MAX_CANDIDATES - len(found) - len(silent), 0)
-    if len(others) > room:
-        others = others.select(np.sort(np.random.default_rng([seed, 3]).choice(len(others), room, replace=False)))
-    silent += [question for row in others for question in questions(row, asks, seed, name, 1)]
+    silent += [question for row in sample(others, room, seed) for question in asked_by(row, 1)]
 
     owners: dict[str, int] = {}
     for document, question in [*found, *((-1, question) for question in silent)]:
@@ -221,20 +271,29 @@ def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) ->
     )
 
 
+def sample(documents: Dataset, count: int, seed: int) -> Dataset:
+    """At most `count` of the documents, drawn by the seed."""
+    if len(documents) <= count:
+        return documents
+    return documents.select(np.sort(np.random.default_rng([seed, 3]).choice(len(documents), count, replace=False)))
+
+
 def enough_ask(criterion: Criterion | None, held_out: Dataset) -> bool:
     """Whether enough of the held-out documents ask a criterion's questions."""
     return criterion is not None and criterion.documents >= min(ENOUGH_ASKING, len(held_out) / 2)
 
 
-def questions(row: dict[str, str], asks: tuple[Ask, ...], seed: int, name: str, count: int) -> list[Question]:
+def questions(
+    row: dict[str, str], asks: tuple[Ask, ...], counts: WordCounts, seed: int, name: str, count: int
+) -> list[Question]:
     """At most `count` different questions of a document, of each kind in turn; one without a query if it can ask
     nothing.
 
-    They depend only on the seed, the criterion and the document's own text.
+    They depend only on the seed, the criterion, the document's own text and the word counts.
     """
     start = [seed, zlib.crc32(name.encode()), zlib.crc32(row["text"].encode())]
     drawn = [
-        asks[turn % len(asks)](row["title"], row["text"], np.random.default_rng([*start, turn]))
+        asks[turn % len(asks)](row["title"], row["text"], np.random.default_rng([*start, turn]), counts)
         for turn in range(count)
     ]
     found = [question for question in dict.fromkeys(drawn) if question is not None]

@@ -153,6 +153,9 @@ def adapted_card(
     measured = f"How well {found['title']}, among {found['candidates']:,} passages of the same text, nDCG × 100 "
     measured += f"without labels, on {found['documents']['confirm']} documents that chose nothing. {change} "
     measured += f"BM25: {found['bm25']:.2f}."
+    if (second := found.get("second")) and not same:
+        measured += f" How well {second['title']}, which no training practises: {second['best_candidate']:.2f} after, "
+        measured += f"{second['before']:.2f} before (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*second["interval"])
     if rows:
         measured += "\n\nOn labelled data, which chose nothing:\n\n"
         measured += markdown_table(["data", "before", "after", "BM25"], rows)

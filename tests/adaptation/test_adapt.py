@@ -10,9 +10,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 import cmlmcse
-from cmlmcse.adaptation import arms
+from cmlmcse.adaptation import arms, choice
 from cmlmcse.adaptation.arms import Common, Trial, default_arms, further_steps, plan_steps, run_arms
-from cmlmcse.adaptation.choice import best_average, judge, load_start
+from cmlmcse.adaptation.choice import Change, Verdict, best_average, judge, load_start
 from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
@@ -227,7 +227,6 @@ def test_the_best_average_is_between_start_and_arm(backbone_folders):
     found = best_average(
         lambda: load_start(backbone_folders["bert"], "avg", "cpu"),
         arm,
-        -0.5,
         Half("halves", "", [], [], *[np.zeros(0, int)] * 3),
     )
     assert found.share == 0.5
@@ -275,6 +274,44 @@ def test_text_of_another_language(text, sign):
     """An English tokenizer shows it by unknown words, or by words in small pieces; English stays unremarked."""
     note = foreign([text], AutoTokenizer.from_pretrained(ROOT / "assets" / "bert-mini-en"))
     assert (sign in note) if sign else note == ""
+
+
+GOOD, BAD = Change(10.0, 12.0, (1.0, 3.0)), Change(10.0, 9.0, (-2.0, 0.0))
+
+
+@pytest.mark.parametrize(("change", "second", "finished", "better"), [
+    (GOOD, GOOD, True, True),
+    (GOOD, BAD, True, False),
+    (GOOD, BAD, False, False),
+    (BAD, GOOD, False, False),
+    (GOOD, None, False, True),
+    (GOOD, None, True, False),  # nothing confirms by a question that training does not practise
+])  # fmt: skip
+def test_both_questions_must_say_better(change, second, finished, better):
+    """The score that training practises is not enough to give up the start."""
+    assert Verdict(change, second, finished).better is better
+
+
+def test_a_practised_score_alone_hands_back_the_start(corpus, backbone, tmp_path, capsys, monkeypatch):
+    """An arm that got better at pieces of documents and not at few words: the start is in export/, and the report, the
+    last line and the card say why."""
+    forged = iter((GOOD, BAD))
+    monkeypatch.setattr(choice, "judge", lambda *given: next(forged))
+    adapted = cmlmcse.adapt(backbone, corpus, tmp_path / "adapted", max_steps=2, views="crops", learning_rate=1e-3)
+    found = adapted.results["adapt"]
+    assert (found["chosen"], found["after"], found["best_candidate"]) == ("start", 10.0, 12.0)
+    assert found["second"]["criterion"] == "words"
+    assert found["second"]["interval"] == [-2.0, 0.0]
+    line = capsys.readouterr().out.strip().splitlines()[-1]
+    assert "+2.00 (95 % interval +1.00 to +3.00); a few words of a document find" in line
+    assert line.endswith(
+        "with a few words as the query it is not better beyond chance. So export/ is the model that it started from."
+    )
+    assert "as it was trained to, but with a few words" in (adapted.folder / "report.md").read_text()
+    text = ["w1 w2 w3"]
+    assert np.allclose(
+        load_start(backbone, "avg", "cpu")(text), load_start(str(adapted.folder / "export"), None, "cpu")(text)
+    )
 
 
 def test_no_change_is_not_better():

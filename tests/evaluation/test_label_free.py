@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,7 +10,16 @@ from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out
-from cmlmcse.evaluation.label_free import CRITERIA, Criterion, build_criterion, choose_criterion, enough_ask
+from cmlmcse.evaluation.label_free import (
+    CRITERIA,
+    Criterion,
+    Question,
+    WordCounts,
+    ask_words,
+    build_criterion,
+    choose_criterion,
+    enough_ask,
+)
 from cmlmcse.training.dev_set import DevSet, interval
 
 
@@ -60,7 +70,8 @@ def test_every_criterion_ranks_encoders(name):
     rest, held = hold_out(documents, 3)
     criterion = build_criterion(name, held, rest, 3)
     assert criterion.documents == len(held) == 30
-    each = 1 if name == "neighbours" else 5  # with two lines there is one question; equal questions count once
+    # Two lines give one question, and two halves two sets of few words. Equal questions count once.
+    each = {"neighbours": 1, "words": 2}.get(name, 5)
     assert 0.8 * 30 * each < len(criterion.queries) <= 30 * each
     assert len(criterion.candidates) == len(set(criterion.candidates)) <= 150 + 120
     assert criterion.score(by_document) == 100
@@ -101,6 +112,21 @@ def test_parts_ask_both_ways():
         assert set(found) <= set(range(expected + 1))  # equal questions count once
         assert found.mean() == pytest.approx(expected, abs=0.2)
         assert enough_ask(build_criterion("title_body", held, rest, 3), held) == titles
+
+
+def test_few_words():
+    """By hand: of 1,000 documents a word may be in 2 to 124. The four rarest of one half stay in order; the
+    answer is of the other half. Where no word is such, the rarest of all are taken."""
+    counts = WordCounts(1000, Counter({"the": 900, "a": 125, "e": 124, "d": 9, "c": 3, "b": 2, "f": 8, "once": 1}))
+    assert counts.telling(["once", "the", "e", "a", "d", "e", "c", "b", "f", "the"]) == ["d", "c", "b", "f"]
+    assert counts.telling(["once", "the", "e"]) == ["e"]
+    assert counts.telling(["once", "the", "once"]) == ["once", "the"]
+    text = " ".join(["the b the c the d the f"] + ["e"] * 8)
+    drawn = {ask_words("", text, np.random.default_rng(seed), counts) for seed in range(20)}
+    assert drawn == {Question("b c d f", " ".join(["e"] * 8)), Question("e", "the b the c the d the f")}
+    assert ask_words("", "too short", np.random.default_rng(0), counts) == Question(None, "too short")
+    texts = Dataset.from_dict({"text": ["one two two", "two three"]})
+    assert WordCounts.of(texts, texts) == (4, Counter({"two": 4, "one": 2, "three": 2}))
 
 
 def test_bm25():
