@@ -39,6 +39,8 @@ from .sentence_transformers_files import write_sentence_transformers
 
 logger = logging.get_logger(__name__)
 
+PUSH_ARGUMENTS = ("repo_id", "commit_message", "commit_description", "private", "revision", "create_pr", "tags")
+
 # An auxiliary objective is built where its weight, the field `<name>_weight`, is above zero.
 AUXILIARY_OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
     "cmlm": ConditionalMLM,
@@ -141,12 +143,19 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         parts = tuple(f"{name}." for name, _ in self.named_children())
         return {name: name if name.startswith(parts) else f"backbone.{name}" for name in checkpoint_keys}
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], *args: Any, push_to_hub: bool = False, **kwargs: Any
+    ) -> None:
         """As in transformers, and the files by which sentence-transformers gives the same embeddings."""
+        of_hub = {name: kwargs.pop(name) for name in PUSH_ARGUMENTS if name in kwargs}
         super().save_pretrained(save_directory, *args, **kwargs)
-        if kwargs.get("is_main_process", True):
-            weights = kwargs.get("state_dict") or self.state_dict()
-            write_sentence_transformers(self.config, weights, Path(save_directory))
+        if not kwargs.get("is_main_process", True):
+            return
+        weights = kwargs.get("state_dict") or self.state_dict()
+        write_sentence_transformers(self.config, weights, Path(save_directory))
+        if push_to_hub:  # transformers would upload the folder before these files are written
+            name = of_hub.pop("repo_id", Path(save_directory).resolve().name)
+            self.push_to_hub(name, token=kwargs.get("token"), **of_hub)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()

@@ -9,7 +9,7 @@ import pandas
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
-from transformers import AutoModel
+from transformers import AutoModel, PreTrainedModel
 
 from cmlmcse.hub.export import clean_environment, export
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
@@ -137,6 +137,27 @@ def test_forward_is_one_graph(kind, backbone_folders):
             for found in (compiled(**given), exported(**given)):
                 for name in ("pooler_output", "last_hidden_state"):
                     torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-5)
+
+
+def test_what_is_pushed_is_whole(backbone_folders, tmp_path, monkeypatch):
+    """save_pretrained(push_to_hub=True) uploads sentence-transformers' files too. transformers' own would upload the
+    folder before they are written."""
+    model, folder, uploads = load(backbone_folders["bert"], pooling="avg"), tmp_path / "mine", []
+
+    def push(self, repo_id, **given):
+        """transformers' push_to_hub uploads what save_pretrained writes into an empty folder."""
+        self.save_pretrained(tmp_path / repo_id / "pushed")
+        uploads.append((repo_id, given, {path.name for path in (tmp_path / repo_id / "pushed").iterdir()}))
+
+    monkeypatch.setattr(PreTrainedModel, "push_to_hub", push)
+    model.save_pretrained(folder, push_to_hub=True, commit_message="first", token="t")
+    model.save_pretrained(folder, push_to_hub=True, repo_id="other")
+    assert [upload[:2] for upload in uploads] == [
+        ("mine", {"commit_message": "first", "token": "t"}),
+        ("other", {"token": None}),
+    ]
+    assert all({"model.safetensors", "modules.json", "1_Pooling"} <= files for _, _, files in uploads)
+    assert (folder / "modules.json").exists()
 
 
 @pytest.mark.slow
