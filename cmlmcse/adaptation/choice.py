@@ -4,9 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.sts import EncodeOnce
@@ -18,8 +16,11 @@ SHARES = (0.75, 0.5, 0.25)  # of the adapted weights in an average with the weig
 
 
 class Change(NamedTuple):
-    """The scores of the start and of the choice on the confirming documents, with the change's interval."""
+    """The scores of the start and of the choice on the confirming documents, with the change's interval, and the name
+    and the title of the criterion."""
 
+    name: str
+    title: str
     before: float
     after: float
     interval: tuple[float, float]
@@ -34,8 +35,8 @@ class Verdict(NamedTuple):
     """Whether the choice is better than the start.
 
     Attributes:
-        change: by the criterion that chose the arm. Training practises its questions: pieces of one document.
-        second: by the few words of `words`, which no training practises; None if the text cannot ask them.
+        change: by the criterion that chose the arm.
+        second: by a criterion whose questions the arm did not practise; None if the text cannot ask them.
         finished: whether the start is a finished encoder, and not a plain backbone.
     """
 
@@ -93,9 +94,11 @@ def best_average(load: Callable[[], Encoder], adapted: Encoder, choosing: Criter
     return Average(best, once, chosen, scores)
 
 
-def judge(criterion: Criterion, before: NDArray[np.float64], after: NDArray[np.float64]) -> Change:
-    """Compare the start and the choice, each with (D,) values of the confirming documents."""
-    return Change(criterion.summary(before), criterion.summary(after), interval(criterion, before, after))
+def judge(criterion: Criterion, start: EncodeOnce, choice: EncodeOnce) -> Change:
+    """Compare the start and the choice on the confirming documents."""
+    before, after = criterion.values(start), criterion.values(choice)
+    scores = criterion.summary(before), criterion.summary(after)
+    return Change(criterion.name, criterion.title, *scores, interval(criterion, before, after))
 
 
 def load_start(model: str, pooling: str | None, device: str | None, limit: int | None = None) -> Encoder:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MINUTES = 15.0
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
-SCORES_AT_THE_END = 3  # times of scoring the start that the averages, the confirmation and the report take
+SCORES_AT_THE_END = 5  # scores that the averages, the confirmation, the export and the report take as long as
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "normalize", "stage",
          "streaming", "data_seed", "max_train_samples", "eval_steps", "save_steps", "logging_steps",
@@ -225,13 +225,11 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     if text.note:
         say(text.note)
     choosing, confirming = text.criterion.halves(args.seed)
-    choose_again, confirm_again = text.second.halves(args.seed) if text.second else (None, None)
     scoring = time.perf_counter()
     at_start = EncodeOnce(start)
-    before, to_beat = confirming.values(at_start), choosing.values(at_start)
-    before_again = confirm_again.values(at_start) if confirm_again else None
+    to_beat, before = choosing.values(at_start), confirming.score(at_start)
     bm25 = float(confirming.bm25().mean())
-    say(f"criterion {text.criterion.name}: the start scores {before.mean():.2f}, BM25 {bm25:.2f}")
+    say(f"criterion {text.criterion.name}: the start scores {before:.2f}, BM25 {bm25:.2f}")
 
     arms = default_arms(text.titles_ask, recorded is not None, args.fields)
     now = time.perf_counter()
@@ -239,11 +237,14 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     trials = run_arms(arms, Common(folder, shared_fields(args, start, text), to_beat), left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)
     adapted = arm_encoder(trials[winner].folder, args.device, text.limit)
-    average = best_average(load, adapted, choose_again or choosing)
-    change, second = judge(confirming, before, confirming.values(average.once)), None
-    if confirm_again is not None and before_again is not None:
-        second = judge(confirm_again, before_again, confirm_again.values(average.once))
-    verdict = Verdict(change, second, recorded is not None)
+    unpractised = text.unpractised(trials[winner].record["fields"]["views"])
+    choose_again, confirm_again = unpractised.halves(args.seed) if unpractised else (choosing, None)
+    average = best_average(load, adapted, choose_again)
+    verdict = Verdict(
+        judge(confirming, at_start, average.once),
+        judge(confirm_again, at_start, average.once) if confirm_again else None,
+        finished=recorded is not None,
+    )
     say(f"best arm: {winner}; best share of its weights: {average.share:g}")
 
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)

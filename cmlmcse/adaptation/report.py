@@ -66,10 +66,10 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
               f"{found['documents']['choose']} documents were used to choose the model, "
               f"{found['documents']['confirm']} others for this table. Training saw neither. BM25 reaches "
               f"{found['bm25']:.2f} in the first line."),
-        ("p", "Training practises pieces of documents, so the first line alone can rise while real searches get worse. "
-              "No training practises a few words as a query. " + (
-                  "Both lines must be better beyond chance." if second else
-                  "This text is too short to ask with a few words, so a finished encoder is kept as it is.")),
+        ("p", "A model that trains on the questions of a score gets better at them in any case. " + (
+                  "The best arm did not train on those of the second line. Both lines must be better beyond chance."
+                  if second else
+                  "This text is too short for other questions, so a finished encoder is kept as it is.")),
         ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
     ]  # fmt: skip
     blocks += labelled_blocks(results.get("labelled", {}))
@@ -126,10 +126,10 @@ def why_kept(found: dict[str, Any]) -> str:
         return "Nothing was better than the start beyond chance."
     if "second" in found:
         return (
-            "The best model finds pieces of documents better, as it was trained to, but with a few words as the query "
-            "it is not better beyond chance."
+            f"The best arm did not train on the second of these questions ({found['second']['title']}), "
+            "and by it the arm is not better beyond chance."
         )
-    return "The text is too short to confirm with a few words as the query that a finished encoder got better."
+    return "The text is too short to confirm by another question that a finished encoder got better."
 
 
 def last_line(results: dict[str, Any]) -> str:

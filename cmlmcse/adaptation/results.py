@@ -24,17 +24,13 @@ def adapt_results(
 ) -> dict[str, Any]:
     """What was tried, what was chosen, and the scores before and after."""
     chosen = winner if average.share == 1 else f"{winner}, averaged with the start ({average.share:.0%} of the arm)"
-    asking, change = text.criterion.documents, verdict.change
-    second = {} if text.second is None or verdict.second is None else {
-        "second": {"criterion": text.second.name, "title": text.second.title, **change_results(verdict.second)}
-    }  # fmt: skip
+    asking = text.criterion.documents
+    second = {} if verdict.second is None else {"second": change_results(verdict.second)}
     return {
         "model": model,
         "adapt": {
-            "criterion": text.criterion.name,
-            "title": text.criterion.title,
-            **change_results(change),
-            "after": round(change.after if verdict.better else change.before, 4),
+            **change_results(verdict.change),
+            "after": round(verdict.change.after if verdict.better else verdict.change.before, 4),
             **second,
             "chosen": chosen if verdict.better else "start",
             "documents": {"choose": asking - asking // 2, "confirm": asking // 2},
@@ -50,6 +46,8 @@ def adapt_results(
 def change_results(change: Change) -> dict[str, Any]:
     """The scores of the start and of the best that was tried."""
     return {
+        "criterion": change.name,
+        "title": change.title,
         "before": round(change.before, 4),
         "best_candidate": round(change.after, 4),
         "interval": [round(end, 4) for end in change.interval],

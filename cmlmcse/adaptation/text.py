@@ -19,7 +19,8 @@ UNKNOWN = 0.05  # share of unknown tokens above which a text is foreign; five En
 LETTERS = 3.0  # letters of a token below which it is; those five have 4.1 to 5.1, a German text has 2.6
 LETTERS_READ = 2000  # of each text; 2,000 texts of them are 4 MB
 FIRST_SYLLABLE = 0x2E80  # from here on Unicode has the scripts of East Asia
-SECOND = "words"  # the criterion that confirms: on two collections it alone saw that training had done harm
+HALVES, WORDS = "halves", "words"  # criteria that confirm
+ASKED_BY_HALVES = ("title_body", "dropout")  # views that do not practise them; the others take pieces of one document
 EXAMPLES = 10  # questions whose neighbours the report shows
 
 
@@ -36,7 +37,7 @@ class Text(NamedTuple):
         limit: tokens that the model takes.
         titles_ask: whether enough documents have a title that is a good query.
         criterion: the label-free criterion with all its documents.
-        second: another criterion, whose questions no training practises; None if too few documents can ask them.
+        confirming: criteria by name that can confirm, those that enough documents can ask.
         note: a sentence on text that the model's tokenizer was not made for; empty if it seems to be.
     """
 
@@ -49,7 +50,7 @@ class Text(NamedTuple):
     limit: int
     titles_ask: bool
     criterion: Criterion
-    second: Criterion | None
+    confirming: dict[str, Criterion]
     note: str
 
     def summary(self) -> str:
@@ -72,6 +73,14 @@ class Text(NamedTuple):
             "share_cut_off": round(self.cut, 4),
             "note": self.note,
         }
+
+    def unpractised(self, views: str) -> Criterion | None:
+        """The criterion whose questions training with these views does not practise; None if the text cannot ask them.
+
+        Pieces of one document are what `crops` and `neighbours` train on, so that `halves` and `parts` rise with them
+        in any case.
+        """
+        return self.confirming.get(HALVES if set(views.split("+")) <= set(ASKED_BY_HALVES) else WORDS)
 
     def neighbours(self, queries: Criterion, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
         """Some queries, drawn at random, with the nearest passage before and after.
@@ -122,10 +131,10 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, LONGEST)))
     cut = sizes.cut(limit)
     titles_ask = enough_ask(build_criterion("title_body", held_out, rest, args.seed), held_out)
-    second = build_criterion(SECOND, held_out, rest, args.seed)
-    second = second if enough_ask(second, held_out) and criterion.name != SECOND else None
+    built = (build_criterion(name, held_out, rest, args.seed) for name in (HALVES, WORDS))
+    confirming = {asked.name: asked for asked in built if asked and enough_ask(asked, held_out)}
     facts = len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
-    return Text(*facts, criterion, second, foreign(texts, start.tokenizer))
+    return Text(*facts, criterion, confirming, foreign(texts, start.tokenizer))
 
 
 def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:

@@ -25,10 +25,8 @@ from .sts import Encode, EncodeOnce
 QUERY_WORDS = 16  # a query is short, as a user's is
 PASSAGE_WORDS = 32  # of an answer and of every other candidate
 FEW_WORDS = 4  # of a query of words: users type few
-FREQUENT, RARE = (
-    0.125,
-    0.001,
-)  # shares of the documents: a word of a query is in fewer than an eighth, but not in one alone
+FREQUENT = 0.125  # of the documents: a word of a query is in fewer
+RARE = 0.001  # of the documents: a word of a query is in more, and never in one alone
 SHORTENED_SHARE = 0.4  # of the words that a shortened query keeps (TSDAE deletes 60 %)
 MAX_CANDIDATES = 2000  # passages of 32 words: some seconds for a small model on a CPU
 QUESTIONS = 1200  # of all held-out documents: with five of each, the noise of a comparison was less than half

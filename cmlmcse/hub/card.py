@@ -154,7 +154,9 @@ def adapted_card(
     measured += f"without labels, on {found['documents']['confirm']} documents that chose nothing. {change} "
     measured += f"BM25: {found['bm25']:.2f}."
     if (second := found.get("second")) and not same:
-        measured += f" How well {second['title']}, which no training practises: {second['best_candidate']:.2f} after, "
+        measured += (
+            f" How well {second['title']}, which training did not practise: {second['best_candidate']:.2f} after, "
+        )
         measured += f"{second['before']:.2f} before (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*second["interval"])
     if rows:
         measured += "\n\nOn labelled data, which chose nothing:\n\n"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from cmlmcse.adaptation.choice import Change, Verdict, best_average, judge, load
 from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
-from cmlmcse.adaptation.text import foreign
+from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.label_free import Criterion
@@ -276,7 +277,8 @@ def test_text_of_another_language(text, sign):
     assert (sign in note) if sign else note == ""
 
 
-GOOD, BAD = Change(10.0, 12.0, (1.0, 3.0)), Change(10.0, 9.0, (-2.0, 0.0))
+GOOD = Change("parts", "pieces are found", 10.0, 12.0, (1.0, 3.0))
+BAD = Change("words", "words find", 10.0, 9.0, (-2.0, 0.0))
 
 
 @pytest.mark.parametrize(("change", "second", "finished", "better"), [
@@ -303,25 +305,42 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, backbone, tmp_path
     assert found["second"]["criterion"] == "words"
     assert found["second"]["interval"] == [-2.0, 0.0]
     line = capsys.readouterr().out.strip().splitlines()[-1]
-    assert "+2.00 (95 % interval +1.00 to +3.00); a few words of a document find" in line
-    assert line.endswith(
-        "with a few words as the query it is not better beyond chance. So export/ is the model that it started from."
-    )
-    assert "as it was trained to, but with a few words" in (adapted.folder / "report.md").read_text()
+    assert "+2.00 (95 % interval +1.00 to +3.00); words find: 10.00 before, 9.00 after, -1.00" in line
+    why = "(words find), and by it the arm is not better beyond chance. So export/ is the model that it started from."
+    assert line.endswith(why)
+    assert why in (adapted.folder / "report.md").read_text()
     text = ["w1 w2 w3"]
     assert np.allclose(
         load_start(backbone, "avg", "cpu")(text), load_start(str(adapted.folder / "export"), None, "cpu")(text)
     )
 
 
+@pytest.mark.parametrize(("views", "name"), [
+    ("title_body", "halves"), ("dropout", "halves"), ("title_body+dropout", "halves"),
+    ("crops", "words"), ("neighbours", "words"), ("title_body+crops", "words"),
+])  # fmt: skip
+def test_no_arm_confirms_itself(views, name, corpus, backbone):
+    """Views that take pieces of documents are not confirmed by pieces of documents."""
+    start = load_start(backbone, "avg", "cpu")
+    args = parse(["model", str(corpus), "--output_dir", "new"])
+    assert read_text(args, start).unpractised(views).name == name
+
+
 def test_no_change_is_not_better():
     """The start is handed back unless the interval lies above 0."""
-    criterion = Criterion("halves", "", [""] * 100, [""], np.zeros(100, int), np.arange(100), np.array([-1]))
     before = np.random.default_rng(0).uniform(0, 100, 100)
     noise = np.random.default_rng(1).normal(0, 10, 100)
-    assert not judge(criterion, before, before).better
-    assert not judge(criterion, before, before + noise - noise.mean()).better
-    assert judge(criterion, before, before + noise - noise.mean() + 5).better
+    noise -= noise.mean()
+
+    def change(after):
+        values = {"before": before, "after": after}
+        own = Criterion("halves", "", [""] * 100, [""], np.zeros(100, int), np.arange(100), np.array([-1]))
+        return judge(SimpleNamespace(values=values.get, summary=np.mean, resampled=own.resampled, name="", title=""),
+                     "before", "after")  # fmt: skip
+
+    assert not change(before).better
+    assert not change(before + noise).better
+    assert change(before + noise + 5).better
 
 
 @pytest.mark.parametrize(
