@@ -53,7 +53,7 @@ class CMLMCSEConfig(PretrainedConfig):
             `avg_top2` and `avg_first_last` are means over the tokens of the last, the last two, and the first and last
             layers.
         projection: the training head. `mlp` is Linear and Tanh (SimCSE), `batchnorm` is InfoCSE's, `nonlinear` is
-            CLEAR's, `none` is none.
+            CLEAR's, `none` is none. The default is SimCSE's code: `mlp` for [CLS], `none` for averages.
         normalize: whether embeddings are scaled to length 1, as some finished encoders do. Cosines stay the same, dot
             products do not. Training is the same.
         contrastive_loss: `info_nce` (SimCSE) or `nt_xent` (CLEAR).
@@ -107,7 +107,7 @@ class CMLMCSEConfig(PretrainedConfig):
         self,
         backbone_config: PretrainedConfig | dict[str, Any] | None = None,
         pooling: str = "cls_before_pooler",
-        projection: str = "mlp",
+        projection: str | None = None,
         normalize: bool = False,
         contrastive_loss: str = "info_nce",
         contrastive_weight: float = 1.0,
@@ -135,7 +135,8 @@ class CMLMCSEConfig(PretrainedConfig):
         self.backbone_config = as_backbone_config(backbone_config)
         depth = self.backbone_config.num_hidden_layers
         self.pooling = one_of("pooling", pooling, POOLINGS)
-        self.projection = one_of("projection", projection, PROJECTIONS)
+        head = POOLINGS[self.pooling].usual_head if projection is None else projection
+        self.projection = one_of("projection", head, PROJECTIONS)
         self.normalize = in_range("normalize", normalize, bool, False, True)
         self.contrastive_loss = one_of("contrastive_loss", contrastive_loss, CONTRASTIVE_LOSSES)
         self.temp = in_range("temp", temp, float, 1e-4, 10.0)

@@ -43,6 +43,11 @@ class Pooling:
         """Whether only position 0 of the last block is read, so that the block need not compute the others."""
         return self.tokens is first_token and self.layers == (-1,)
 
+    @property
+    def usual_head(self) -> str:
+        """The training head unless another is chosen: `mlp` for [CLS], else `none`, as in SimCSE's code."""
+        return "mlp" if self.keeps_head or self.reads_first_token_only else "none"
+
     def reads_as(self, other: "Pooling | None") -> bool:
         """Whether the vector before the training head is the same."""
         return other is not None and (self.tokens, self.layers) == (other.tokens, other.layers)

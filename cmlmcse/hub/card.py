@@ -119,9 +119,14 @@ def pinned_commit(card: str) -> str | None:
     return found.group(1) if found else None
 
 
+def is_local(source: str) -> bool:
+    """Whether a model or text is a path on somebody's machine, and no Hub name: `NAME` or `OWNER/NAME`."""
+    return source.startswith(("/", ".", "~")) or source.count("/") > 1 or Path(source).exists()
+
+
 def public_name(source: str) -> str:
     """The name of a model or text for a card: only the last part of a path on somebody's machine."""
-    return Path(source).name if source.startswith(("/", ".", "~")) else source
+    return Path(source).name if is_local(source) else source
 
 
 def adapted_card(
@@ -241,7 +246,7 @@ def encoder_metadata(
         source: the model that it was trained from.
         measured: the numbers.
     """
-    hub_name = source is not None and source == public_name(source) and ":" not in source
+    hub_name = source is not None and not is_local(source) and ":" not in source
     entries = [
         EvalResult(
             task_type=one.kind,

@@ -44,7 +44,7 @@ class ModelArguments:
                                                "backbone's own). ModernBERT's is 0, which makes the two views equal: "
                                                "set it there.")  # fmt: skip
     pooling: str = of_config("pooling")
-    projection: str = of_config("projection")
+    projection: str | None = of_config("projection")
     normalize: bool = of_config("normalize")
     contrastive_loss: str = of_config("contrastive_loss")
     contrastive_weight: float = of_config("contrastive_weight")

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub import push
-from cmlmcse.hub.card import Identity, adapted_card, bare_card, model_card, plots_of
+from cmlmcse.hub.card import Identity, adapted_card, bare_card, encoder_metadata, model_card, plots_of
 from support.records import ADAPTED, FIELDS, RECORD, RESULTS
 from support.text import one_space
 from support.tiny import tiny_tokenizer
@@ -83,6 +83,17 @@ def test_text_of_a_card(tmp_path):
 )
 def test_method(fields, expected):
     assert expected in model_card({**RECORD, "fields": {**FIELDS, **fields}}, RESULTS)
+
+
+@pytest.mark.parametrize(("source", "base"), [
+    ("sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"), ("models/mine", None),
+    ("models/gone/export", None), ("./mine", None), ("package:mini/model", None),
+])  # fmt: skip
+def test_a_folder_is_no_base_model(source, base, tmp_path, monkeypatch):
+    """Only a Hub name is one: `models/mine` is a folder here."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models/mine").mkdir(parents=True)
+    assert encoder_metadata(source=source).base_model == base
 
 
 def test_backends_that_lose_a_pooling():

@@ -1,5 +1,7 @@
 """Every field is validated at construction, and a configuration survives a round trip."""
 
+import json
+
 import pytest
 from transformers import BertConfig, RobertaConfig
 
@@ -40,6 +42,18 @@ def test_wrong_fields(fields, message):
     """A wrong field is refused with what was expected and what was found."""
     with pytest.raises(ValueError, match=message):
         CMLMCSEConfig(**fields)
+
+
+@pytest.mark.parametrize(("fields", "head"), [
+    ({}, "mlp"), ({"pooling": "cls"}, "mlp"), ({"pooling": "avg"}, "none"), ({"pooling": "avg_first_last"}, "none"),
+    ({"pooling": "avg", "projection": "mlp"}, "mlp"), ({"projection": "none"}, "none"),
+])  # fmt: skip
+def test_the_usual_head(fields, head, tmp_path):
+    """SimCSE's code has a head for [CLS] alone. A saved configuration names its head, whatever the default."""
+    config = CMLMCSEConfig(**fields)
+    assert config.projection == head
+    config.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["projection"] == head
 
 
 def test_depths_of_no_auxiliary_network_are_not_checked():
