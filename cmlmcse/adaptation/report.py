@@ -72,33 +72,16 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
                   "This text is too short for other questions, so a finished encoder is kept as it is.")),
         ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
     ]  # fmt: skip
-    blocks += labelled_blocks(results.get("labelled", {}))
-    rows = [
-        [name, str(arm["steps"]), f"{arm['score']:.2f}", f"{arm['seconds']:.0f}", f"{arm['tokens']:,}"]
-        for name, arm in sorted(found["arms"].items(), key=lambda item: -item[1]["score"])
-    ]
-    shares = ", ".join(f"{float(share):.0%}: {score:.2f}" for share, score in found["shares"].items())
-    blocks += [
-        ("h2", "What was tried"),
-        ("p", "These scores are on the documents used to choose. The start scores "
-              f"{found['choose_before']:.2f} there. The best arms were trained longer than the others."),
-        ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
-        ("p", "Scores of weight averages; the percentage is the part taken from the best arm, the rest is from the "
-              f"start: {shares}. The score is how well {(second or found)['title']}."),
-        ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
+    return [
+        *blocks,
+        *labelled_blocks(results.get("labelled", {})),
+        *tried_blocks(found),
         ("h2", "Ten queries"),
         ("p", "Drawn at random among the documents that gave the scores above. The rank is that of the right passage."),
         ("table", (["query", "nearest before", "nearest after"],
                    [[short(row["query"]), nearest(row, "before"), nearest(row, "after")] for row in neighbours])),
         ("h2", "The text and the cost"),
-        ("list", [
-            f"{text['documents']:,} documents, {text['titles']:,} with a title; {text['held_out']:,} were held out",
-            f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time",
-            f"the model reads at most {text['model_tokens']} tokens of a document: {text['share_cut_off']:.1%} of all "
-            "tokens are cut off",
-            f"{results['seconds']:.0f} seconds in all; {sum(arm['tokens'] for arm in found['arms'].values()):,} tokens "
-            "trained on",
-        ]),
+        ("list", text_and_cost(results)),
         ("h2", "How to load it"),
         ("code", "from sentence_transformers import SentenceTransformer\n"
                  f'model = SentenceTransformer("{(folder / "export").as_posix()}")\n'
@@ -106,7 +89,36 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("h2", "What to try next"),
         ("list", next_steps(kept, found, text)),
     ]  # fmt: skip
-    return blocks
+
+
+def tried_blocks(found: dict[str, Any]) -> list[Block]:
+    """The arms, the averages of weights, and the picture."""
+    rows = [
+        [name, str(arm["steps"]), f"{arm['score']:.2f}", f"{arm['seconds']:.0f}", f"{arm['tokens']:,}"]
+        for name, arm in sorted(found["arms"].items(), key=lambda item: -item[1]["score"])
+    ]
+    shares = ", ".join(f"{float(share):.0%}: {score:.2f}" for share, score in found["shares"].items())
+    return [
+        ("h2", "What was tried"),
+        ("p", "These scores are on the documents used to choose. The start scores "
+              f"{found['choose_before']:.2f} there. The best arms were trained longer than the others."),
+        ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
+        ("p", "Scores of weight averages; the percentage is the part taken from the best arm, the rest is from the "
+              f"start: {shares}. The score is how well {found.get('second', found)['title']}."),
+        ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
+    ]  # fmt: skip
+
+
+def text_and_cost(results: dict[str, Any]) -> list[str]:
+    """What was read, how much of it counts, and what it cost."""
+    text, arms = results["text"], results["adapt"]["arms"]
+    return [
+        f"{text['documents']:,} documents, {text['titles']:,} with a title; {text['held_out']:,} were held out",
+        f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time",
+        f"the model reads at most {text['model_tokens']} tokens of a document: {text['share_cut_off']:.1%} of all "
+        "tokens are cut off",
+        f"{results['seconds']:.0f} seconds in all; {sum(arm['tokens'] for arm in arms.values()):,} tokens trained on",
+    ]
 
 
 def change_cells(scores: dict[str, Any]) -> list[str]:
