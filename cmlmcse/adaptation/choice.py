@@ -36,7 +36,8 @@ class Verdict(NamedTuple):
 
     Attributes:
         change: by the criterion that chose the arm.
-        second: by a criterion whose questions the arm did not practise; None if the text cannot ask them.
+        second: by a criterion whose questions the arm did not practise; None for a plain backbone, or if the text
+            cannot ask them.
         finished: whether the start is a finished encoder, and not a plain backbone.
     """
 

@@ -231,19 +231,21 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     bm25 = float(confirming.bm25().mean())
     say(f"criterion {text.criterion.name}: the start scores {before:.2f}, BM25 {bm25:.2f}")
 
-    arms = default_arms(text.titles_ask, recorded is not None, args.fields)
+    finished = recorded is not None
+    arms = default_arms(text.titles_ask, finished, args.fields)
     now = time.perf_counter()
     left = 60 * args.minutes - (now - started) - SCORES_AT_THE_END * (now - scoring)
     trials = run_arms(arms, Common(folder, shared_fields(args, start, text), to_beat), left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)
     adapted = arm_encoder(trials[winner].folder, args.device, text.limit)
-    unpractised = text.unpractised(trials[winner].record["fields"]["views"])
+    # a plain backbone has no skill to lose, and its practised score went with labels (docs/results/adapting.md)
+    unpractised = text.unpractised(trials[winner].record["fields"]["views"]) if finished else None
     choose_again, confirm_again = unpractised.halves(args.seed) if unpractised else (choosing, None)
     average = best_average(load, adapted, choose_again)
     verdict = Verdict(
         judge(confirming, at_start, average.once),
         judge(confirm_again, at_start, average.once) if confirm_again else None,
-        finished=recorded is not None,
+        finished=finished,
     )
     say(f"best arm: {winner}; best share of its weights: {average.share:g}")
 

@@ -66,10 +66,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
               f"{found['documents']['choose']} documents were used to choose the model, "
               f"{found['documents']['confirm']} others for this table. Training saw neither. BM25 reaches "
               f"{found['bm25']:.2f} in the first line."),
-        ("p", "A model that trains on the questions of a score gets better at them in any case. " + (
-                  "The best arm did not train on those of the second line. Both lines must be better beyond chance."
-                  if second else
-                  "This text is too short for other questions, so a finished encoder is kept as it is.")),
+        ("p", f"A model that trains on the questions of a score gets better at them in any case. {on_practice(found)}"),
         ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
     ]  # fmt: skip
     return [
@@ -130,6 +127,15 @@ def change_cells(scores: dict[str, Any]) -> list[str]:
         f"{change:+.2f}",
         f"{low:+.2f} to {high:+.2f}",
     ]
+
+
+def on_practice(found: dict[str, Any]) -> str:
+    """What was done so that practice alone does not count, in one or two sentences."""
+    if "second" in found:
+        return "The best arm did not train on those of the second line. Both lines must be better beyond chance."
+    if found["finished_encoder"]:
+        return "This text is too short for other questions, so a finished encoder is kept as it is."
+    return "A plain backbone has little to lose by that; where labels existed, they rose with this score."
 
 
 def why_kept(found: dict[str, Any]) -> str:

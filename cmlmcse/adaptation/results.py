@@ -33,6 +33,7 @@ def adapt_results(
             "after": round(verdict.change.after if verdict.better else verdict.change.before, 4),
             **second,
             "chosen": chosen if verdict.better else "start",
+            "finished_encoder": verdict.finished,
             "documents": {"choose": asking - asking // 2, "confirm": asking // 2},
             "queries": len(text.criterion.queries),
             "candidates": len(text.criterion.candidates),

@@ -21,9 +21,11 @@ from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.label_free import Criterion
+from cmlmcse.hub.export import export
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
 from cmlmcse.training.dev_set import label_free_set
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
 from support.tiny import ENGLISH, tiny_backbone, tiny_tokenizer
 
@@ -51,6 +53,13 @@ def backbone(tmp_path_factory):
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def encoder(backbone, tmp_path_factory):
+    """The same model as a finished encoder, whose folder records its pooling."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone, pooling="avg", cmlm_weight=0)
+    return str(export(model, tiny_tokenizer("bert"), tmp_path_factory.mktemp("encoder") / "export"))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
@@ -62,6 +71,8 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     assert found.results == results
     adapted = results["adapt"]
     assert adapted["criterion"] == "parts"
+    assert "second" not in adapted  # only a finished encoder is confirmed by other questions
+    assert "A plain backbone has little to lose" in (folder / "report.md").read_text()
     assert adapted["documents"] == {"choose": 15, "confirm": 15}
     assert 30 < adapted["queries"] <= 150
     assert len(adapted["arms"]) == 5
@@ -294,12 +305,12 @@ def test_both_questions_must_say_better(change, second, finished, better):
     assert Verdict(change, second, finished).better is better
 
 
-def test_a_practised_score_alone_hands_back_the_start(corpus, backbone, tmp_path, capsys, monkeypatch):
+def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path, capsys, monkeypatch):
     """An arm that got better at pieces of documents and not at few words: the start is in export/, and the report, the
     last line and the card say why."""
     forged = iter((GOOD, BAD))
     monkeypatch.setattr(choice, "judge", lambda *given: next(forged))
-    adapted = cmlmcse.adapt(backbone, corpus, tmp_path / "adapted", max_steps=2, views="crops", learning_rate=1e-3)
+    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="crops", learning_rate=1e-3)
     found = adapted.results["adapt"]
     assert (found["chosen"], found["after"], found["best_candidate"]) == ("start", 10.0, 12.0)
     assert found["second"]["criterion"] == "words"
@@ -311,7 +322,7 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, backbone, tmp_path
     assert why in (adapted.folder / "report.md").read_text()
     text = ["w1 w2 w3"]
     assert np.allclose(
-        load_start(backbone, "avg", "cpu")(text), load_start(str(adapted.folder / "export"), None, "cpu")(text)
+        load_start(encoder, None, "cpu")(text), load_start(str(adapted.folder / "export"), None, "cpu")(text)
     )
 
 

@@ -46,10 +46,10 @@ def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
     """At 0 the auxiliary network stays as it was, and everything else learns; a resumed run must have the same."""
-    run(monkeypatch, recipe, "--auxiliary_learning_rate", 0, "--dev_set", "none")
+    run(monkeypatch, recipe, "--auxiliary_learning_rate", 0, "--dev_set", "none", "--projection", "mlp")
     checkpoint = tmp_path / "run" / "checkpoint-12"
     start = CMLMCSEForSentenceEmbedding.from_backbone(
-        str(yaml.safe_load(recipe.read_text())["model_name_or_path"]), cmlm_weight=0.1, pooling="avg"
+        str(yaml.safe_load(recipe.read_text())["model_name_or_path"]), cmlm_weight=0.1, pooling="avg", projection="mlp"
     ).state_dict()
     moved = {
         ".".join(name.split(".")[:2])
@@ -58,7 +58,8 @@ def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
     }
     assert moved == {"backbone.embeddings", "backbone.encoder", "projection.dense"}
     with pytest.raises(SystemExit) as stopped:
-        run(monkeypatch, recipe, "--dev_set", "none", "--max_steps", 14, "--resume_from_checkpoint", "auto")
+        run(monkeypatch, recipe, "--dev_set", "none", "--projection", "mlp", "--max_steps", 14, "--resume_from_checkpoint",
+            "auto")  # fmt: skip
     assert stopped.value.code == 2
     assert "auxiliary_learning_rate None, another than that run had; set the same one" in capsys.readouterr().err
 
