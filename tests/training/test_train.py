@@ -58,8 +58,8 @@ def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
     }
     assert moved == {"backbone.embeddings", "backbone.encoder", "projection.dense"}
     with pytest.raises(SystemExit) as stopped:
-        run(monkeypatch, recipe, "--dev_set", "none", "--projection", "mlp", "--max_steps", 14, "--resume_from_checkpoint",
-            "auto")  # fmt: skip
+        run(monkeypatch, recipe, "--dev_set", "none", "--projection", "mlp", "--max_steps", 14,
+            "--resume_from_checkpoint", "auto")  # fmt: skip
     assert stopped.value.code == 2
     assert "auxiliary_learning_rate None, another than that run had; set the same one" in capsys.readouterr().err
 
