@@ -251,6 +251,11 @@ def explain(error: HfHubHTTPError, target: Target) -> tuple[Callable[[str], Exce
         return InputError, f"the Hub found no {where} (404) that the token may see; check the name"
     if status in (409, 412):
         return Stopped, f"somebody else changed {where} meanwhile ({status}); look at it and run the command again"
+    if status == 501:
+        return (
+            InputError,
+            f"the server cannot do this (501): {server_message or 'without a reason'}; use another server",
+        )
     if status == 429 or status >= 500:
         return Stopped, f"the Hub failed ({status}); run the command again later"
     return InputError, f"the Hub refused {where} ({status}): {server_message or 'without a reason'}"

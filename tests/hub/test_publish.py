@@ -285,6 +285,7 @@ def test_pull_request_without_repository(api, hub):
         ("/commit/", 401, InputError, r"refused the token \(401\)"),
         ("/commit/", 409, Stopped, r"somebody else changed owner/name \(main\) meanwhile \(409\)"),
         ("/commit/", 503, Stopped, r"the Hub failed \(503\)"),
+        ("/commit/", 501, InputError, r"the server cannot do this \(501\): .*; use another server"),
         ("/preupload/", 429, Stopped, r"the Hub failed \(429\)"),
         ("/commit/", 400, InputError, r"refused owner/name \(main\) \(400\): fault 400"),
     ],
