@@ -71,19 +71,20 @@ def mix(start: Encoder, adapted: dict[str, torch.Tensor], share: float) -> None:
                 weight.lerp_(adapted[name].to(weight), share)
 
 
-def best_average(load: Callable[[], Encoder], adapted: Encoder, choosing: Criterion) -> Average:
+def best_average(load: Callable[[], Encoder], start: EncodeOnce, adapted: Encoder, choosing: Criterion) -> Average:
     """The average of start and adapted weights with the best score on the choosing documents.
 
     Shares are tried from the adapted weights towards the start, as long as the score rises.
 
     Args:
         load: loads the start anew.
+        start: the start, which is scored beside them as a share of 0.
         adapted: the adapted encoder.
         choosing: the criterion with the choosing documents.
     """
     weights = adapted.model.backbone.state_dict()
     best, once, chosen = adapted, EncodeOnce(adapted), 1.0
-    scores = {chosen: choosing.score(once)}
+    scores = {0.0: choosing.score(start), chosen: choosing.score(once)}
     for share in SHARES:
         encoder = load()
         mix(encoder, weights, share)

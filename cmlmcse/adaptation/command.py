@@ -241,7 +241,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     # a plain backbone has no skill to lose, and its practised score went with labels (docs/results/adapting.md)
     unpractised = text.unpractised(trials[winner].record["fields"]["views"]) if finished else None
     choose_again, confirm_again = unpractised.halves(args.seed) if unpractised else (choosing, None)
-    average = best_average(load, adapted, choose_again)
+    average = best_average(load, at_start, adapted, choose_again)
     verdict = Verdict(
         judge(confirming, at_start, average.once),
         judge(confirm_again, at_start, average.once) if confirm_again else None,

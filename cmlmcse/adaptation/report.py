@@ -94,7 +94,10 @@ def tried_blocks(found: dict[str, Any]) -> list[Block]:
         [name, str(arm["steps"]), f"{arm['score']:.2f}", f"{arm['seconds']:.0f}", f"{arm['tokens']:,}"]
         for name, arm in sorted(found["arms"].items(), key=lambda item: -item[1]["score"])
     ]
-    shares = ", ".join(f"{float(share):.0%}: {score:.2f}" for share, score in found["shares"].items())
+    shares = ", ".join(
+        f"{float(share):.0%}: {score:.2f}"
+        for share, score in sorted(found["shares"].items(), key=lambda item: float(item[0]))
+    )
     return [
         ("h2", "What was tried"),
         ("p", "These scores are on the documents used to choose. The start scores "

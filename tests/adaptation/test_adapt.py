@@ -21,6 +21,7 @@ from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.label_free import Criterion
+from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.hub.export import export
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
@@ -238,12 +239,13 @@ def test_the_best_average_is_between_start_and_arm(backbone_folders):
 
     found = best_average(
         lambda: load_start(backbone_folders["bert"], "avg", "cpu"),
+        EncodeOnce(start),
         arm,
         Half("halves", "", [], [], *[np.zeros(0, int)] * 3),
     )
     assert found.share == 0.5
     assert torch.allclose(found.encoder.model.backbone.state_dict()[name], before + 0.5, atol=1e-6)
-    assert set(found.scores) == {0.25, 0.5, 0.75, 1.0}
+    assert found.scores == pytest.approx({0.0: -0.5, 0.25: -0.25, 0.5: 0.0, 0.75: -0.25, 1.0: -0.5}, abs=1e-6)
 
 
 def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
