@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cmlmcse import quickstart
+from cmlmcse.common.locations import resolve
 from cmlmcse.quickstart import main, scores, table
 from support.paths import ROOT
 from support.text import one_space
@@ -27,6 +29,9 @@ def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: py
     """Both methods from assets/bert-mini-en without the Hub, scored, drawn, exported, and loaded again elsewhere."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    news = Path(resolve(quickstart.LEE_DOCUMENTS)).read_text("utf-8").splitlines()
+    (tmp_path / "news.txt").write_text("\n".join(news[:40]))
+    monkeypatch.setattr(quickstart, "LEE_DOCUMENTS", str(tmp_path / "news.txt"))
     short = ["--max_steps", "2", "--eval_steps", "2", "--max_train_samples", "200", "--use_cpu", "true"]
     main(["--output_dir", str(tmp_path / "out"), *short])
     said = capfd.readouterr().out
