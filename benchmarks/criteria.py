@@ -130,7 +130,7 @@ def vectors_and_label(encode: EncodeOnce, folder: Path, pieces: Criterion) -> di
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """One line for each measure. The start, which all runs share, is left out: it would rank last everywhere."""
+    """One line for each measure. The start, which all runs share, is left out."""
     rows = [row for row in rows if row["step"]]
     collections = list(dict.fromkeys(row["collection"] for row in rows))
     runs = list(dict.fromkeys((row["collection"], row["setting"]) for row in rows))

@@ -113,7 +113,7 @@ def table(rows: dict[str, dict[str, float]]) -> str:
     return markdown_table(["Model", *columns], cells)
 
 
-def plot(rows: dict[str, dict[str, float]], folder: Path) -> Path:
+def plot(rows: dict[str, dict[str, float]], folder: Path) -> None:
     """Draw the two scores of each model as bars."""
     from cmlmcse.common.figures import BLUE, GREY, ORANGE, plt, save, set_labels
 
@@ -127,7 +127,6 @@ def plot(rows: dict[str, dict[str, float]], folder: Path) -> Path:
         axes.margins(x=0.15)
         set_labels(axes, "Spearman × 100" if column == SIMILARITY else "nDCG × 100", "", column)
     save(figure, folder, "scores")
-    return folder / "scores.png"
 
 
 def neighbours(before: "Encoder", export: Path, fields: list[str]) -> str:

@@ -168,18 +168,16 @@ def ask_title(title: str, text: str, rng: np.random.Generator, counts: WordCount
 
 def ask_half(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
     """A passage of one half of the text asks for a passage of the other half."""
-    words = text.split()
-    if not words:
-        return None
-    if len(words) < QUERY_WORDS:
-        return Question(None, passage(words, PASSAGE_WORDS, rng))
-    halves = words[: len(words) // 2], words[len(words) // 2 :]
-    asked = int(rng.integers(2))
-    return Question(passage(halves[asked], QUERY_WORDS, rng), passage(halves[1 - asked], PASSAGE_WORDS, rng))
+    return ask_across(text, rng, lambda words: passage(words, QUERY_WORDS, rng))
 
 
 def ask_words(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
     """A few telling words of one half of the text ask for a passage of the other half."""
+    return ask_across(text, rng, lambda words: " ".join(counts.telling(words)))
+
+
+def ask_across(text: str, rng: np.random.Generator, query: Callable[[list[str]], str]) -> Question | None:
+    """A query made of the words of one half of the text asks for a passage of the other half."""
     words = text.split()
     if not words:
         return None
@@ -187,7 +185,7 @@ def ask_words(title: str, text: str, rng: np.random.Generator, counts: WordCount
         return Question(None, passage(words, PASSAGE_WORDS, rng))
     halves = words[: len(words) // 2], words[len(words) // 2 :]
     asked = int(rng.integers(2))
-    return Question(" ".join(counts.telling(halves[asked])), passage(halves[1 - asked], PASSAGE_WORDS, rng))
+    return Question(query(halves[asked]), passage(halves[1 - asked], PASSAGE_WORDS, rng))
 
 
 def ask_neighbour(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
