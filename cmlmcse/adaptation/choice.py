@@ -103,7 +103,9 @@ def judge(criterion: Criterion, start: EncodeOnce, choice: EncodeOnce) -> Change
     return Change(criterion.name, criterion.title, *scores, interval(criterion, before, after))
 
 
-def load_start(model: str, pooling: str | None, device: str | None, limit: int | None = None) -> Encoder:
+def load_start(
+    model: str, pooling: str | None, device: str | None, limit: int | None = None, bf16: bool = False
+) -> Encoder:
     """The model that is adapted, with the kernels that are fast on a CPU.
 
     Args:
@@ -111,15 +113,17 @@ def load_start(model: str, pooling: str | None, device: str | None, limit: int |
         pooling: for a model that records none.
         device: where to compute.
         limit: tokens that a text is cut to (default: what the model records).
+        bf16: whether it computes in bf16.
 
     Raises:
         InputError: as :func:`load_model_encoder`.
     """
     encoder = load_model_encoder(model, pooling, limit, device=device, show_progress_bar=False)
     use_fast_cpu_kernels(encoder.model)
+    encoder.bf16 = bf16
     return encoder
 
 
-def arm_encoder(run: Path, device: str | None, limit: int) -> Encoder:
-    """The encoder that an arm's run exported, with the start's limit of tokens."""
-    return load_start(str(run), None, device, limit)
+def arm_encoder(run: Path, device: str | None, like: Encoder) -> Encoder:
+    """The encoder that an arm's run exported, with the start's limit of tokens and its precision."""
+    return load_start(str(run), None, device, int(like.settings["max_seq_length"]), like.bf16)

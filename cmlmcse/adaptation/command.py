@@ -11,18 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cmlmcse.common.cpu import limit_kernel_caches
+from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible
 from cmlmcse.training.command import field_arguments
 
 if TYPE_CHECKING:
     from cmlmcse.models.encoders import Encoder
+    from cmlmcse.training.fields import RunArguments
 
     from .text import Text
 
 MINUTES = 15.0
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
-SCORES_AT_THE_END = 5  # scores that the averages, the confirmation, the export and the report take as long as
+# What averages, confirmation, export and report take, in scores of all questions. A finished encoder answers a second
+# kind of question too.
+SCORES_AT_THE_END = {"plain": 3, "finished": 5}
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "normalize", "stage",
          "streaming", "data_seed", "max_train_samples", "eval_steps", "save_steps", "logging_steps",
@@ -147,7 +150,8 @@ def run(args: argparse.Namespace) -> Adapted:
             "recipe adapt on several processes: accelerate launch train.py adapt"
         )
     limit_kernel_caches()
-    check_fields(args.fields)
+    training = check_fields(args.fields)
+    bf16 = training.bf16 if {"bf16", "fp16"} & set(args.fields) else has_fast_bf16(args.device)
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     if (folder / "results.json").exists():
         print(f"{folder} is finished: report.html, export/", file=sys.stderr)
@@ -156,14 +160,17 @@ def run(args: argparse.Namespace) -> Adapted:
            "--resume_from_checkpoint auto"  # fmt: skip
     try:
         with interruptible(lambda: kept):
-            return adapt_in(folder, args)
+            return adapt_in(folder, args, bf16)
     except Stopped as stop:  # by Ctrl-C or SIGTERM, perhaps inside an arm, which speaks of its own folder
         cause = "by SIGTERM" if stop.status == 128 + signal.SIGTERM else "by Ctrl-C"
         raise Stopped(f"{cause}; {kept}", status=stop.status) from stop
 
 
-def check_fields(fields: dict[str, str]) -> None:
+def check_fields(fields: dict[str, str]) -> "RunArguments":
     """Check the fields of the recipe before any work starts.
+
+    Returns:
+        The arguments of training with these fields.
 
     Raises:
         InputError: an unknown field, or a wrong value.
@@ -172,7 +179,16 @@ def check_fields(fields: dict[str, str]) -> None:
 
     from .arms import RECIPE
 
-    parse_recipe([RECIPE, *field_arguments(fields)])
+    return parse_recipe([RECIPE, *field_arguments(fields)])[-1]
+
+
+def has_fast_bf16(device: str | None) -> bool:
+    """Whether this device, by default the one that training would choose, computes faster in bf16 than in fp32."""
+    import torch
+
+    if torch.cuda.is_available() and device != "cpu":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device in (None, "cpu") and bf16_is_faster()
 
 
 def claim_folder(folder: Path, resume: bool) -> Path:
@@ -196,8 +212,8 @@ def claim_folder(folder: Path, resume: bool) -> Path:
     return folder
 
 
-def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
-    """Read the text, train the arms, choose, confirm, and write everything."""
+def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool) -> Adapted:
+    """Read the text, train the arms, choose, confirm, and write everything; in bf16 or in fp32."""
     import datasets
     from transformers.utils import logging as transformers_logging
 
@@ -216,7 +232,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     pooling = args.pooling or (PLAIN_POOLING if recorded is None else None)
 
     def load() -> "Encoder":
-        return load_start(args.model, pooling, args.device)
+        return load_start(args.model, pooling, args.device, bf16=bf16)
 
     labelled = load_labelled(args.data_dir) if args.data_dir else {}
     start, say = load(), steps_of(started)
@@ -224,6 +240,8 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     say(text.summary())
     if text.note:
         say(text.note)
+    if bf16:
+        say("training and scoring compute in bf16, which is faster here; --bf16 false keeps fp32")
     choosing, confirming = text.criterion.halves(args.seed)
     scoring = time.perf_counter()
     at_start = EncodeOnce(start)
@@ -234,10 +252,11 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
     finished = recorded is not None
     arms = default_arms(text.titles_ask, finished, args.fields)
     now = time.perf_counter()
-    left = 60 * args.minutes - (now - started) - SCORES_AT_THE_END * (now - scoring)
+    at_the_end = SCORES_AT_THE_END["finished" if finished else "plain"] * (now - scoring)
+    left = 60 * args.minutes - (now - started) - at_the_end
     trials = run_arms(arms, Common(folder, shared_fields(args, start, text), to_beat), left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)
-    adapted = arm_encoder(trials[winner].folder, args.device, text.limit)
+    adapted = arm_encoder(trials[winner].folder, args.device, start)
     # a plain backbone has no skill to lose, and its practised score went with labels (docs/results/adapting.md)
     unpractised = text.unpractised(trials[winner].record["fields"]["views"]) if finished else None
     choose_again, confirm_again = unpractised.halves(args.seed) if unpractised else (choosing, None)
@@ -251,7 +270,7 @@ def adapt_in(folder: Path, args: argparse.Namespace) -> Adapted:
 
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)
     results["adapt"] |= {"choose_before": round(choosing.summary(to_beat), 4), "bm25": round(bm25, 4)}
-    results["seconds"] = round(time.perf_counter() - started, 1)
+    results |= {"precision": "bf16" if bf16 else "fp32", "seconds": round(time.perf_counter() - started, 1)}
     examples = text.neighbours(confirming, at_start, average.once, args.seed)
     write_folder(folder, args, (start, average.encoder if verdict.better else start), results, examples, labelled)
     return Adapted(folder, results)
@@ -309,6 +328,7 @@ def shared_fields(args: argparse.Namespace, start: "Encoder", text: "Text") -> d
         "text_column": args.text_column,
         "title_column": args.title_column,
         "use_cpu": True if start.model.device.type == "cpu" else None,
+        "bf16": start.bf16,
     }
 
 

@@ -117,7 +117,8 @@ def text_and_cost(results: dict[str, Any]) -> list[str]:
         f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time",
         f"the model reads at most {text['model_tokens']} tokens of a document: {text['share_cut_off']:.1%} of all "
         "tokens are cut off",
-        f"{results['seconds']:.0f} seconds in all; {sum(arm['tokens'] for arm in arms.values()):,} tokens trained on",
+        f"{results['seconds']:.0f} seconds in all, in {results['precision']}; "
+        f"{sum(arm['tokens'] for arm in arms.values()):,} tokens trained on",
     ]
 
 

@@ -1,6 +1,7 @@
 """The content of adapt's results.json."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def load_labelled(data_dir: str) -> dict[str, Any]:
 
 
 def labelled_results(labelled: dict[str, Any], documents: Dataset, start: Encoder, best: Encoder) -> dict[str, Any]:
-    """The scores of start and result on labelled data, which no choice has read.
+    """The scores of start and result on labelled data, which no choice has read, in fp32 as a user loads them.
 
     Args:
         labelled: from :func:`load_labelled`.
@@ -92,9 +93,10 @@ def labelled_results(labelled: dict[str, Any], documents: Dataset, start: Encode
         start, best: the encoders.
     """
     found: dict[str, Any] = {}
+    first, last = replace(start, bf16=False), replace(best, bf16=False)
     for name, data in labelled.items():
-        before = TASKS[name].run(EncodeOnce(start), data)
-        after = before if best is start else TASKS[name].run(EncodeOnce(best), data)
+        before = TASKS[name].run(EncodeOnce(first), data)
+        after = before if best is start else TASKS[name].run(EncodeOnce(last), data)
         found[name] = {"before": before, "after": after}
         if name == "retrieval":
             queries = {letters(query) for part in data.values() if part for query in part.queries.values()}

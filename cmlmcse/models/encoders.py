@@ -29,15 +29,25 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.b
 
 @dataclass
 class Encoder:
-    """A loaded model as a callable: N texts → (N, H) float32 array. `settings` records how it encodes."""
+    """A loaded model as a callable: N texts → (N, H) float32 array.
+
+    Attributes:
+        arguments: further arguments of `model.encode`.
+        settings: a record of how it encodes.
+        bf16: whether it computes under autocast in bf16, as training with `--bf16` does.
+    """
 
     model: "CMLMCSEForSentenceEmbedding"
     tokenizer: Any
     arguments: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
+    bf16: bool = False
 
     def __call__(self, sentences: list[str]) -> np.ndarray:
-        return self.model.encode(sentences, tokenizer=self.tokenizer, **self.arguments)
+        import torch
+
+        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):
+            return self.model.encode(sentences, tokenizer=self.tokenizer, **self.arguments)
 
 
 def load_encoder(

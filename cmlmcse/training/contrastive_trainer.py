@@ -150,12 +150,14 @@ class ContrastiveTrainer(LossTrainer):
         return loss / steps
 
     def dev_values(self) -> NDArray[np.float64]:
-        """(N,) the values of the development set's items. Every process must call this."""
+        """(N,) the values of the development set's items, in the precision of training. Every process must call
+        this."""
         assert self.dev_set is not None
         losses: Any = self.losses  # under FSDP its `encode` gathers the weights
 
         def encode(sentences: list[str]) -> NDArray[np.float32]:
-            return losses.encode(sentences, self.processing_class, batch_size=128)
+            with self.accelerator.autocast():
+                return losses.encode(sentences, self.processing_class, batch_size=128)
 
         return self.dev_set.values(encode)
 

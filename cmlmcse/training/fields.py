@@ -201,8 +201,9 @@ class RunArguments(TrainingArguments):
             self.report_to = self.report_to.split(",")  # type: ignore[assignment]
         if self.stage == "pretrain" and self.metric_for_best_model == "dev_score":
             self.metric_for_best_model = "mlm_loss"
-        if "LOCAL_RANK" in os.environ and not torch.accelerator.is_available() and not fsdp_requested():
-            self.use_cpu = True  # Accelerate's launcher does not pass its use_cpu to its processes
+        if ("LOCAL_RANK" in os.environ or self.bf16) and not torch.accelerator.is_available() and not fsdp_requested():
+            # Accelerate's launcher does not pass its use_cpu to its processes, and Trainer wants it for bf16.
+            self.use_cpu = True
         super().__post_init__()
         self.dataloader_pin_memory &= torch.cuda.is_available()
         assert isinstance(self.accelerator_config, AcceleratorConfig)

@@ -18,6 +18,7 @@ from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.text import foreign, read_text
+from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.label_free import Criterion
@@ -67,10 +68,11 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     """A tiny backbone learns to find documents; the folder holds what INTERFACE promises; nothing asks the Hub."""
     monkeypatch.setattr(arms, "BACKBONE_RATES", (3e-3, 1e-9))
     folder = tmp_path / "adapted"
-    found = cmlmcse.adapt(backbone, corpus, folder, max_steps=60, per_device_train_batch_size=16)
+    found = cmlmcse.adapt(backbone, corpus, folder, max_steps=60, per_device_train_batch_size=16, bf16=False)
     results = json.loads((folder / "results.json").read_text())
     assert found.results == results
     adapted = results["adapt"]
+    assert results["precision"] == "fp32"  # as asked for, whatever is faster here
     assert adapted["criterion"] == "parts"
     assert "second" not in adapted  # only a finished encoder is confirmed by other questions
     assert "A plain backbone has little to lose" in (folder / "report.md").read_text()
@@ -118,6 +120,19 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     again = ["--output_dir", str(folder), "--max_steps", "60", "--resume_from_checkpoint", "auto"]
     main([backbone, str(corpus), *again])
     assert "is finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("seconds", "faster"), [((1.0, 0.5), True), ((1.0, 0.9), False), ((1.0, 3.0), False)])
+def test_bf16_is_measured(seconds, faster, monkeypatch):
+    """bf16 is chosen where a product takes clearly less time in it, whatever the processor says of itself."""
+    clock = [0.0]
+
+    def linear(left, right):
+        clock[0] += seconds[left.dtype == torch.bfloat16]
+
+    monkeypatch.setattr("modeling_cmlmcse.linear.linear", linear)
+    monkeypatch.setattr(cpu.time, "perf_counter", lambda: clock[0])
+    assert cpu.bf16_is_faster.__wrapped__() == faster
 
 
 @pytest.mark.slow
@@ -309,15 +324,29 @@ def test_both_questions_must_say_better(change, second, finished, better):
 
 def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path, capsys, monkeypatch):
     """An arm that got better at pieces of documents and not at few words: the start is in export/, and the report, the
-    last line and the card say why."""
-    forged = iter((GOOD, BAD))
+    last line and the card say why. Where bf16 is faster, training and every score compute in it."""
+    forged, in_bf16 = iter((GOOD, BAD)), set()
+    encode_batch = CMLMCSEForSentenceEmbedding._encode_batch
+
+    def watched(*given):
+        in_bf16.add(torch.is_autocast_enabled("cpu"))
+        return encode_batch(*given)
+
+    monkeypatch.setattr(CMLMCSEForSentenceEmbedding, "_encode_batch", watched)
+    monkeypatch.setattr("cmlmcse.adaptation.command.bf16_is_faster", lambda: True)
     monkeypatch.setattr(choice, "judge", lambda *given: next(forged))
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="crops", learning_rate=1e-3)
+    assert adapted.results["precision"] == "bf16"
+    assert in_bf16 == {True}
+    (run,) = (adapted.folder / "arms").glob("*/run.json")
+    assert json.loads(run.read_text())["fields"]["bf16"] is True
     found = adapted.results["adapt"]
     assert (found["chosen"], found["after"], found["best_candidate"]) == ("start", 10.0, 12.0)
     assert found["second"]["criterion"] == "words"
     assert found["second"]["interval"] == [-2.0, 0.0]
-    line = capsys.readouterr().out.strip().splitlines()[-1]
+    printed = capsys.readouterr()
+    assert "training and scoring compute in bf16" in printed.err
+    line = printed.out.strip().splitlines()[-1]
     assert "+2.00 (95 % interval +1.00 to +3.00); words find: 10.00 before, 9.00 after, -1.00" in line
     why = "(words find), and by it the arm is not better beyond chance. So export/ is the model that it started from."
     assert line.endswith(why)

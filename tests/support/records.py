@@ -38,6 +38,7 @@ RESULTS = {
 ADAPTED = {  # results.json of adapt
     "model": "owner/start",
     "seconds": 60.0,
+    "precision": "fp32",
     "text": {"documents": 150, "held_out": 30, "training_tokens": 64, "note": ""},
     "adapt": {
         "title": "a title finds a passage of its text",
