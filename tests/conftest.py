@@ -1,5 +1,6 @@
 """Fixtures of all tests; what is a function lies in tests/support."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +11,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose by threads, an
 
 import huggingface_hub.utils._http as client
 import pytest
-import torch
 import yaml
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 from matplotlib.figure import Figure
 
 from support.local_hub import READ_TOKEN, TOKEN, LocalHub, local_hub
-from support.tiny import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer
-from support.training import write_data, write_pairs
+from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
+from support.training import write_data, write_pairs, write_text
+
+
+def pytest_collection_finish() -> None:
+    """All that is imported by now stays. Without it each of the collections of garbage, one or more a training run, is
+    ten times faster."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -41,16 +47,8 @@ def sentences() -> list[str]:
 
 @pytest.fixture
 def text_file(tmp_path: Path) -> Path:
-    """200 different sentences, one a line; words as unequally frequent as in a language, so that MLM can learn."""
-    generator = torch.Generator().manual_seed(1)
-    frequency = 1.0 / torch.arange(1, len(WORDS) + 1) ** 1.5
-    lines = []
-    for _ in range(200):
-        length = int(torch.randint(3, 12, (), generator=generator))
-        lines.append(" ".join(WORDS[i] for i in torch.multinomial(frequency, length, True, generator=generator)))
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    """200 different sentences, one a line."""
+    return write_text(tmp_path / "text.txt")
 
 
 @pytest.fixture(scope="session")

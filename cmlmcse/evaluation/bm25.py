@@ -5,7 +5,6 @@ from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import CountVectorizer
 
 FIRST = "word"  # a passage before the others, so that passages without any word have a vocabulary too
 K1, B = 0.9, 0.4  # as in Anserini, whose figures BEIR reports
@@ -19,6 +18,8 @@ class BM25:
     """
 
     def __init__(self, passages: Iterable[str]) -> None:
+        from sklearn.feature_extraction.text import CountVectorizer  # takes long to import, and most runs need no BM25
+
         self._counter = CountVectorizer(token_pattern=r"\w+")
         counted = self._counter.fit_transform(chain([FIRST], passages))  # (1 + C, W)
         counts = counted[1:].astype(np.float64).tocsc()  # (C, W)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from cmlmcse.training import command
 from support.tiny import WORDS
@@ -18,6 +19,18 @@ def write_pairs(path: Path, count: int = 60) -> Path:
         words = rng.choice(WORDS, size=6)
         other = np.where(rng.random(6) < rng.random(), words, rng.choice(WORDS, size=6))
         lines.append(f"{5 * (words == other).mean():.2f}\t{' '.join(words)}\t{' '.join(other)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_text(path: Path, count: int = 200) -> Path:
+    """Different sentences, one a line; words as unequally frequent as in a language, so that MLM can learn."""
+    generator = torch.Generator().manual_seed(1)
+    frequency = 1.0 / torch.arange(1, len(WORDS) + 1) ** 1.5
+    lines = []
+    for _ in range(count):
+        length = int(torch.randint(3, 12, (), generator=generator))
+        lines.append(" ".join(WORDS[i] for i in torch.multinomial(frequency, length, True, generator=generator)))
     path.write_text("\n".join(lines) + "\n")
     return path
 

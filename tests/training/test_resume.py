@@ -3,14 +3,16 @@
 import json
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from cmlmcse.training.command import main
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
-from support.training import history, run, write_pairs
+from support.training import history, write_pairs, write_text
 
 pytestmark = pytest.mark.slow
 AUXILIARY = {"cmlm_weight": 0.1, "mlm_probability": 0.4}
@@ -48,49 +50,111 @@ METHODS = {
 }
 
 
-@pytest.fixture
-def recipe(tmp_path, text_file, backbone_folders):
-    """Writes a recipe of 20 steps in batches of 16, of which the second epoch begins after the 13th."""
-    dev_set = write_pairs(tmp_path / "dev.tsv")
-    lines = text_file.read_text().splitlines()
-    rows = [",".join((lines[i], lines[i][::-1], lines[i - 1])) for i in range(len(lines))]
-    (tmp_path / "pairs.csv").write_text("\n".join(["text,same,other", *rows]) + "\n")
+STEPS, EVERY = 12, 3  # of 7 steps an epoch; development scores and checkpoints
+LATE = 9  # a checkpoint within the second epoch
+SCORES = {3: 50.0, 6: 40.0, 9: 45.0, 12: 60.0}  # with a patience of 2 a run stops at step 9
 
-    def write(**fields: object) -> Path:
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with 100 sentences, the same as labelled triplets, and a development set."""
+    folder = tmp_path_factory.mktemp("place")
+    lines = write_text(folder / "text.txt", 100).read_text().splitlines()
+    rows = [",".join((lines[i], lines[i][::-1], lines[i - 1])) for i in range(len(lines))]
+    (folder / "pairs.csv").write_text("\n".join(["text,same,other", *rows]) + "\n")
+    write_pairs(folder / "dev.tsv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recipe(place, backbone_folders):
+    """Writes a recipe of 12 steps in batches of 16."""
+
+    def write(name: str, **fields: object) -> Path:
         common = {
             "model_name_or_path": backbone_folders["bert"],
             "train_file": "text.txt",
-            "dev_set": str(dev_set),
+            "dev_set": str(place / "dev.tsv"),
             "final_evaluation": "none",
             "learning_rate": "1e-3",
             "per_device_train_batch_size": 16,
-            "max_steps": 20,
-            "eval_steps": 5,
-            "save_steps": 5,
+            "max_steps": STEPS,
+            "eval_steps": EVERY,
+            "save_steps": EVERY,
             "save_total_limit": 9,
             "logging_steps": 1,
             "use_cpu": True,
             "disable_tqdm": True,
         }
         fields = {**common, **fields}
-        fields["train_file"] = str(tmp_path / str(fields["train_file"]))
-        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(fields))
-        return tmp_path / "recipe.yaml"
+        fields["train_file"] = str(place / str(fields["train_file"]))
+        path = place / f"{name.replace(' ', '-')}.yaml"
+        path.write_text(yaml.safe_dump(fields))
+        return path
 
     return write
 
 
-def resumed(monkeypatch, recipe: Path, whole: Path, step: int, *options: object) -> Path:
-    """Go on from a checkpoint of the run `whole`, in a folder that has that one alone."""
-    folder = whole.with_name(f"from-{step}")
-    shutil.copytree(whole / f"checkpoint-{step}", folder / f"checkpoint-{step}")
-    run(monkeypatch, recipe, "--output_dir", folder, "--resume_from_checkpoint", "auto", *options)
+class Run(NamedTuple):
+    """An uninterrupted run that several tests resume."""
+
+    recipe: Path
+    folder: Path
+
+
+def whole(path: Path) -> Run:
+    """Train a recipe from its beginning to its end."""
+    folder = path.with_suffix("")
+    main([str(path), "--output_dir", str(folder)])
+    return Run(path, folder)
+
+
+@pytest.fixture(scope="module")
+def simcse(recipe):
+    """SimCSE, uninterrupted."""
+    return whole(recipe("simcse", **METHODS["simcse"]))
+
+
+@pytest.fixture(scope="module")
+def impatient(recipe):
+    """A run that early stopping ended at step 9."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ContrastiveTrainer, "dev_metrics", forged_score)
+        return whole(recipe("impatient", cmlm_weight=0, early_stopping_patience=2))
+
+
+@pytest.fixture(scope="module", params=(0, 2))
+def stream(recipe, request):
+    """CLEAR's run over streamed text, uninterrupted, read by so many workers, on which the order depends."""
+    fields = {**METHODS["clear"], "streaming": True, "dataloader_num_workers": request.param}
+    return whole(recipe(f"stream {request.param}", **fields))
+
+
+def forged_score(trainer: ContrastiveTrainer) -> dict[str, float]:
+    """Stands for `dev_metrics`."""
+    return {"dev_score": SCORES[trainer.state.global_step]}
+
+
+def copied(run: Run, step: int, folder: Path) -> Path:
+    """A new run's folder that has this checkpoint alone → the checkpoint."""
+    return shutil.copytree(run.folder / f"checkpoint-{step}", folder / f"checkpoint-{step}")
+
+
+def go_on(run: Run, folder: Path, *options: object) -> None:
+    """Go on from the newest checkpoint in the folder."""
+    main([str(run.recipe), "--output_dir", str(folder), "--resume_from_checkpoint", "auto", *map(str, options)])
+
+
+def resumed(run: Run, step: int, folder: Path, *options: object) -> Path:
+    """Go on from a checkpoint of a run, in a folder that has that one alone."""
+    copied(run, step, folder)
+    go_on(run, folder, *options)
     return folder
 
 
 def state(folder: Path) -> dict[str, object]:
     """What Trainer knows at the end: its log, without times; the best score and where it was."""
-    (last,) = {int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*")} & {20}
+    (last,) = {int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*")} & {STEPS}
     found = json.loads((folder / f"checkpoint-{last}" / "trainer_state.json").read_text())
     for row in found["log_history"]:
         for name in ("eval_runtime", "tokens_per_second"):
@@ -102,104 +166,89 @@ def state(folder: Path) -> dict[str, object]:
 def assert_same_end(part: Path, whole: Path) -> None:
     """The same losses, scores and gradients at every step; the same weights, exported, saved and in the optimizer."""
     assert state(part) == state(whole)
-    for file in ("export/model.safetensors", "checkpoint-20/model.safetensors"):
+    for file in ("export/model.safetensors", f"checkpoint-{STEPS}/model.safetensors"):
         assert (part / file).read_bytes() == (whole / file).read_bytes(), file
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method(method, recipe, monkeypatch, tmp_path):
+def test_every_method(method, recipe, request, tmp_path):
     """From the middle of the second epoch, where the text is read by two workers instead of by none."""
-    path = recipe(**METHODS[method])
-    run(monkeypatch, path, "--output_dir", tmp_path / "whole")
-    part = resumed(monkeypatch, path, tmp_path / "whole", 15, "--dataloader_num_workers", 2)
-    assert_same_end(part, tmp_path / "whole")
-    assert len(history(part, "loss")) == 20
+    of = request.getfixturevalue("simcse") if method == "simcse" else whole(recipe(method, **METHODS[method]))
+    part = resumed(of, LATE, tmp_path / "part", "--dataloader_num_workers", 2)
+    assert_same_end(part, of.folder)
+    assert len(history(part, "loss")) == STEPS
     if method == "pre-training":
-        auxiliary = [
-            load_file(folder / "export" / "auxiliary_network.safetensors") for folder in (part, tmp_path / "whole")
-        ]
+        auxiliary = [load_file(folder / "export" / "auxiliary_network.safetensors") for folder in (part, of.folder)]
         assert auxiliary[0].keys() == auxiliary[1].keys()
         assert all(np.array_equal(value, auxiliary[1][name]) for name, value in auxiliary[0].items())
 
 
-@pytest.mark.parametrize("workers", (0, 2))
-@pytest.mark.parametrize("step", (5, 15))
-def test_streamed_text(step, workers, recipe, monkeypatch, tmp_path):
+@pytest.mark.parametrize("step", (EVERY, LATE))
+def test_streamed_text(step, stream, tmp_path):
     """A stream is read again up to where the run was; in the second epoch, which has an order of its own, too."""
-    path = recipe(**METHODS["clear"], streaming=True, dataloader_num_workers=workers)
-    run(monkeypatch, path, "--output_dir", tmp_path / "whole")
-    assert_same_end(resumed(monkeypatch, path, tmp_path / "whole", step), tmp_path / "whole")
+    assert_same_end(resumed(stream, step, tmp_path / "part"), stream.folder)
 
 
-@pytest.mark.parametrize("step", (5, 10, 15))
-def test_early_stopping(step, recipe, monkeypatch, tmp_path):
+@pytest.mark.parametrize("step", (3, 6, 9))
+def test_early_stopping(step, impatient, monkeypatch, tmp_path):
     """Scores that are no better count from where they had got to; the best checkpoint is what is exported."""
-    scores = {5: 50.0, 10: 40.0, 15: 45.0, 20: 60.0}
-    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": scores[self.state.global_step]})
-    path = recipe(cmlm_weight=0, early_stopping_patience=2)
-    whole = tmp_path / "whole"
-    run(monkeypatch, path, "--output_dir", whole)
-    part = resumed(monkeypatch, path, whole, step)
-    for folder in (part, whole):
+    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", forged_score)
+    part = resumed(impatient, step, tmp_path / "part")
+    for folder in (part, impatient.folder):
         assert history(folder, "eval_dev_score")[1:] == [50.0, 40.0, 45.0]
-        assert len(history(folder, "loss")) == 15
-    if step == 5:  # the best one is there
+        assert len(history(folder, "loss")) == 9
+    if step == 3:  # the best one is there
         assert (part / "export" / "model.safetensors").read_bytes() == (
-            whole / "export" / "model.safetensors"
+            impatient.folder / "export" / "model.safetensors"
         ).read_bytes()
 
 
-def test_more_patience_than_before(recipe, monkeypatch, tmp_path):
+def test_more_patience_than_before(impatient, monkeypatch, tmp_path):
     """A run that had lost patience goes on where it is given more: the patience asked for now counts."""
-    scores = {5: 50.0, 10: 40.0, 15: 45.0, 20: 60.0}
-    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": scores[self.state.global_step]})
-    path = recipe(cmlm_weight=0, early_stopping_patience=2)
-    run(monkeypatch, path, "--output_dir", tmp_path / "whole")
-    part = resumed(monkeypatch, path, tmp_path / "whole", 15, "--early_stopping_patience", 3)
+    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", forged_score)
+    part = resumed(impatient, 9, tmp_path / "part", "--early_stopping_patience", 3)
     assert history(part, "eval_dev_score")[1:] == [50.0, 40.0, 45.0, 60.0]
 
 
-def test_auto_without_a_checkpoint_starts_anew(recipe, monkeypatch, tmp_path, capsys):
+def test_auto_without_a_checkpoint_starts_anew(simcse, tmp_path, capsys):
     """One command line serves a scheduler's first start and every later one."""
-    path = recipe(cmlm_weight=0)
-    run(monkeypatch, path, "--output_dir", tmp_path / "new", "--resume_from_checkpoint", "auto", "--max_steps", 5)
+    go_on(simcse, tmp_path / "new", "--max_steps", EVERY)
     assert "new holds no checkpoint yet: training starts from the beginning" in capsys.readouterr().out
-    assert len(history(tmp_path / "new", "loss")) == 5
+    assert len(history(tmp_path / "new", "loss")) == EVERY
 
 
-def test_a_run_that_had_ended(recipe, monkeypatch, tmp_path):
+def test_a_run_that_had_ended(simcse, tmp_path):
     """Resumed from its end, in the middle of an epoch, it trains no further and exports the same again."""
-    path = recipe(cmlm_weight=0)
-    run(monkeypatch, path, "--output_dir", tmp_path / "whole")
-    before = (tmp_path / "whole" / "export" / "model.safetensors").read_bytes()
-    run(monkeypatch, path, "--output_dir", tmp_path / "whole", "--resume_from_checkpoint", "auto")
-    assert (tmp_path / "whole" / "export" / "model.safetensors").read_bytes() == before
-    assert len(history(tmp_path / "whole", "loss")) == 20
-    assert json.loads((tmp_path / "whole" / "run.json").read_text())["steps"] == 20
+    ended = shutil.copytree(simcse.folder, tmp_path / "ended")
+    (ended / "export" / "model.safetensors").write_bytes(b"")
+    go_on(simcse, ended)
+    exported = "export/model.safetensors"
+    assert (ended / exported).read_bytes() == (simcse.folder / exported).read_bytes()
+    assert len(history(ended, "loss")) == STEPS
+    assert json.loads((ended / "run.json").read_text())["steps"] == STEPS
 
 
-def test_the_time_before_counts(recipe, monkeypatch, tmp_path):
+def test_the_time_before_counts(simcse, tmp_path):
     """run.json's training time is that of all parts, as its steps and tokens are."""
-    path = recipe(cmlm_weight=0)
-    run(monkeypatch, path, "--output_dir", tmp_path / "whole")
-    kept = tmp_path / "whole" / "checkpoint-15" / "trainer_state.json"
+    kept = copied(simcse, LATE, tmp_path / "part") / "trainer_state.json"
     found = json.loads(kept.read_text())
     assert found["stateful_callbacks"]["TrainingTime"]["attributes"]["before"] > 0
     found["stateful_callbacks"]["TrainingTime"]["attributes"]["before"] = 5000.0
     kept.write_text(json.dumps(found))
-    part = resumed(monkeypatch, path, tmp_path / "whole", 15)
-    assert 5000 < json.loads((part / "run.json").read_text())["train_seconds"] < 5100
+    go_on(simcse, tmp_path / "part")
+    assert 5000 < json.loads((tmp_path / "part" / "run.json").read_text())["train_seconds"] < 5100
 
 
-def test_a_checkpoint_that_knew_less(recipe, monkeypatch, tmp_path):
+def test_a_checkpoint_that_knew_less(simcse, monkeypatch, tmp_path):
     """Of a run without early stopping, and without a clock as older versions had none: both are there from now on."""
-    scores = {5: 50.0, 10: 40.0, 15: 45.0, 20: 60.0}
-    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": scores[self.state.global_step]})
-    path = recipe(cmlm_weight=0)
-    run(monkeypatch, path, "--output_dir", tmp_path / "whole")
-    kept = tmp_path / "whole" / "checkpoint-5" / "trainer_state.json"
+    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", forged_score)
+    kept = copied(simcse, 3, tmp_path / "part") / "trainer_state.json"
     found = json.loads(kept.read_text())
     del found["stateful_callbacks"]["TrainingTime"]
+    for row in [found, *found["log_history"]]:  # the score that this checkpoint had
+        row.update(
+            {name: SCORES[3] for name in ("eval_dev_score", "best_metric") if row.get("step") != 0 and name in row}
+        )
     kept.write_text(json.dumps(found))
-    part = resumed(monkeypatch, path, tmp_path / "whole", 5, "--early_stopping_patience", 2)
-    assert history(part, "eval_dev_score")[1:] == [50.0, 40.0, 45.0]
+    go_on(simcse, tmp_path / "part", "--early_stopping_patience", 2)
+    assert history(tmp_path / "part", "eval_dev_score")[1:] == [50.0, 40.0, 45.0]
