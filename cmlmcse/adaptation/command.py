@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -295,8 +296,11 @@ def write_folder(
         labelled: the labelled data, or nothing.
     """
     from cmlmcse.data.collection import load_collection
-    from cmlmcse.hub.card import adapted_card
+    from cmlmcse.hub.adapted_card import adapted_card
+    from cmlmcse.hub.card import encoder_record
+    from cmlmcse.hub.card_usage import similarity_example
     from cmlmcse.hub.export import export, write_json
+    from cmlmcse.hub.start import start_record
 
     from .report import last_line, write_report
     from .results import labelled_results
@@ -308,6 +312,8 @@ def write_folder(
     if labelled:
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
+    results |= {"start": start_record(args.model), "encoder": encoder_record(best)}
+    results["example"] = similarity_example(replace(best, bf16=False))
     write_report(folder, results, examples)
     (exported / "README.md").write_text(adapted_card(results), encoding="utf-8")
     write_json(folder / "results.json", results)

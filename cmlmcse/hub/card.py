@@ -1,6 +1,5 @@
 """The model card of an encoder, written only from the records of its run."""
 
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,17 +8,20 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.evaluation.card_metric import CardMetric
-from cmlmcse.evaluation.tables import format_measures, format_table, labelled_scores
+from cmlmcse.evaluation.tables import format_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS, all_card_metrics
+from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from modeling_cmlmcse.pooling import POOLINGS
 
+from .card_usage import BACKENDS, NO_BACKENDS, Loading
 from .card_writer import TEMPLATE, Identity, bullets, metadata, write_card
+from .start import start_text
 
 TAGS = ["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"]
+ON_DISK = Loading()  # the card of a folder that nobody has published
 
 PAPERS = {
     "CMLM-CSE": """@article{zhang2023cmlmcse,
@@ -52,36 +54,6 @@ PAPERS = {
 }""",
 }
 
-USAGE = """```python
-from transformers import AutoModel, AutoTokenizer
-
-model = AutoModel.from_pretrained({source}, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained({source})
-embeddings = model.encode(["A sentence.", "Another one."], tokenizer=tokenizer)
-```
-
-With sentence-transformers, which runs no code of this repository:
-
-"""
-
-USAGE_WITHOUT_CODE = """```python
-from sentence_transformers import SentenceTransformer
-
-embeddings = SentenceTransformer({source}).encode(["A sentence.", "Another one."])
-```"""
-
-
-BACKENDS = """
-
-The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or
-`backend="openvino"`, in an environment installed with
-`pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
-
-NO_BACKENDS = """
-
-The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backends of sentence-transformers. They
-average only the last layer, without a warning, and give wrong embeddings."""
-
 
 class Record(dict[str, Any]):
     """A record of a run. A missing entry is an :class:`InputError` that names the file."""
@@ -100,25 +72,6 @@ class Record(dict[str, Any]):
         return Record(self[key], f"{self.name}, {key}")
 
 
-def usage(source: str | None = None, revision: str | None = None, trust_free: bool = False) -> str:
-    """The card's code that loads an export.
-
-    Args:
-        source: the repository.
-        revision: the branch, tag or commit to load.
-        trust_free: the export holds no code.
-    """
-    pinned = f', revision="{revision}"' if revision else ""
-    where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
-    return ("" if trust_free else USAGE).format(source=where) + USAGE_WITHOUT_CODE.format(source=where)
-
-
-def pinned_commit(card: str) -> str | None:
-    """The commit that a card's :func:`usage` pins the code to."""
-    found = re.search(r'revision="([0-9a-f]{40})", trust_remote_code=True', card)
-    return found.group(1) if found else None
-
-
 def is_local(source: str) -> bool:
     """Whether a model or text is a path on somebody's machine, and no Hub name: `NAME` or `OWNER/NAME`."""
     return source.startswith(("/", ".", "~")) or source.count("/") > 1 or Path(source).exists()
@@ -129,106 +82,50 @@ def public_name(source: str) -> str:
     return Path(source).name if is_local(source) else source
 
 
-def adapted_card(
-    results: dict[str, Any], use: str = "", identity: Identity | None = None, template: Path = TEMPLATE
-) -> str:
-    """README.md of an encoder that `cmlmcse adapt` handed back. It holds no sentence of the user's text.
-
-    Args:
-        results: content of adapt's results.json.
-        use, identity, template: as in :func:`model_card`.
-
-    Raises:
-        InputError: the results lack an entry, or the template names an unknown field.
-    """
-    kept = Record(results, "results.json")
-    found, text, start = kept.part("adapt"), kept.part("text"), kept["model"]
-    name = f"{public_name(start)}, adapted"
-    same = found["chosen"] == "start"
-    change = (
-        "Nothing was better than the start beyond chance, so these are the start's weights."
-        if same
-        else f"{found['after']:.2f} after, {found['before']:.2f} before: {found['after'] - found['before']:+.2f} (95 % "
-        "interval {:+.2f} to {:+.2f}).".format(*found["interval"])
-    )
-    rows = [
-        [data, f"{before:.2f}", f"{after:.2f}", DASH if bm25 is None else f"{bm25:.2f}"]
-        for data, (before, after, bm25) in sorted(labelled_scores(kept.get("labelled", {})).items())
-    ]
-    measured = f"How well {found['title']}, among {found['candidates']:,} passages of the same text, nDCG × 100 "
-    measured += f"without labels, on {found['documents']['confirm']} documents that chose nothing. {change} "
-    measured += f"BM25: {found['bm25']:.2f}."
-    if (second := found.get("second")) and not same:
-        measured += (
-            f" How well {second['title']}, which training did not practise: {second['best_candidate']:.2f} after, "
-        )
-        measured += f"{second['before']:.2f} before (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*second["interval"])
-    if rows:
-        measured += "\n\nOn labelled data, which chose nothing:\n\n"
-        measured += markdown_table(["data", "before", "after", "BM25"], rows)
-    facts = {
-        "start": f"`{public_name(start)}`",
-        "documents": f"{text['documents']:,}, {text['held_out']:,} of them held out",
-        "chosen": found["chosen"],
-        "settings that were tried": len(found["arms"]),
-        "tokens of a training text": text["training_tokens"],
-        "tokens trained on": sum(arm["tokens"] for arm in found["arms"].values()),
-        "time": f"{kept['seconds']:.0f} s",
-    }
-    limits = ["The label-free score asks with parts of documents. It does not know your users' queries.",
-              "The scores are those of one seed.", *([text["note"]] if text.get("note") else [])]  # fmt: skip
-    values = {
-        "name": name,
-        "summary": f"A sentence encoder: `{public_name(start)}`, adapted to unlabelled text by `cmlmcse adapt`.",
-        "use": use or usage(),
-        "results": measured,
-        "training": bullets(facts),
-        "limits": "\n".join(f"- {line}" for line in limits),
-    }
-    return write_card(encoder_metadata(identity, None if same else name, start), values, template)
-
-
-def bare_card(use: str = "", identity: Identity | None = None) -> str:
+def bare_card(use: Loading = ON_DISK, identity: Identity | None = None) -> str:
     """README.md of a checkpoint without records of its run; see :func:`model_card`."""
-    return write_card(encoder_metadata(identity), {"summary": "A sentence encoder.", "use": use or usage()})
+    return write_card(encoder_metadata(identity), {"summary": "A sentence encoder.", "use": use.text()})
 
 
 def model_card(
     record: dict[str, Any],
     results: dict[str, Any],
-    use: str = "",
+    use: Loading = ON_DISK,
     plots: Sequence[Path] = (),
     identity: Identity | None = None,
     template: Path = TEMPLATE,
+    name: str | None = None,
 ) -> str:
     """README.md of an export.
 
     Args:
         record: content of run.json.
         results: content of results.json.
-        use: how to load it (default: :func:`usage` of a folder with code).
+        use: how to load it (default: from a folder with code).
         plots: the run's plots, see :func:`copy_plots`.
         identity: licence and language.
         template: see :func:`write_card`.
+        name: the model's name (default: the recipe's).
 
     Raises:
         InputError: the records lack an entry, or the template names an unknown field.
     """
     run = Record(record, "run.json")
     fields, results = run.part("fields"), Record(results, "results.json")
-    method = method_of(fields)
+    method, name = method_of(fields), name or run["recipe"]
     values = {
-        "name": run["recipe"],
+        "name": name,
         "summary": f"A sentence encoder trained {'without labels' if unlabelled(fields) else 'on labelled pairs'} by "
         f"{method} from `{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
-        "use": (use or usage()) + (NO_BACKENDS if len(POOLINGS[fields["pooling"]].layers) > 1 else BACKENDS),
-        "results": results_text(run, results),
+        "use": use.text(run.get("example"))
+        + (NO_BACKENDS if len(POOLINGS[fields["pooling"]].layers) > 1 else BACKENDS),
+        "results": results_text(name, run, results),
         "plots": [{"title": file.stem.replace("_", " "), "file": f"{file.parent.name}/{file.name}"} for file in plots],
         "training": training_text(run),
         "limits": limits_text(run, results),
         "citation": "\n".join(text for name, text in PAPERS.items() if name in method or name == "SimCSE"),
     }
-    described = identity, run["recipe"], fields["model_name_or_path"], all_card_metrics(results)
+    described = identity, name, fields["model_name_or_path"], all_card_metrics(results)
     return write_card(encoder_metadata(*described), values, template)
 
 
@@ -267,6 +164,7 @@ def encoder_metadata(
         model_name=name,
         eval_results=entries or None,
         base_model=source if hub_name else None,
+        base_model_relation="finetune" if hub_name else None,
     )
 
 
@@ -285,11 +183,11 @@ def method_of(fields: Record) -> str:
     return " with ".join([str(method), " and ".join(added)] if added else [str(method)])
 
 
-def results_text(run: Record, results: Record) -> str:
+def results_text(name: str, run: Record, results: Record) -> str:
     """The measured scores, or a sentence that there are none."""
     parts = []
     if "sts" in results:
-        parts.append('Spearman × 100, setting "all".\n\n' + format_table({run["recipe"]: results}))
+        parts.append('Spearman × 100, setting "all".\n\n' + format_table({name: results}))
     if measures := format_measures({name: value for name, value in results.items() if name != "dev"}):
         parts.append(measures)
     if "dev" in results:
@@ -309,18 +207,24 @@ def results_text(run: Record, results: Record) -> str:
 
 
 def training_text(run: Record) -> str:
-    """Text, recipe, seed, time and hardware in words."""
+    """Start, text, recipe, seed, time and hardware in words. Settings that the method does not use are left out."""
     fields, hardware, versions = run.part("fields"), run.part("hardware"), run.part("versions")
     text = run.get("train_data") or {}
+    used = {name: one for name, one in AUXILIARY_OBJECTIVES.items() if fields.get(f"{name}_weight", 0) > 0}
     facts = {
+        "start": start_text(public_name(fields["model_name_or_path"]), run.get("start")),
         "text": f"`{public_name(fields['train_file'])}`" + (f", sha256 `{text['sha256']}`" if "sha256" in text else ""),
-        "λ of the conditional MLM loss": fields["cmlm_weight"],
-        "mask rate": fields["mlm_probability"],
+        "recipe": f"`{run['recipe']}`",
+        "views": None if fields.get("views", "dropout") == "dropout" else fields["views"],
+        "augmentation": None if fields.get("augmentation", "none") == "none" else fields["augmentation"],
+        **{f"weight of {one.title}": fields[f"{name}_weight"] for name, one in used.items()},
+        "mask rate": fields["mlm_probability"] if used else None,
         "temperature": fields["temp"],
         "learning rate": fields.get("learning_rate"),
         "sentences per batch": fields.get("per_device_train_batch_size"),
         "most tokens per sentence": fields.get("max_seq_length"),
         "pooling": fields["pooling"],
+        **encoder_facts(run.get("encoder")),
         "steps": run["steps"],
         "tokens seen": run.get("tokens"),
         "seed": run["seed"],
@@ -329,6 +233,21 @@ def training_text(run: Record) -> str:
         "commit of the training code": run.get("git_commit"),
     }
     return bullets(facts)
+
+
+def encoder_record(encoder: Encoder) -> dict[str, Any]:
+    """What the records of a run keep of the encoder: its dimension and the tokens that it reads."""
+    return {"dimension": encoder.model.config.hidden_size, "max_tokens": int(encoder.settings["max_seq_length"])}
+
+
+def encoder_facts(kept: dict[str, Any] | None) -> dict[str, str]:
+    """What a card says of :func:`encoder_record`; nothing of records from before there was one."""
+    if kept is None:
+        return {}
+    return {
+        "embedding": f"{kept['dimension']} dimensions, compared by cosine",
+        "longest text": f"{kept['max_tokens']} tokens; the rest of a longer one is not read",
+    }
 
 
 def limits_text(run: Record, results: Record) -> str:

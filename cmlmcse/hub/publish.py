@@ -24,7 +24,7 @@ from huggingface_hub.utils import logging, validate_repo_id
 
 from cmlmcse.common.errors import InputError, Stopped
 
-from .card import pinned_commit
+from .card_usage import pinned_commit
 
 MAIN = "main"
 CARD = "README.md"

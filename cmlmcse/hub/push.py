@@ -6,6 +6,7 @@ A fresh process loads the export. Its embeddings must equal the checkpoint's bef
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -100,16 +101,20 @@ def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = 
     Raises:
         InputError: a record or the template cannot be read, or a record lacks an entry.
     """
-    from .card import TEMPLATE, Identity, adapted_card, bare_card, model_card, plots_of, usage
+    from .adapted_card import adapted_card
+    from .card import bare_card, model_card, plots_of
+    from .card_usage import Loading
+    from .card_writer import TEMPLATE, Identity
 
     branch = None if args.revision == "main" else args.revision
-    use = usage(args.repo_id, commit or args.tag or branch, args.trust_free)
+    use = Loading(args.repo_id, commit or args.tag or branch, args.trust_free)
+    name = args.repo_id and args.repo_id.split("/")[-1]
     identity = Identity(args.license, args.language)
     records = [run_folder / "run.json", run_folder / "results.json"]
     if (run_folder / ADAPTED).is_dir() and records[1].is_file():  # of cmlmcse adapt, which has several runs
         with as_input_error(f"{run_folder}: expected JSON in results.json: "):
             results = json.loads(records[1].read_text(encoding="utf-8"))
-        return adapted_card(results, use, identity, args.card_template or TEMPLATE)
+        return adapted_card(results, use, identity, args.card_template or TEMPLATE, name)
     if not all(record.is_file() for record in records):
         if args.card_template:
             raise InputError(
@@ -118,7 +123,7 @@ def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = 
         return bare_card(use, identity)
     with as_input_error(f"{run_folder}: expected JSON in run.json and results.json: "):
         record, results = (json.loads(path.read_text(encoding="utf-8")) for path in records)
-    return model_card(record, results, use, plots_of(run_folder), identity, args.card_template or TEMPLATE)
+    return model_card(record, results, use, plots_of(run_folder), identity, args.card_template or TEMPLATE, name)
 
 
 def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, card: str) -> None:
@@ -148,7 +153,7 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
 
 def print_published(target: "Target", published: "Published", trust_free: bool) -> None:
     """Print what is on the Hub now, and code that loads exactly that."""
-    from .card import usage
+    from .card_usage import usage
 
     if published.removed:
         print(f"Removed from {target.repo_id}, not part of the export: {', '.join(published.removed)}")
@@ -193,11 +198,13 @@ def push(args: argparse.Namespace) -> None:
     assert target is not None  # parse() demands a repository
     from huggingface_hub import HfApi
 
-    from .card import pinned_commit
+    from .card_usage import pinned_commit
     from .publish import card_on_hub, check, publish
 
     api = HfApi()
     check(api, target)
+    if args.license is None and args.card_template is None:
+        print(f"the card of {args.repo_id} names no licence; say what others may do: --license ID", file=sys.stderr)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "export"
         if args.trust_free or args.create_pr:

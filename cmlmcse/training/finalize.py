@@ -16,9 +16,11 @@ from cmlmcse.data.text import fingerprint_text
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tables import format_measures, format_table
 from cmlmcse.evaluation.tasks import Task, choose_tasks
-from cmlmcse.hub.card import copy_plots, model_card, plots_of
+from cmlmcse.hub.card import copy_plots, encoder_record, model_card, plots_of
+from cmlmcse.hub.card_usage import similarity_example
 from cmlmcse.hub.export import export
-from cmlmcse.models.encoders import load_encoder
+from cmlmcse.hub.start import start_record
+from cmlmcse.models.encoders import load_model_encoder
 from modeling_cmlmcse.distributed import rank
 
 from .contrastive_trainer import START_VALUES, ContrastiveTrainer
@@ -62,7 +64,8 @@ def finalize_run(
     plots.mkdir(exist_ok=True)
     plot_losses(history, plots)
 
-    encode = EncodeOnce(load_encoder(str(exported)))
+    encoder = load_model_encoder(str(exported))
+    encode = EncodeOnce(encoder)
     results: dict[str, Any] = {"model": recipe}
     if dev_set and not score_export:
         results["dev"] = dev_summary(dev_set, score_met(trainer), len(np.load(folder / START_VALUES)["values"]))
@@ -78,6 +81,9 @@ def finalize_run(
         "tokens": tokens,
         "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
         "train_data": text_fingerprint(data_args.train_file),
+        "start": start_record(model_args.model_name_or_path),
+        "encoder": encoder_record(encoder),
+        "example": similarity_example(encode),
         "log": history,
     }
     record = run_record(recipe, model_args, data_args, run_args, measured)

@@ -324,12 +324,14 @@ def test_both_questions_must_say_better(change, second, finished, better):
 
 def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path, capsys, monkeypatch):
     """An arm that got better at pieces of documents and not at few words: the start is in export/, and the report, the
-    last line and the card say why. Where bf16 is faster, training and every score compute in it."""
-    forged, in_bf16 = iter((GOOD, BAD)), set()
+    last line and the card say why. Where bf16 is faster, training and every score compute in it; only the card's three
+    sentences are encoded in fp32."""
+    forged, in_fp32 = iter((GOOD, BAD)), set()
     encode_batch = CMLMCSEForSentenceEmbedding._encode_batch
 
     def watched(*given):
-        in_bf16.add(torch.is_autocast_enabled("cpu"))
+        if not torch.is_autocast_enabled("cpu"):
+            in_fp32.add(len(given[1]))
         return encode_batch(*given)
 
     monkeypatch.setattr(CMLMCSEForSentenceEmbedding, "_encode_batch", watched)
@@ -337,7 +339,7 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path,
     monkeypatch.setattr(choice, "judge", lambda *given: next(forged))
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="crops", learning_rate=1e-3)
     assert adapted.results["precision"] == "bf16"
-    assert in_bf16 == {True}
+    assert in_fp32 == {3}
     (run,) = (adapted.folder / "arms").glob("*/run.json")
     assert json.loads(run.read_text())["fields"]["bf16"] is True
     found = adapted.results["adapt"]

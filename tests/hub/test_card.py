@@ -10,7 +10,9 @@ from huggingface_hub import ModelCard
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub import push
-from cmlmcse.hub.card import Identity, adapted_card, bare_card, encoder_metadata, model_card, plots_of
+from cmlmcse.hub.adapted_card import adapted_card
+from cmlmcse.hub.card import Identity, bare_card, encoder_metadata, model_card, plots_of
+from cmlmcse.hub.start import start_record, start_text
 from support.records import ADAPTED, FIELDS, RECORD, RESULTS
 from support.text import one_space
 from support.tiny import tiny_tokenizer
@@ -22,7 +24,7 @@ def test_model_index_holds_every_measured_task():
     assert set(TASKS) <= set(RESULTS)
     found = ModelCard(model_card(RECORD, RESULTS)).data
     assert found.model_name == "cmlmcse-bert-base"
-    assert found.base_model == "bert-base-uncased"
+    assert (found.base_model, found["base_model_relation"]) == ("bert-base-uncased", "finetune")
     entries = {(one.dataset_name, one.metric_type): one for one in found.eval_results}
     assert {key: one.metric_value for key, one in entries.items()} == {
         ("STS12", "cosine_spearman"): 61.5,
@@ -61,12 +63,43 @@ def test_text_of_a_card(tmp_path):
         "- seed: 11",
         "sha256 `abc`",
         "cut to 32 tokens",
+        "- start: `bert-base-uncased`, a pre-trained language model; its card names no training data",
+        "- embedding: 768 dimensions, compared by cosine",
+        "- longest text: 512 tokens",
+        "- weight of CMLM-CSE's conditional masked-language modelling: 0.005",
+        "- mask rate: 0.3",
+        'model.encode(["One.", "Two."])\nmodel.similarity(embeddings, embeddings)\n# [1.00 0.25]\n# [0.25 1.00]\n',
         "zhang2023cmlmcse",
     ):
         assert part in one_space(card), part
     assert "someone" not in card
     assert "wu2022infocse" not in card
     assert "Not measured" not in card
+
+
+def test_settings_that_were_not_used():
+    """A card of SimCSE speaks of no mask rate; one of CLEAR names its augmentation."""
+    simcse = model_card({**RECORD, "fields": {**FIELDS, "cmlm_weight": 0}}, RESULTS)
+    assert not re.findall("^- (?:mask rate|weight of|views|augmentation)", simcse, re.MULTILINE)
+    changed = {**FIELDS, "augmentation": "reorder", "views": "crops"}
+    assert "- views: crops\n- augmentation: reorder\n" in model_card({**RECORD, "fields": changed}, RESULTS)
+
+
+@pytest.mark.parametrize(("names", "expected"), [
+    (["snli", "nq"], "which may hold labels: snli, nq"),
+    (list("abcdefg"), "which may hold labels: a, b, c, d, e and 2 more"),
+])  # fmt: skip
+def test_what_the_start_had_seen(names, expected, tmp_path):
+    """From the start's own card and its pooling, read where it lies; a folder without a card says nothing."""
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    assert start_record(str(tmp_path)) == {"finished": False, "datasets": [], "license": None}
+    sets = "".join(f"- {name}\n" for name in names)
+    (tmp_path / "README.md").write_text(f"---\nlicense: mit\ndatasets:\n{sets}---\n# A model\n")
+    found = start_record(str(tmp_path))
+    assert (found["license"], found["datasets"]) == ("mit", names)
+    assert start_text("m", {**found, "finished": True}) == (
+        f"`m`, a finished sentence encoder; its card names as training data, {expected}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +141,7 @@ def test_sections_that_are_empty():
     """A card has the sections that somebody can fill, and no empty heading."""
     assert re.findall("^#+ .*", bare_card(), re.MULTILINE) == ["## Use"]
     assert bare_card().endswith("```\n")
-    sections = re.findall("^#+ .*", model_card(RECORD, RESULTS), re.MULTILINE)
+    sections = re.findall("^#+ [^[].*", model_card(RECORD, RESULTS), re.MULTILINE)
     assert sections == ["# cmlmcse-bert-base", "## Use", "## Results", "## Training", "## Limits", "## Citation"]
 
 

@@ -15,7 +15,8 @@ from huggingface_hub import HfApi, constants
 import cmlmcse.hub.export as export_module
 from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.hub import push as command
-from cmlmcse.hub.card import bare_card, pinned_commit, usage
+from cmlmcse.hub.card import bare_card
+from cmlmcse.hub.card_usage import Loading, pinned_commit
 from cmlmcse.hub.export import export
 from cmlmcse.hub.publish import Published, Target, card_on_hub, check, publish, redact
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -63,7 +64,7 @@ def other(backbone_folders, tmp_path_factory) -> Path:
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling="avg")
     model.backbone.get_input_embeddings().weight.data.mul_(2.0)
     folder = tmp_path_factory.mktemp("publish") / "other"
-    return export(model, tiny_tokenizer("bert"), folder, bare_card("Another."), trust_free=True)
+    return export(model, tiny_tokenizer("bert"), folder, bare_card(Loading(more="Another.")), trust_free=True)
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_second_publication_replaces_the_first(api, hub, exported, other):
 
 def card(commit: str | None = None) -> str:
     """A card that pins the code."""
-    return bare_card(usage("owner/name", commit))
+    return bare_card(Loading("owner/name", commit))
 
 
 def publish_again(api: HfApi, folder: Path, target: Target = TARGET) -> Published:

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 import cmlmcse.hub.export as export_module
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub import push as command
-from cmlmcse.hub.card import bare_card, usage
+from cmlmcse.hub.card import bare_card
+from cmlmcse.hub.card_usage import usage
 from cmlmcse.hub.export import export, verify
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
@@ -136,14 +137,14 @@ def test_card_of_a_run(checkpoint, monkeypatch, tmp_path):
     options = ["--repo_id", "o/n", "--revision", "trial"]
     run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out", *options)
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "# cmlmcse-bert-base" in card
+    assert "# n\n" in card
     assert 'AutoModel.from_pretrained("o/n", revision="trial", trust_remote_code=True)' in card
 
 
 def test_usage():
     """The lines that load an export: pinned where a revision is known, without code where there is none."""
-    assert 'AutoTokenizer.from_pretrained("o/n", revision="v1")' in usage("o/n", "v1")
-    assert 'SentenceTransformer("o/n").encode' in usage("o/n", trust_free=True)
+    assert 'AutoModel.from_pretrained("o/n", revision="v1", trust_remote_code=True)' in usage("o/n", "v1")
+    assert 'SentenceTransformer("o/n")' in usage("o/n", trust_free=True)
     assert "transformers import AutoModel" not in usage("o/n", trust_free=True)
     assert "FOLDER_OR_REPO, trust_remote_code=True" in bare_card()
 

@@ -21,6 +21,9 @@ RECORD = {
     "train_seconds": 1.0,
     "versions": {"torch": "2", "transformers": "5"},
     "train_data": {"file": "wiki.txt", "bytes": 3, "sha256": "abc"},
+    "start": {"finished": False, "datasets": [], "license": "apache-2.0"},
+    "encoder": {"dimension": 768, "max_tokens": 512},
+    "example": {"sentences": ["One.", "Two."], "cosines": [[1.0, 0.25], [0.25, 1.0]]},
 }
 RESULTS = {
     "model": "cmlmcse-bert-base",

@@ -1,0 +1,99 @@
+"""The part of a model card that shows how to load the model, with the similarities that it really gives."""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cmlmcse.evaluation.retrieval import unit
+
+EXAMPLE = ["A man is playing a guitar.", "Somebody plays an instrument.", "The shop opens at nine."]
+
+USAGE = """```python
+from transformers import AutoModel
+
+model = AutoModel.from_pretrained({source}, trust_remote_code=True)
+embeddings = model.encode({sentences})
+{similarities}```
+
+With sentence-transformers, which runs no code of this repository:
+
+"""
+
+USAGE_WITHOUT_CODE = """```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer({source})
+embeddings = model.encode({sentences})
+{similarities}```"""
+
+BACKENDS = """
+
+The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or
+`backend="openvino"`, in an environment installed with
+`pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
+
+NO_BACKENDS = """
+
+The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backends of sentence-transformers. They
+average only the last layer, without a warning, and give wrong embeddings."""
+
+
+def similarity_example(encode: Callable[[list[str]], NDArray[np.float32]]) -> dict[str, Any]:
+    """Three sentences and their cosines, for the records of a run.
+
+    Args:
+        encode: N texts → (N, H).
+    """
+    vectors = unit(encode(EXAMPLE))  # (3, H)
+    return {"sentences": EXAMPLE, "cosines": np.round(vectors @ vectors.T, 2).tolist()}
+
+
+class Loading(NamedTuple):
+    """How a card loads the model: the first three arguments of :func:`usage`, and text that follows the code."""
+
+    source: str | None = None
+    revision: str | None = None
+    trust_free: bool = False
+    more: str = ""
+
+    def text(self, example: dict[str, Any] | None = None) -> str:
+        """The section "Use" of a card."""
+        return usage(self.source, self.revision, self.trust_free, example) + self.more
+
+
+def usage(
+    source: str | None = None,
+    revision: str | None = None,
+    trust_free: bool = False,
+    example: dict[str, Any] | None = None,
+) -> str:
+    """The card's code that loads an export.
+
+    Args:
+        source: the repository.
+        revision: the branch, tag or commit to load.
+        trust_free: the export holds no code.
+        example: from :func:`similarity_example`; without it no similarities are shown.
+    """
+    pinned = f', revision="{revision}"' if revision else ""
+    where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
+    sentences = ", ".join(f'"{sentence}"' for sentence in (example["sentences"] if example else EXAMPLE[:2]))
+    parts = {"source": where, "sentences": f"[{sentences}]", "similarities": similarities(example)}
+    return ("" if trust_free else USAGE).format(**parts) + USAGE_WITHOUT_CODE.format(**parts)
+
+
+def similarities(example: dict[str, Any] | None) -> str:
+    """Code that compares the sentences of the example, and in comments what it gives."""
+    if example is None:
+        return ""
+    rows = ["[" + "  ".join(f"{cosine:.2f}" for cosine in row) + "]" for row in example["cosines"]]
+    return "model.similarity(embeddings, embeddings)\n" + "".join(f"# {row}\n" for row in rows)
+
+
+def pinned_commit(card: str) -> str | None:
+    """The commit that a card's :func:`usage` pins the code to."""
+    found = re.search(r'revision="([0-9a-f]{40})", trust_remote_code=True', card)
+    return found.group(1) if found else None
