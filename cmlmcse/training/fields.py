@@ -191,6 +191,9 @@ class RunArguments(TrainingArguments):
     ddp_find_unused_parameters: bool | None = described(False, "Search each step for weights without a gradient. Off: "
                                                         "every trainable weight has one here, at least "
                                                         "zero.")  # fmt: skip
+    ddp_broadcast_buffers: bool | None = described(False, "Send the buffers of the first process to the others before "
+                                                   "each step. Off: they are the same on all, for BatchNorm sees the "
+                                                   "whole batch.")  # fmt: skip
     report_to: str | None = described("none", "Where logs go besides the run's folder: tensorboard, wandb, …, "
                                       "separated by commas.")  # fmt: skip
 

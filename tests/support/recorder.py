@@ -1,0 +1,54 @@
+"""What a piece of code asks of PyTorch: every operation that is dispatched, backward passes included."""
+
+import sys
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "equal")  # on a GPU the host waits for these
+COPY = "lift_fresh"  # a tensor of Python's numbers: on a GPU a copy from memory that is not pinned, which waits too
+BETWEEN = ("torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.py")  # frames that say nothing
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the names of all operations in `names`, and in `waits` those that would make the host wait for a GPU, with
+    the place in the code.
+
+    Args:
+        allowed: parts of file names; what is asked for below such a file does not count as waiting.
+    """
+
+    def __init__(self, *allowed: str) -> None:
+        super().__init__()
+        self.allowed = allowed
+        self.names: list[str] = []
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        name = func.overloadpacket._qualified_op_name.split("::")[-1]
+        self.names.append(name)
+        if name.startswith((*READS, COPY)) or depends_on_data(name, args, options):
+            files = callers()
+            if not any(part in file for file in files for part in self.allowed):
+                self.waits.append(f"{name} at {' < '.join(files[:6])}")
+        return func(*args, **options)
+
+
+def depends_on_data(name: str, args: Any, options: dict[str, Any]) -> bool:
+    """Whether the size of the result depends on values: repeats without a given total, an index of booleans."""
+    if name == "repeat_interleave":
+        return options.get("output_size") is None
+    indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+    return any(index is not None and index.dtype == torch.bool for index in indices)
+
+
+def callers() -> list[str]:
+    """The places in the Python code that asked for an operation, innermost first."""
+    frame, found = sys._getframe(2), []
+    while frame is not None:
+        if not any(part in frame.f_code.co_filename for part in BETWEEN):
+            found.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        frame = frame.f_back
+    return found
