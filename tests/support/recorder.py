@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "equal")  # on a GPU the host waits for these
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "equal", "multinomial")  # a GPU is waited for
 COPY = "lift_fresh"  # a tensor of Python's numbers: on a GPU a copy from memory that is not pinned, which waits too
 BETWEEN = ("torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.py")  # frames that say nothing
 
