@@ -18,11 +18,11 @@ from transformers.trainer_callback import ExportableState, ProgressCallback
 
 from cmlmcse.common.distributed import sums_over_processes
 from cmlmcse.common.errors import Stopped
-from cmlmcse.common.read_later import ReadLater
 from cmlmcse.data.batches import EpochSampler, TrainingSentences
 from modeling_cmlmcse.backbone import blocks
 from modeling_cmlmcse.distributed import processes, rank
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
+from modeling_cmlmcse.read_later import ReadLater
 
 from .checkpoints import StopsAtSignal, WholeCheckpointTrainer
 
@@ -102,7 +102,7 @@ class LossTrainer(WholeCheckpointTrainer):
         allowed = 1 if loss is not None and loss.device.type != "cpu" else 0
         while len(self.unchecked) > allowed:
             step, later = self.unchecked.popleft()
-            if not math.isfinite(value := later.value()):
+            if not math.isfinite(value := float(later.value())):
                 raise Stopped(
                     f"the loss of a batch of step {step} (epoch {self.state.epoch or 0:.2f}, process {rank()}) is "
                     f"{value}; checkpoints before it are good: lower the learning rate, or fix the text, and "

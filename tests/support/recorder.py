@@ -16,7 +16,7 @@ class Recorder(TorchDispatchMode):
     the place in the code.
 
     Args:
-        allowed: parts of file names; what is asked for below such a file does not count as waiting.
+        allowed: `file:function` that may wait; the end of the file's path is enough.
     """
 
     def __init__(self, *allowed: str) -> None:
@@ -31,7 +31,7 @@ class Recorder(TorchDispatchMode):
         self.names.append(name)
         if name.startswith((*READS, COPY)) or depends_on_data(name, args, options):
             files = callers()
-            if not any(part in file for file in files for part in self.allowed):
+            if not files[0].rsplit(":", 1)[0].endswith(self.allowed):
                 self.waits.append(f"{name} at {' < '.join(files[:6])}")
         return func(*args, **options)
 
@@ -49,6 +49,6 @@ def callers() -> list[str]:
     frame, found = sys._getframe(2), []
     while frame is not None:
         if not any(part in frame.f_code.co_filename for part in BETWEEN):
-            found.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            found.append(f"{frame.f_code.co_filename}:{frame.f_code.co_name}:{frame.f_lineno}")
         frame = frame.f_back
     return found

@@ -26,14 +26,14 @@ OBJECTIVES = {
     "diffcse, sampled": {"cmlm_weight": 0, "rtd_weight": 0.1, "rtd_positions": "masked", "rtd_fill": "sample"},
     "retromae": {"cmlm_weight": 0, "retromae_weight": 0.1},
 }
-READ_LATER = "cmlmcse/common/read_later.py"  # on a GPU it reads a copy that was asked for one step before
+CHECK = "cmlmcse/training/trainer.py:_watch"  # it reads the loss; on a GPU a copy of that of the step before
 
 
 class RecordsSteps(TrainerCallback):
     """Records from the beginning of a step to its optimizer, whose counters are tensors of the host."""
 
     def __init__(self) -> None:
-        self.recorder = Recorder(READ_LATER)
+        self.recorder = Recorder(CHECK)
 
     def on_step_begin(self, *args, **kwargs) -> None:
         self.recorder.__enter__()
