@@ -29,17 +29,20 @@ class Recorder(TorchDispatchMode):
         options = kwargs or {}
         name = func.overloadpacket._qualified_op_name.split("::")[-1]
         self.names.append(name)
-        if name.startswith((*READS, COPY)) or depends_on_data(name, args, options):
+        if name.startswith((*READS, COPY)) or needs_values(name, args, options):
             files = callers()
             if not files[0].rsplit(":", 1)[0].endswith(self.allowed):
                 self.waits.append(f"{name} at {' < '.join(files[:6])}")
         return func(*args, **options)
 
 
-def depends_on_data(name: str, args: Any, options: dict[str, Any]) -> bool:
-    """Whether the size of the result depends on values: repeats without a given total, an index of booleans."""
+def needs_values(name: str, args: Any, options: dict[str, Any]) -> bool:
+    """Whether values are needed elsewhere: repeats without a given total, a copy to another device, an index of
+    booleans."""
     if name == "repeat_interleave":
         return options.get("output_size") is None
+    if name == "_to_copy":
+        return options.get("device") not in (None, args[0].device)
     indices = args[1] if name in ("index", "index_put", "index_put_") else ()
     return any(index is not None and index.dtype == torch.bool for index in indices)
 

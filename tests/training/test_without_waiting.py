@@ -1,20 +1,28 @@
-"""A training step asks a GPU for work and never waits for an answer: recorded on a CPU, in real runs of the trainer.
+"""A training step asks a GPU for work and never waits for an answer: recorded on a CPU, in real runs of the trainer,
+and on the meta device, whose tensors have no values to wait for and take the path of a GPU.
 
 The recorder sees what makes the host wait on any device: a number read, a size that depends on values, a copy of
 numbers. It cannot see which kernels a GPU chooses, nor how long they take.
 """
 
 import json
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import varlen
 from transformers import TrainerCallback
 
 from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.parse import parse_recipe
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse import attention as attention_module
+from support.batches import make_batch
 from support.recorder import Recorder
+from support.tiny import KINDS, OTHER_KINDS
 from support.training import run
 
 OBJECTIVES = {
@@ -66,6 +74,41 @@ def test_a_step(fields, parts, recipe, backbone_folders):
     trainer.train()
     assert records.recorder.names.count("embedding_dense_backward") >= 2  # it saw backward passes of every step
     assert records.recorder.waits == []
+
+
+def on_meta(value: Any) -> Any:
+    """A batch without values: sizes are kept, and all that the host knows."""
+    if isinstance(value, dict):
+        return {name: on_meta(item) for name, item in value.items()}
+    return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize("kernel", (False, True), ids=("padded", "variable-length"))
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        *((kind, OBJECTIVES["cmlm"]) for kind in (*KINDS, *OTHER_KINDS)),
+        *(("bert", each) for each in OBJECTIVES.values()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value)),
+)
+def test_a_step_without_values(kind, fields, kernel, backbone_folders, sentences, monkeypatch):
+    """Forward and backward of every objective and every kind of backbone. The variable-length kernel serves what has no
+    dropout, here the frozen extractor and generator."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # meta has none
+    if kernel:
+        monkeypatch.setattr(attention_module, "has_varlen_kernel", lambda query, scaling: True)
+        monkeypatch.setattr(attention_module, "varlen_attn", varlen.varlen_attn)
+    folder = backbone_folders[kind]
+    given = {"cmlm_weight": 0.1, "pooling": "avg", **fields}
+    if "rtd_weight" in given:
+        given["rtd_generator"] = folder
+    model = CMLMCSEForSentenceEmbedding.from_backbone(folder, **given).train().to("meta")
+    batch = on_meta(make_batch(kind, sentences, 0.4))
+    with Recorder() as recorder:
+        TrainingLosses(model)(**batch).loss.backward()
+    assert recorder.waits == []
+    assert all(weight.grad is not None for weight in model.parameters() if weight.requires_grad)
 
 
 @pytest.mark.slow
