@@ -87,11 +87,11 @@ def dropout_of_a_gpu(input: Tensor, p: float = 0.5, training: bool = True, inpla
 def pretended_gpu(variable_length: bool) -> Iterator[None]:
     """The operations of a GPU on the meta device, which has no autocast."""
     with (
-        mock.patch.object(step, "device", lambda: "meta"),
-        mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()),
+        mock.patch.object(step, "device", return_value="meta"),
+        mock.patch.object(torch, "autocast", return_value=nullcontext()),
         mock.patch.object(nn.functional, "scaled_dot_product_attention", attention_of_a_gpu),
         mock.patch.object(nn.functional, "dropout", dropout_of_a_gpu),
-        mock.patch.object(attention, "has_varlen_kernel", lambda *_: variable_length),
+        mock.patch.object(attention, "has_varlen_kernel", return_value=variable_length),
     ):
         yield
 

@@ -24,7 +24,7 @@ from modeling_cmlmcse.distributed import processes, rank
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 from modeling_cmlmcse.read_later import ReadLater
 
-from .checkpoints import StopsAtSignal, WholeCheckpointTrainer
+from .checkpoints import SavesByTime, StopsAtSignal, WholeCheckpointTrainer
 
 
 class TrainingWindow:
@@ -68,7 +68,9 @@ class LossTrainer(WholeCheckpointTrainer):
             set_seed(self.args.seed + rank())  # each process draws its own dropout
         self.add_callback(EpochOfSampler(self))
         self.add_callback(TrainingTime())
-        self.add_callback(StopsAtSignal())
+        self.by_time = SavesByTime(getattr(self.args, "save_minutes", None) or 0.0)
+        self.add_callback(self.by_time)
+        self.add_callback(StopsAtSignal())  # after it, for a signal's checkpoint is never left out
         if patience := getattr(self.args, "early_stopping_patience", None):
             self.add_callback(EarlyStoppingCallback(patience))
         if self.pop_callback(ProgressCallback):
@@ -131,6 +133,12 @@ class LossTrainer(WholeCheckpointTrainer):
         self._watch()
         self.add_up_tokens()
         super()._save_checkpoint(model, trial)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """As Trainer. The best model so far is saved even if it is too soon, and so is the last one."""
+        is_best = super()._determine_best_metric(metrics, trial)
+        self.control.should_save |= self.by_time.left_out and (is_best or self.control.should_training_stop)
+        return is_best
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the window's averages to a training log line."""
