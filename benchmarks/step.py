@@ -207,14 +207,15 @@ ARMS = {
 }
 
 
-def training_step(model: nn.Module, loss: Loss, bf16: bool = False) -> Callable[[int], None]:
-    """One optimizer step as a function of the round: forward, backward, clipping, AdamW. Equal for all arms."""
+def training_step(model: nn.Module, loss: Loss, half: torch.dtype | None = None) -> Callable[[int], None]:
+    """One optimizer step as a function of the round: forward, backward, clipping, AdamW. Equal for all arms; under
+    autocast to a `half` precision if there is one."""
     model.to(device()).train()
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=3e-5, fused=True)
 
     def step(number: int) -> None:
-        with torch.autocast(device(), torch.bfloat16, enabled=bf16):
+        with torch.autocast(device(), half or torch.bfloat16, enabled=half is not None):
             value = loss(number)
         value.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -228,7 +229,7 @@ def build_arm(lines: list[list[str]], bf16: bool, title: str) -> Callable[[int],
     """The arm with this title, as a function: number of the round → seconds of its step."""
     build = next(arm.build for arm in ARMS.values() if arm.title == title)
     torch.manual_seed(0)
-    return timed(training_step(*build(Batches(lines)), bf16=bf16))
+    return timed(training_step(*build(Batches(lines)), half=torch.bfloat16 if bf16 else None))
 
 
 def main() -> None:

@@ -35,6 +35,29 @@ def packed_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """:func:`token_attention` in the form of transformers' attention functions.
+
+    Args:
+        query, key, value: (S, D, heads), what a block of transformers makes of states (S, H) without a batch dimension;
+            or (1, heads, S, D), what it makes of (1, S, H).
+        attention_mask: ignored; `packing` holds the same information.
+        options: the further arguments of :func:`token_attention`, among others.
+
+    Returns:
+        (S, heads, D) or (1, S, heads, D), and None.
+    """
+    if query.dim() == 3:
+        return token_attention(*(states.transpose(1, 2) for states in (query, key, value)), **options), None
+    states = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
+    return token_attention(*states, **options).unsqueeze(0), None
+
+
+def token_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     *,
     packing: Packing,
     selection: Selection | None = None,
@@ -43,23 +66,21 @@ def packed_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     **_: object,
-) -> tuple[Tensor, None]:
+) -> Tensor:
     """Bidirectional attention of packed tokens within their own rows: the one place that decides whether to pad.
 
     A GPU's variable-length kernel needs no padding, but it has no dropout. It serves inference, the frozen extractor
     and backbones without attention dropout. Everything else is padded here, on any device.
 
     Args:
-        query: (1, heads, M, D) of the selected tokens (default: of all).
-        key, value: (1, heads, S, D), laid out as `packing` says.
-        attention_mask: ignored; `packing` holds the same information.
+        query: (M, heads, D) of the selected tokens (default: of all).
+        key, value: (S, heads, D), laid out as `packing` says.
         bias: (1, heads, T, T) added to the scores of query and key column.
         sliding_window: how many columns away a token is no longer seen.
 
     Returns:
-        (1, M, heads, D) and None, as transformers' attention functions do.
+        (M, heads, D).
     """
-    query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (M or S, heads, D)
     grids = packing if selection is None else selection.packing, packing
     if sliding_window is not None and not packing.padded and sliding_window >= packing.shape[1]:
         sliding_window = None
@@ -67,17 +88,16 @@ def packed_attention(
     plain = dropout == 0.0 and bias is None and sliding_window is None and whole and not packing.padded
     if plain and has_varlen_kernel(query, scaling):
         bounds, longest = [grid.bounds for grid in grids], [grid.shape[1] for grid in grids]
-        return varlen_attn(query, key, value, *bounds, *longest).unsqueeze(0), None
-    mask = grid_mask(packing, selection, None if bias is None else bias.to(query.dtype), sliding_window)
+        return varlen_attn(query, key, value, *bounds, *longest)
+    mask = grid_mask(packing, selection, None if bias is None else bias.to(query.dtype), sliding_window, query.dtype)
     if dropout and query.device.type == "cpu" and not torch.compiler.is_compiling():
-        context = attention_with_dropout(query, key, value, mask, grids, dropout, scaling)
-    else:
-        query, key, value = on_grids(query, key, value, grids)
-        context = nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
-        )
-        context = grids[0].pack(context.transpose(1, 2))
-    return context.unsqueeze(0), None
+        return attention_with_dropout(query, key, value, mask, grids, dropout, scaling)
+    move = on_grids if query.device.type == "cpu" else on_grids_together
+    query, key, value = move(query, key, value, grids)
+    context = nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
+    )
+    return grids[0].pack(context.transpose(1, 2))
 
 
 def has_varlen_kernel(query: Tensor, scaling: float | None) -> bool:
@@ -107,14 +127,30 @@ def on_grids(
     )
 
 
+def on_grids_together(
+    query: Tensor, key: Tensor, value: Tensor, grids: tuple[Packing, Packing]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`on_grids`, in fewer operations: what has the same grid is moved there in one piece. It copies more,
+    and so is for GPUs, which wait for operations to be asked for rather than for copies."""
+    of_queries, of_keys = grids
+    if of_keys.full:
+        return on_grids(query, key, value, grids)
+    alike = (key, value) if of_queries is not of_keys else (query, key, value)
+    grid = of_keys.unpack(torch.stack(alike, dim=1))  # (B, T, 2 or 3, heads, D)
+    *others, keys, values = grid.permute(2, 0, 3, 1, 4).unbind()  # (B, heads, T, D) each
+    return others[0] if others else of_queries.unpack(query).transpose(1, 2), keys, values
+
+
 def grid_mask(
-    packing: Packing, selection: Selection | None, bias: Tensor | None, sliding_window: int | None
+    packing: Packing, selection: Selection | None, bias: Tensor | None, sliding_window: int | None, dtype: torch.dtype
 ) -> Tensor | None:
     """What the queries of the grid may see.
 
-    None means everything. Otherwise a (B or 1, heads or 1, Q or 1, T) boolean mask, or, with a `bias`, the numbers that
-    are added to the scores.
+    None means everything. Otherwise (B or 1, heads or 1, Q or 1, T) numbers of `dtype` that are added to the scores, or
+    a boolean mask where it holds for one block alone.
     """
+    if bias is None and sliding_window is None and (selection is None or selection.visible is None):
+        return None if packing.full else packing.added_mask(dtype)
     mask = None if packing.full else packing.mask[:, None, None, :]  # (B, 1, 1, T)
     if selection is not None and selection.visible is not None:
         visible = selection.visible[:, None]  # (B, 1, Q, T)
@@ -200,7 +236,7 @@ def _attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling:
     scores = (query * scaling) @ key.transpose(-1, -2)
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill(~mask, float("-inf"))
-    return (scores if mask is None else scores + mask).softmax(dim=-1)
+    return (scores if mask is None else scores + mask.to(scores.dtype)).softmax(dim=-1)
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

@@ -19,6 +19,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .pooling
     import .pretrained_auxiliary
     import .projection
+    import .read_later
     import .replaced_token_detection
     import .sentence_transformers_files
 """

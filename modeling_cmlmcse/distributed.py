@@ -37,8 +37,8 @@ class _GatherRows(torch.autograd.Function):
         return gradient.chunk(processes())[rank()]
 
 
-def gather_rows(rows: Tensor) -> Tensor:
-    """(N, …) → (W·N, …), process after process.
+def gather_rows(rows: Tensor, dim: int = 0) -> Tensor:
+    """(N, …) → (W·N, …), process after process; rows are counted along `dim`.
 
     Raises:
         RuntimeError: the processes have different N. Accelerate's loaders never give them that (`even_batches`). On a
@@ -46,15 +46,17 @@ def gather_rows(rows: Tensor) -> Tensor:
     """
     if processes() == 1:
         return rows
-    most = torch.tensor([len(rows), -len(rows)], device=rows.device)
+    count = rows.shape[dim]
+    most = torch.full((2,), count, device=rows.device)  # made on the device: a copy of numbers would wait
+    most[1].neg_()
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    torch._assert_async(most.sum() == 0, f"all processes must have as many rows, {len(rows)} as here; pad the batches")
-    return _GatherRows.apply(rows)
+    torch._assert_async(most.sum() == 0, f"all processes must have as many rows, {count} as here; pad the batches")
+    return _GatherRows.apply(rows.transpose(0, dim)).transpose(0, dim)
 
 
-def own_rows(gathered: Tensor) -> Tensor:
-    """(W·N, …) → (N, …): the rows of this process."""
-    return gathered.chunk(processes())[rank()]
+def own_rows(gathered: Tensor, dim: int = 0) -> Tensor:
+    """(W·N, …) → (N, …): the rows of this process; they are counted along `dim`."""
+    return gathered if processes() == 1 else gathered.chunk(processes(), dim)[rank()]
 
 
 def mean_count(count: int, device: torch.device) -> Tensor | float:
@@ -64,6 +66,6 @@ def mean_count(count: int, device: torch.device) -> Tensor | float:
     """
     if processes() == 1:
         return max(count, 1)
-    counts = torch.tensor(count, device=device)
+    counts = torch.full((), count, device=device)
     dist.all_reduce(counts)
     return counts.clamp(min=1) / processes()

@@ -69,11 +69,9 @@ class EnhancedDecoder(nn.Module):
         device = packing.slots.device
         seed = None if self.training else torch.Generator(device).manual_seed(EVALUATION_SEED)
         drawn = torch.rand(*layout.shape, packing.shape[1], device=device, generator=seed)
-        visible = drawn >= self.hidden_share
-        own = torch.arange(layout.shape[1], device=device) + 1  # the first predicted word stands in column 1
-        visible[:, torch.arange(layout.shape[1], device=device), own] = False
-        visible[:, :, 0] = True
-        return visible
+        columns = torch.arange(packing.shape[1], device=device)  # (T,)
+        own = torch.arange(layout.shape[1], device=device)[:, None] + 1  # the first predicted word stands in column 1
+        return (drawn >= self.hidden_share) & (columns != own) | (columns == 0)  # (B, P′, T)
 
 
 class EnhancedDecoding(AuxiliaryObjective):
@@ -110,9 +108,10 @@ class EnhancedDecoding(AuxiliaryObjective):
 
 
 def inner_tokens(packing: Packing) -> tuple[Tensor, Packing]:
-    """All tokens but each row's first and last: their indices in the packed row (P,), and their layout."""
-    columns, rows = packing.columns, packing.rows  # (S,)
-    inner = (columns > 0) & (columns < packing.lengths[rows] - 1)
-    places = inner.nonzero().flatten()  # (P,)
-    lengths = (packing.lengths - 2).clamp(min=0)
-    return places, Packing.from_lengths(lengths, len(places), max(packing.shape[1] - 2, 1))
+    """All tokens but each row's first and last: their indices in the packed row (P,), and their layout. Every row must
+    have these two, so that the host knows P without asking the device."""
+    size, width = packing.shape
+    total = len(packing.slots) - 2 * size
+    layout = Packing.from_lengths(packing.lengths - 2, total, max(width - 2, 1))
+    places = torch.arange(total, device=packing.slots.device) + 2 * layout.rows + 1  # (P,)
+    return places, layout

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, __version__
 
-from .attention import packed_attention
+from .attention import token_attention
 from .linear import linear
 from .packing import Packing, Selection
 
@@ -79,8 +79,8 @@ class Family:
         return TRANSFORMERS_5
 
     def run(self, block: Module, hidden: Tensor, packing: Packing, shared: Any) -> Tensor:
-        """(S, H) → (S, H) through one block."""
-        return first_output(block(hidden[None], attention_mask=None, packing=packing)).squeeze(0)
+        """(S, H) → (S, H) through one block. Without a batch dimension its linear layers need no reshaping."""
+        return first_output(block(hidden, attention_mask=None, packing=packing))
 
     def run_selected(
         self, block: Module, hidden: Tensor, packing: Packing, selection: Selection, shared: Any
@@ -364,11 +364,10 @@ def attend(
     **options: Any,
 ) -> Tensor:
     """(M, H) queries of the selected tokens, (S, H) keys and values of all → (M, H) what the queries found."""
-    query, key, value = (states.unflatten(1, (-1, head_size)).transpose(0, 1)[None] for states in (query, key, value))
+    query, key, value = (states.unflatten(1, (-1, head_size)) for states in (query, key, value))  # (M or S, heads, D)
     dropout, scaling = dropout if attention.training else 0.0, head_size**-0.5
     options |= {"packing": packing, "selection": selection, "dropout": dropout, "scaling": scaling}
-    context, _ = packed_attention(attention, query, key, value, None, **options)  # (1, M, heads, D)
-    return context.squeeze(0).flatten(1)
+    return token_attention(query, key, value, **options).flatten(1)
 
 
 def project(fused: nn.Linear, asking: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,7 @@
-"""Contrastive losses and measures of the embedding space: pure functions, in fp32 under any autocast."""
+"""Contrastive losses and measures of the embedding space: pure functions, in fp32 under any autocast.
+
+With several processes they get the vectors of all of them (:func:`distributed.gather_rows`), gathered once a step.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -6,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .distributed import gather_rows, processes, rank
+from .distributed import own_rows
 
 
 def at_least_fp32(tensor: Tensor) -> Tensor:
@@ -18,11 +21,12 @@ def info_nce(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> T
     """InfoNCE over in-batch negatives, one direction (SimCSE; CMLM-CSE Eq. 4), averaged over the batch.
 
     A third view holds a hard negative for each sentence (supervised SimCSE, §4): the hard negatives of all sentences
-    are candidates too. With several processes the candidates are those of all of them, gradients included.
+    are candidates too. With several processes the anchors are this process's own sentences, and the candidates those of
+    all of them, gradients included.
 
     Args:
-        views: (2, N, H), the two views b and c of this process's N sentences, or (3, N, H) with the hard negatives d;
-            similarities are cosines.
+        views: (2, N, H), the two views b and c of the N sentences of all processes, or (3, N, H) with the hard
+            negatives d; similarities are cosines.
         temp: temperature τ.
         hard_negative_weight: α, added to the logit of a sentence's own hard negative (SimCSE's code: its log-weight).
 
@@ -32,7 +36,7 @@ def info_nce(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> T
     """
     with torch.autocast(views.device.type, enabled=False):
         views = nn.functional.normalize(at_least_fp32(views), dim=-1)  # (V, N, H)
-        similarities = views[0] @ gather_views(views[1:]).flatten(0, 1).T / temp  # (N, (V−1)·W·N)
+        similarities = own_rows(views[0]) @ views[1:].flatten(0, 1).T / temp  # (n, (V−1)·N)
         positives, *hard = own_columns(views[1:])
         return nn.functional.cross_entropy(weigh(similarities, hard, hard_negative_weight), positives)
 
@@ -55,24 +59,19 @@ def nt_xent(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> Te
     """
     with torch.autocast(views.device.type, enabled=False):
         views = nn.functional.normalize(at_least_fp32(views), dim=-1)  # (V, N, H)
-        similarities = views[:2].flatten(0, 1) @ gather_views(views).flatten(0, 1).T / temp  # (2N, V·W·N)
+        anchors = own_rows(views[:2], dim=1).flatten(0, 1)  # (2n, H)
+        similarities = anchors @ views.flatten(0, 1).T / temp  # (2n, V·N)
         first, second, *hard = own_columns(views)
-        itself = torch.cat([first, second])  # (2N,)
+        itself = torch.cat([first, second])  # (2n,)
         similarities = similarities.scatter(1, itself[:, None], -torch.inf)
         similarities = weigh(similarities, [own.repeat(2) for own in hard], hard_negative_weight)
         return nn.functional.cross_entropy(similarities, torch.cat([second, first]))
 
 
-def gather_views(views: Tensor) -> Tensor:
-    """(V, N, H) → (V, W·N, H), the views of the sentences of all processes."""
-    return gather_rows(views.transpose(0, 1)).transpose(0, 1)
-
-
 def own_columns(views: Tensor) -> Tensor:
-    """(V, N) the indices of this process's rows among those of :func:`gather_views`, counted through all views."""
+    """(V, N, H) → (V, n) the indices of this process's sentences, counted through all views."""
     count, sentences = views.shape[:2]
-    first = torch.arange(sentences, device=views.device) + rank() * sentences  # (N,)
-    return first + torch.arange(count, device=views.device)[:, None] * sentences * processes()
+    return own_rows(torch.arange(count * sentences, device=views.device).view(count, sentences), dim=1)
 
 
 def weigh(similarities: Tensor, columns: Sequence[Tensor], weight: float) -> Tensor:
@@ -106,25 +105,23 @@ def alignment(views: Tensor) -> Tensor:
 
 @torch.no_grad()
 def uniformity(sentences: Tensor) -> Tensor:
-    """log mean exp(−2‖x−y‖²) over all pairs on the unit sphere (Wang & Isola 2020, t = 2), (N, H) → scalar.
-
-    With several processes over the pairs of all of them; 0 for one sentence, which has no pair.
-    """
+    """log mean exp(−2‖x−y‖²) over all pairs on the unit sphere (Wang & Isola 2020, t = 2), (N, H) → scalar; 0 for one
+    sentence, which has no pair."""
+    count = len(sentences)
     with torch.autocast(sentences.device.type, enabled=False):
-        sentences = gather_rows(nn.functional.normalize(at_least_fp32(sentences), dim=-1))  # (W·N, H)
-        cosines = sentences @ sentences.T  # (W·N, W·N)
-    if len(cosines) == 1:
+        unit = nn.functional.normalize(at_least_fp32(sentences), dim=-1)  # (N, H)
+        cosines = unit @ unit.T  # (N, N)
+    if count == 1:
         return cosines.new_zeros(())
-    pairs = torch.triu(torch.ones_like(cosines), diagonal=1)  # (W·N, W·N)
-    kernel = torch.exp(4 * cosines - 4)  # ‖x−y‖² = 2 − 2cos
-    return ((kernel * pairs).sum() / pairs.sum()).log()
+    kernel = torch.exp(4 * cosines - 4).triu(diagonal=1)  # (N, N), ‖x−y‖² = 2 − 2cos
+    return (kernel.sum() / (count * (count - 1) / 2)).log()
 
 
 @torch.no_grad()
 def anisotropy(sentences: Tensor) -> Tensor:
     """Mean cosine over all pairs (Ethayarajh 2019, §3.4), (N, H) → scalar; 0 for one sentence, which has no pair.
 
-    With several processes over the pairs of all of them. ‖Σ x‖² = Σ ‖x‖² + the cosines of the ordered pairs.
+    ‖Σ x‖² = Σ ‖x‖² + the cosines of the ordered pairs.
     """
-    unit = gather_rows(nn.functional.normalize(at_least_fp32(sentences), dim=-1))  # (W·N, H)
+    unit = nn.functional.normalize(at_least_fp32(sentences), dim=-1)  # (N, H)
     return (unit.sum(dim=0).square().sum() - unit.square().sum()) / max(len(unit) * (len(unit) - 1), 1)

@@ -34,6 +34,7 @@ from .packing import Packing, Selection, pack_sequences
 from .pooling import POOLINGS
 from .pretrained_auxiliary import PretrainedAuxiliary
 from .projection import PROJECTIONS
+from .read_later import read_behind, send
 from .replaced_token_detection import ReplacedTokenDetection
 from .sentence_transformers_files import write_sentence_transformers
 
@@ -399,11 +400,13 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
         embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
+        rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
         mode = self.training
         self.eval()
-        for chosen in logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False):
-            rows = order[chosen]
-            embeddings[rows] = self._encode_batch([tokens[i] for i in rows], device)[:, :width].to(embeddings)
+        shown = logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False)
+        found = (self._encode_batch([tokens[i] for i in order[chosen]], device)[:, :width].float() for chosen in shown)
+        for chosen, vectors in zip(batches, found if convert_to_tensor else read_behind(found), strict=True):
+            embeddings.index_copy_(0, rows[chosen], vectors)
         self.train(mode)
         if self.config.normalize if normalize is None else normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
@@ -437,7 +440,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     def _encode_batch(self, sequences: list[list[int]], device: torch.device) -> Tensor:
         """Token lists of B sentences → (B, H) embeddings, computed on this device."""
         packed = pack_sequences(sequences)
-        tokens, lengths = packed["input_ids"].to(device), packed["lengths"].to(device)
+        tokens, lengths = send(packed["input_ids"], device), send(packed["lengths"], device)
         pooled = self.pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
         return self.projection(pooled) if POOLINGS[self.config.pooling].keeps_head else pooled
 

@@ -27,6 +27,7 @@ class Packing:
         self.slots, self.lengths, self.shape = slots, lengths, shape
         self.given_positions: Tensor | None = None
         self._mask: Tensor | None = None
+        self._added_masks: dict[torch.dtype, Tensor] = {}
         self._bounds: Tensor | None = None
 
     @classmethod
@@ -71,6 +72,17 @@ class Packing:
             self._mask = grid.index_fill(0, self.slots, True).view(self.shape)
         return self._mask
 
+    def added_mask(self, dtype: torch.dtype) -> Tensor:
+        """(B, 1, 1, T) what attention adds to the scores of a column: 0 where a token stands, else −inf; computed once.
+
+        Its rows lie a multiple of 8 numbers apart. A GPU's kernel would else copy it so for every block.
+        """
+        if dtype not in self._added_masks:
+            size, width = self.shape
+            apart = torch.full((size, width + -width % 8), -torch.inf, dtype=dtype, device=self.slots.device)
+            self._added_masks[dtype] = apart[:, :width].masked_fill_(self.mask, 0.0)[:, None, None]
+        return self._added_masks[dtype]
+
     @property
     def rows(self) -> Tensor:
         """(S,) the row of each token."""
@@ -103,9 +115,8 @@ class Packing:
         if self.full:
             return tokens.unflatten(0, self.shape)
         grid = tokens.new_zeros(self.shape[0] * self.shape[1], *tokens.shape[1:])
-        return grid.index_put((self.slots,), tokens).unflatten(
-            0, self.shape
-        )  # index_copy would keep the tokens for the backward pass
+        grid.index_put_((self.slots,), tokens)  # index_copy_ would keep the tokens for the backward pass
+        return grid.unflatten(0, self.shape)
 
     def mean(self, tokens: Tensor) -> Tensor:
         """(S, H) → (B, H): the average of each row's tokens."""

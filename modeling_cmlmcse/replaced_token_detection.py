@@ -92,7 +92,9 @@ class ReplacedTokenDetection(AuxiliaryObjective):
         """The generator's states (M, G) → its words (M,)."""
         logits = self.generator_head(hidden)  # (M, V)
         if self.config.rtd_fill == "sample":
-            return torch.multinomial(at_least_fp32(logits).softmax(dim=-1), 1)[:, 0]
+            shares = at_least_fp32(logits).softmax(dim=-1)  # (M, V)
+            # As `torch.multinomial` draws, without its checks of the shares, for which the host would wait.
+            return (shares / torch.empty_like(shares).exponential_()).argmax(dim=-1)
         return logits.argmax(dim=-1)
 
     @torch.no_grad()

@@ -229,6 +229,7 @@ def training_text(run: Record) -> str:
         "tokens seen": run.get("tokens"),
         "seed": run["seed"],
         "training time": f"{run['train_seconds']} s on {hardware['device']}, {hardware['processes']} process(es)",
+        "precision": hardware.get("precision"),
         "torch / transformers": f"{versions['torch']} / {versions['transformers']}",
         "commit of the training code": run.get("git_commit"),
     }

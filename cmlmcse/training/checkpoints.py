@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -23,7 +24,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import get_last_checkpoint
 
-from cmlmcse.common.distributed import shutdown_process_group, sums_over_processes
+from cmlmcse.common.distributed import from_first_process, shutdown_process_group, sums_over_processes
 from cmlmcse.common.errors import InputError, Stopped
 from modeling_cmlmcse.distributed import processes, rank
 
@@ -120,6 +121,37 @@ def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list
     protected = {found[-1].name, Path(best or found[-1]).name}
     beyond = len(found) - max(limit, len(protected)) if limit else 0
     return [path for path in found if path.name not in protected][: max(beyond, 0)]
+
+
+class SavesByTime(TrainerCallback):
+    """Leaves out checkpoints that follow the one before too soon: on a fast device `save_steps` may pass in less time
+    than a checkpoint takes. The first process's clock decides. The last step is always saved.
+
+    Args:
+        minutes: the least time between two checkpoints.
+
+    Attributes:
+        left_out: whether the checkpoint of this step was left out.
+    """
+
+    def __init__(self, minutes: float) -> None:
+        self.minutes = minutes
+        self.saved = time.monotonic()
+        self.left_out = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.saved = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.left_out = False
+        if control.should_save and state.global_step < state.max_steps:
+            self.left_out = from_first_process(time.monotonic() - self.saved) < 60 * self.minutes
+            control.should_save = not self.left_out
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.saved = time.monotonic()
 
 
 class StopsAtSignal(TrainerCallback):

@@ -65,6 +65,8 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
             f"early_stopping_patience must be at least 1 score, found {run.early_stopping_patience}; raise it, or "
             "leave it out to train to the end"
         )
+    if run.save_minutes is not None and run.save_minutes < 0:
+        raise InputError(f"save_minutes must be at least 0, found {run.save_minutes}; 0 keeps every checkpoint")
     check_bf16(run)
     check_launch(run)
 

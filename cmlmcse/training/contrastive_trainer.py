@@ -169,9 +169,11 @@ class ContrastiveTrainer(LossTrainer):
     def dev_metrics(self) -> dict[str, float]:
         """`dev_score`, and with a conditional MLM `vector_gain` (:meth:`TrainingLosses.vector_gain`, latest batch).
 
-        Every process computes the score, and all use that of the first process.
+        Every process computes the score, and all use that of the first process. It is in the precision of training, as
+        it only chooses a checkpoint; the start and the export are scored in fp32.
         """
-        metrics = {"dev_score": self.dev_score(self.dev_values())}
+        with self.accelerator.autocast():
+            metrics = {"dev_score": self.dev_score(self.dev_values())}
         if self.latest is not None and "cmlm" in self.losses.model.objectives:
             with self.accelerator.autocast():
                 gain = float(self.losses.vector_gain(self.latest["views"], self.latest["masked"]))

@@ -175,6 +175,9 @@ class RunArguments(TrainingArguments):
     save_strategy: str = described("steps", "When a checkpoint is written: steps, epoch, best or no.")
     save_steps: float = described(125, "Optimizer steps between checkpoints; a multiple of eval_steps, to keep the "
                                   "best.")  # fmt: skip
+    save_minutes: float | None = described(None, "Least minutes between two checkpoints, unless one is the best so far "
+                                           "or the last (default: 5 on a GPU, where save_steps may pass in seconds; "
+                                           "else 0).")  # fmt: skip
     save_total_limit: int | None = described(2, "Checkpoints to keep: the best and the newest.")
     load_best_model_at_end: bool = described(True, "Export the checkpoint with the best development score (SimCSE).")
     metric_for_best_model: str | None = described("dev_score", "Score that chooses the best checkpoint.")
@@ -191,6 +194,9 @@ class RunArguments(TrainingArguments):
     ddp_find_unused_parameters: bool | None = described(False, "Search each step for weights without a gradient. Off: "
                                                         "every trainable weight has one here, at least "
                                                         "zero.")  # fmt: skip
+    ddp_broadcast_buffers: bool | None = described(False, "Send the buffers of the first process to the others before "
+                                                   "each step. Off: they are the same on all, for BatchNorm sees the "
+                                                   "whole batch.")  # fmt: skip
     report_to: str | None = described("none", "Where logs go besides the run's folder: tensorboard, wandb, …, "
                                       "separated by commas.")  # fmt: skip
 

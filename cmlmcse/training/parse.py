@@ -23,6 +23,9 @@ from .fields import DataArguments, ModelArguments, RunArguments
 
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
+GPU_SAVE_MINUTES = (
+    5.0  # a checkpoint of 1 to 2 GiB takes seconds, as save_steps do on a GPU; a killed run loses 5 minutes
+)
 GPU_WORKERS = 2  # without any, a GPU waits while each batch is collated; how many are best has not been measured
 # Appended to the command line, because TrainingArguments checks at construction that these fields fit save_steps.
 WITHOUT_DEV_SCORES = ("--eval_strategy", "no", "--load_best_model_at_end", "false")
@@ -167,8 +170,11 @@ def use_one_gpu(run: RunArguments) -> None:
 
 
 def feed_gpu(run: RunArguments, workers_given: bool) -> None:
-    """Make batches ready while the GPU computes: copies that nobody waits for, and processes that collate."""
+    """Keep the GPU from waiting, in place: copies that nobody waits for, processes that collate, and checkpoints at
+    intervals of time, if none are given."""
     assert isinstance(run.accelerator_config, AcceleratorConfig)
     run.accelerator_config.non_blocking = True  # from pinned memory
     if not workers_given:
         run.dataloader_num_workers = GPU_WORKERS
+    if run.save_minutes is None:
+        run.save_minutes = GPU_SAVE_MINUTES

@@ -18,13 +18,13 @@ from transformers.trainer_callback import ExportableState, ProgressCallback
 
 from cmlmcse.common.distributed import sums_over_processes
 from cmlmcse.common.errors import Stopped
-from cmlmcse.common.read_later import ReadLater
 from cmlmcse.data.batches import EpochSampler, TrainingSentences
 from modeling_cmlmcse.backbone import blocks
 from modeling_cmlmcse.distributed import processes, rank
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
+from modeling_cmlmcse.read_later import ReadLater
 
-from .checkpoints import StopsAtSignal, WholeCheckpointTrainer
+from .checkpoints import SavesByTime, StopsAtSignal, WholeCheckpointTrainer
 
 
 class TrainingWindow:
@@ -68,7 +68,9 @@ class LossTrainer(WholeCheckpointTrainer):
             set_seed(self.args.seed + rank())  # each process draws its own dropout
         self.add_callback(EpochOfSampler(self))
         self.add_callback(TrainingTime())
-        self.add_callback(StopsAtSignal())
+        self.by_time = SavesByTime(getattr(self.args, "save_minutes", None) or 0.0)
+        self.add_callback(self.by_time)
+        self.add_callback(StopsAtSignal())  # after it, for a signal's checkpoint is never left out
         if patience := getattr(self.args, "early_stopping_patience", None):
             self.add_callback(EarlyStoppingCallback(patience))
         if self.pop_callback(ProgressCallback):
@@ -102,7 +104,7 @@ class LossTrainer(WholeCheckpointTrainer):
         allowed = 1 if loss is not None and loss.device.type != "cpu" else 0
         while len(self.unchecked) > allowed:
             step, later = self.unchecked.popleft()
-            if not math.isfinite(value := later.value()):
+            if not math.isfinite(value := float(later.value())):
                 raise Stopped(
                     f"the loss of a batch of step {step} (epoch {self.state.epoch or 0:.2f}, process {rank()}) is "
                     f"{value}; checkpoints before it are good: lower the learning rate, or fix the text, and "
@@ -131,6 +133,12 @@ class LossTrainer(WholeCheckpointTrainer):
         self._watch()
         self.add_up_tokens()
         super()._save_checkpoint(model, trial)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """As Trainer. The best model so far is saved even if it is too soon, and so is the last one."""
+        is_best = super()._determine_best_metric(metrics, trial)
+        self.control.should_save |= self.by_time.left_out and (is_best or self.control.should_training_stop)
+        return is_best
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the window's averages to a training log line."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.distributed import mean_count
+from modeling_cmlmcse.distributed import gather_rows, mean_count
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, alignment, anisotropy, uniformity
 from modeling_cmlmcse.packing import Packing
 
@@ -77,12 +77,13 @@ class TrainingLosses(nn.Module):
         """
         config = self.model.config
         projected = self.model.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
-        loss = CONTRASTIVE_LOSSES[config.contrastive_loss].compute(projected, config.temp, config.hard_negative_weight)
+        everyone = gather_rows(projected, dim=1)  # (V, W·N, H), of all processes
+        loss = CONTRASTIVE_LOSSES[config.contrastive_loss].compute(everyone, config.temp, config.hard_negative_weight)
         logs = {
             "contrastive_loss": loss.detach(),
-            "alignment": alignment(projected[:2].detach()),
-            "uniformity": uniformity(projected[0].detach()),
-            "anisotropy": anisotropy(projected[0].detach()),
+            "alignment": alignment(everyone[:2].detach()),
+            "uniformity": uniformity(everyone[0].detach()),
+            "anisotropy": anisotropy(everyone[0].detach()),
         }
         return config.contrastive_weight * loss, torch.stack([vectors, projected]), logs
 

@@ -59,6 +59,7 @@ def test_text_of_a_card(tmp_path):
         "| cmlmcse-bert-base | 61.50 | – |",
         "| transfer MR | 76.50 |",
         "![dev score](plots/dev_score.png)\n\n## Training",
+        "- precision: bf16",
         "which chose the checkpoint: STS-B dev, 1500 pairs, Spearman × 100 = 81.11",
         "- seed: 11",
         "sha256 `abc`",

@@ -221,6 +221,23 @@ def test_window_and_bias_by_a_plain_loop():
             torch.testing.assert_close(found[0, place], expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("lengths", ([3, 1, 4], [4, 4]), ids=("with padding", "full"))
+@pytest.mark.parametrize("selected", (False, True), ids=("all tokens", "the first ones"))
+def test_one_move_to_the_grid(lengths, selected):
+    """What a GPU does in one piece is the same as one by one, gradients included."""
+    torch.manual_seed(0)
+    packing = Packing.from_lengths(torch.tensor(lengths), sum(lengths), 4)
+    grids = Selection.first_tokens(packing).packing if selected else packing, packing
+    states = [torch.randn(len(grid.slots), 2, 5, requires_grad=True) for grid in (grids[0], packing, packing)]
+    found = []
+    for move in (attention_module.on_grids, attention_module.on_grids_together):
+        moved = move(*states, grids)
+        loss = sum((part * (number + part)).sum() for number, part in enumerate(moved))
+        found.append((*moved, *torch.autograd.grad(loss, states)))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_modernbert_windows(backbone_folders, sentences, monkeypatch):
     """Beyond its window a local block takes the grid; within it, and without one, a variable-length kernel."""
     calls = []

@@ -1,6 +1,7 @@
 """The same global batch on 1, 2 and 4 processes gives the same losses and gradients (gloo, dropout off)."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import gather_rows, own_rows
 from support.processes import run_together
+from support.recorder import Recorder
 from support.tiny import tiny_backbone, tiny_tokenizer
 
+STEPS = {(0.0, "mlp"): (2, 1), (0.1, "mlp"): (3, 1), (0.1, "batchnorm"): (5, 2)}  # sums and gathers of each
 SENTENCES = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for i in range(8)]
 
 
@@ -39,6 +42,22 @@ def losses_and_gradients(
         dist.all_reduce(losses)
     named = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
     return dict(zip(("loss", "contrastive", "cmlm"), (losses / size).tolist(), strict=True)), named
+
+
+def recorded_process(rank: int, size: int, out: str, folder: str) -> None:
+    """One of several processes; the first writes what a step exchanges, and what it waits for, with each objective."""
+    tokenizer, found = tiny_tokenizer("bert"), {}
+    masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    examples = [Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(SENTENCES[4 * rank : 4 * rank + 4])]
+    for weight, projection in STEPS:
+        model = CMLMCSEForSentenceEmbedding.from_backbone(folder, cmlm_weight=weight, projection=projection).train()
+        batch = ViewCollator(tokenizer, 1, masking if weight else None)(examples)
+        with Recorder() as recorder:
+            TrainingLosses(model)(**batch).loss.backward()
+        counts = Counter(name for name in recorder.names if name.startswith(("allreduce", "allgather", "broadcast")))
+        found[f"{weight} {projection}"] = {"counts": counts, "waits": recorder.waits}
+    if rank == 0:
+        Path(out, "recorded.json").write_text(json.dumps(found))
 
 
 def uneven_process(rank: int, size: int, out: str) -> None:
@@ -96,6 +115,17 @@ def test_gathering_rows_of_any_shape(size, tmp_path):
     """All rows in the order of the processes; a row's gradient is the sum of what all processes make of it."""
     run_together(gathering_process, size, tmp_path)
     assert len(list(tmp_path.glob("*.done"))) == size
+
+
+@pytest.mark.slow
+def test_what_a_step_exchanges(tmp_path, backbone_folders):
+    """Every vector is gathered once: a check of the sizes, the gather, and the sum of its gradients; one sum more for
+    the number of masked words. The BatchNorm head gathers once more. Nothing is copied from numbers of the host."""
+    run_together(recorded_process, 2, tmp_path, backbone_folders["bert"])
+    found = json.loads((tmp_path / "recorded.json").read_text())
+    for (weight, projection), (sums, gathers) in STEPS.items():
+        step = found[f"{weight} {projection}"]
+        assert step == {"counts": {"allreduce_": sums, "allgather_": gathers}, "waits": []}
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from modeling_cmlmcse.distributed import gather_rows
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, alignment, anisotropy, info_nce, nt_xent, uniformity
 from support.processes import run_together
 
@@ -102,7 +103,7 @@ def shares_of_loss(rank: int, size: int, folder: str) -> None:
     found = {}
     for (name, loss), count in itertools.product(CONTRASTIVE_LOSSES.items(), (2, 3)):
         views = sample(count).chunk(size, dim=1)[rank].clone().requires_grad_()
-        value = loss.compute(views, 0.3, 1.5)
+        value = loss.compute(gather_rows(views, dim=1), 0.3, 1.5)
         value.backward()
         found[name, count] = value.detach(), views.grad
     torch.save(found, f"{folder}/{rank}.pt")

@@ -15,7 +15,7 @@ FIELDS = {
 RECORD = {
     "recipe": "cmlmcse-bert-base",
     "fields": FIELDS,
-    "hardware": {"device": "CPU", "processes": 1},
+    "hardware": {"device": "CPU", "processes": 1, "precision": "bf16"},
     "steps": 5,
     "seed": 11,
     "train_seconds": 1.0,

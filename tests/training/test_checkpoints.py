@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -163,6 +164,41 @@ def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
     assert (best[f"backbone.{name}"] == exported[name]).all()
 
 
+def test_checkpoints_by_time(recipe, tmp_path, monkeypatch) -> None:
+    """Too soon after the one before only a new best and the last step are saved; a run that goes on from there has the
+    same end."""
+    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+
+    monkeypatch.setattr(
+        ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": 50 + 30 * (self.state.global_step == 4)}
+    )
+    fields = ("--save_total_limit", 9, "--save_minutes")
+    folders = {minutes: tmp_path / f"every {minutes}" for minutes in (0, 60)}
+    for minutes, folder in folders.items():
+        run(monkeypatch, recipe, "--output_dir", folder, *fields, minutes)
+    kept = {minutes: {path.name for path in folder.glob("checkpoint-*")} for minutes, folder in folders.items()}
+    assert kept == {
+        0: {f"checkpoint-{step}" for step in (2, 4, 6, 8)},
+        60: {f"checkpoint-{step}" for step in (2, 4, 8)},
+    }
+    shutil.rmtree(folders[60] / "checkpoint-8")
+    run(monkeypatch, recipe, "--output_dir", folders[60], *fields, 60, "--resume_from_checkpoint", "auto")
+    ends = [load_file(folder / "checkpoint-8" / "model.safetensors") for folder in folders.values()]
+    assert all((ends[1][name] == value).all() for name, value in ends[0].items())
+
+
+@pytest.mark.parametrize(("seconds", "step", "saved"), [(59, 6, False), (61, 6, True), (59, 8, True)])
+def test_time_since_the_last_checkpoint(seconds, step, saved) -> None:
+    """After its minutes a due checkpoint is saved; before, only that of the last step. Others are not saved."""
+    callback, state = checkpoints.SavesByTime(1.0), SimpleNamespace(global_step=step, max_steps=8)
+    callback.saved -= seconds
+    for due in (True, False):
+        control = SimpleNamespace(should_save=due)
+        callback.on_step_end(None, state, control)
+        assert control.should_save == (due and saved)
+        assert callback.left_out == (due and not saved)
+
+
 def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
     """The step is finished and saved, also where none was due, and the end is that of the run that was left alone."""
     from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
@@ -178,7 +214,7 @@ def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(ContrastiveTrainer, "training_step", signalled)
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as stop:
-        run(monkeypatch, recipe, "--output_dir", tmp_path / "run")
+        run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--save_minutes", 60)
     assert stop.value.code == 143
     assert capsys.readouterr().err.strip().splitlines()[-1] == (
         "stopped: by SIGTERM after step 5, which is saved; go on with --resume_from_checkpoint auto"

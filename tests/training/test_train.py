@@ -73,8 +73,8 @@ def test_one_process_uses_one_gpu(capsys):
 
 
 def test_a_gpu_is_fed(monkeypatch, capsys):
-    """Copies do not block, two processes collate unless the recipe or the user says otherwise; bf16 that a GPU only
-    emulates is refused, whoever asks for it. The GPU is pretended."""
+    """Copies do not block, two processes collate and checkpoints are five minutes apart unless the recipe or the user
+    says otherwise; bf16 that a GPU only emulates is refused, whoever asks for it. The GPU is pretended."""
     monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
@@ -82,6 +82,8 @@ def test_a_gpu_is_fed(monkeypatch, capsys):
     for more, workers in (([], 2), (["--dataloader_num_workers", "0"], 0)):
         found = parse_recipe([*words, *more])[3]
         assert (found.accelerator_config.non_blocking, found.dataloader_num_workers) == (True, workers)
+        assert found.save_minutes == 5
+    assert parse_recipe([*words, "--save_minutes", "0"])[3].save_minutes == 0
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     with pytest.raises(InputError, match="bf16 expects a GPU of the Ampere generation or newer, found Tesla V100"):
         parse_recipe(words)

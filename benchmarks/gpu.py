@@ -1,0 +1,214 @@
+"""What a GPU makes of this project, in a few minutes: training steps, encoding, and the time of an epoch.
+
+    python benchmarks/gpu.py --output my-gpu.json
+    python benchmarks/gpu.py --toy --output toy.json
+
+Arms: transformers' padded SimCSE step, sentence-transformers' MultipleNegativesRankingLoss, and our SimCSE, CMLM-CSE
+and DiffCSE (replaced-token detection, a generator of 6 layers), all of BERT-base size with fresh weights. Sizes:
+batches of 64 and 512 sentences, at most 32 and 256 tokens; the lengths are drawn evenly between a half of that and all
+of it. A step is forward, backward, clipping and AdamW, under bf16 autocast where the GPU computes in it, else fp16.
+
+For each: the median of a step's milliseconds; "busy", the milliseconds that kernels and copies run, and "launches",
+their number, both from PyTorch's profiler in further steps; and the peak of the allocator. What does not fit into
+memory is recorded as such. Nothing is downloaded. --toy runs tiny models on a CPU: it shows that the script works, and
+no speed.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from common import (
+    device,
+    interleaved,
+    parser,
+    print_table,
+    sentence_transformer,
+    synchronize,
+    timed,
+    tokenizer,
+    write_record,
+)
+from step import PlainSimCSE, move, training_step
+from torch import nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+from transformers import BertConfig
+
+from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.masking import Masking
+from cmlmcse.training.training_losses import TrainingLosses
+from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+
+SIZES = [(64, 32), (64, 256), (512, 32), (512, 256)]  # sentences, tokens
+TOY_SIZES = [(4, 8), (8, 16)]
+EPOCH = 1_000_000  # sentences of SimCSE's Wikipedia text
+PROFILED = 3  # steps
+FIRST_WORD = 1996  # "the" in BERT's vocabulary; from there on its tokens are words
+Loss = Callable[[dict[str, Any]], torch.Tensor]
+Arm = Callable[[BertConfig], tuple[nn.Module, Loss]]
+
+
+def plain(config: BertConfig) -> tuple[nn.Module, Loss]:
+    """transformers' padded SimCSE step."""
+    model = PlainSimCSE(config)
+    return model, lambda batch: model(batch["padded"])
+
+
+def mnrl(config: BertConfig) -> tuple[nn.Module, Loss]:
+    """sentence-transformers' loss of (s, s) pairs, without its tokenisation."""
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    model = sentence_transformer(config)
+    objective = MultipleNegativesRankingLoss(model)
+    return model, lambda batch: objective([dict(batch["padded"]), dict(batch["padded"])], None)
+
+
+def ours(config: BertConfig, **fields: Any) -> tuple[nn.Module, Loss]:
+    """Our losses."""
+    model = TrainingLosses(CMLMCSEForSentenceEmbedding(CMLMCSEConfig(backbone_config=config, **fields)))
+    return model, lambda batch: model(batch["views"], batch["masked"] if model.objectives else None).loss
+
+
+def diffcse(config: BertConfig) -> tuple[nn.Module, Loss]:
+    """Our DiffCSE step."""
+    generator = BertConfig.from_dict({**config.to_dict(), "num_hidden_layers": config.num_hidden_layers // 2})
+    return ours(config, cmlm_weight=0.0, rtd_weight=0.005, projection="batchnorm", generator_config=generator)
+
+
+ARMS: dict[str, Arm] = {
+    "SimCSE, transformers, padded": plain,
+    "MNRL, sentence-transformers": mnrl,
+    "SimCSE, ours": partial(ours, cmlm_weight=0.0),
+    "CMLM-CSE, ours": ours,
+    "DiffCSE, ours": diffcse,
+}
+
+
+def make_batch(sentences: int, tokens: int, seed: int) -> dict[str, Any]:
+    """Sentences of random words: `padded` for the others, `views` and `masked` for ours."""
+    words, generator = tokenizer(), torch.Generator().manual_seed(seed)
+    lengths = torch.randint(tokens // 2, tokens + 1, (sentences,), generator=generator).tolist()
+    rows = []
+    for length in lengths:
+        inner = torch.randint(FIRST_WORD, len(words), (length - 2,), generator=generator).tolist()
+        rows.append([words.cls_token_id, *inner, words.sep_token_id])
+    masking = Masking(0.15, words.mask_token_id, len(words), frozenset(words.all_special_ids))
+    packed = ViewCollator(words, 0, masking)([Example(row, 0, number) for number, row in enumerate(rows)])
+    padded = words.pad({"input_ids": rows}, return_tensors="pt")
+    return move({**packed, "padded": dict(padded)})  # type: ignore[no-any-return]
+
+
+def gpu_work(events: Iterable[Any], steps: int) -> dict[str, float]:
+    """Milliseconds that a step's kernels and copies run, and how many they are, from a profile's averages."""
+    work = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    busy = sum(event.self_device_time_total for event in work) / 1000 / steps
+    return {"busy": round(busy, 3), "launches": sum(event.count for event in work) / steps}
+
+
+def measure(step: Callable[[int], Any], repetitions: int) -> dict[str, Any]:
+    """Time, GPU work and peak memory of a step; on a CPU its time alone."""
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    seconds = interleaved({"step": timed(step)}, repetitions, warmup=3 if on_gpu else 1)["step"]
+    found: dict[str, Any] = {"step": round(1000 * statistics.median(seconds), 3)}
+    if on_gpu:
+        found["peak_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+            for number in range(PROFILED):
+                step(number)
+            synchronize()
+        found |= gpu_work(profiled.key_averages(), PROFILED)
+    return found
+
+
+def steps(config: BertConfig, sizes: list[tuple[int, int]], repetitions: int) -> dict[str, dict[str, Any]]:
+    """What is measured of every arm's step at every size, by "BATCH × TOKENS" and arm."""
+    batches = {size: make_batch(*size, seed=0) for size in sizes}
+    found: dict[str, dict[str, Any]] = {f"{size[0]} × {size[1]}": {} for size in sizes}
+    for title, build in ARMS.items():
+        torch.manual_seed(0)
+        model, loss = build(config)
+        for size in sizes:
+            step = training_step(model, lambda _, size=size, loss=loss: loss(batches[size]), half())
+            try:
+                measured = measure(step, repetitions)
+            except torch.OutOfMemoryError:
+                measured = {"out_of_memory": True}
+            found[f"{size[0]} × {size[1]}"][title] = measured
+            del step
+            model.zero_grad()
+            torch.cuda.empty_cache()
+    return found
+
+
+def encoding(config: BertConfig, sentences: int, repetitions: int) -> dict[str, float]:
+    """Sentences a second of `encode`, ours and sentence-transformers', with 4 to 30 words each, in the precision of
+    the steps."""
+    texts = [" ".join(["house"] * (4 + 7 * number % 27)) for number in range(sentences)]
+    dtype = half() or torch.float32
+    model = CMLMCSEForSentenceEmbedding(CMLMCSEConfig(backbone_config=config, cmlm_weight=0.0)).to(device(), dtype)
+    other = sentence_transformer(config).to(dtype)
+    words = tokenizer()
+    arms = {
+        "ours": timed(lambda _: model.encode(texts, words, batch_size=128)),
+        "sentence-transformers": timed(lambda _: other.encode(texts, batch_size=128)),
+    }
+    seconds = interleaved(arms, repetitions, warmup=1)
+    return {name: round(sentences / statistics.median(values), 1) for name, values in seconds.items()}
+
+
+def half() -> torch.dtype | None:
+    """The half precision that a run on this GPU would train in; None on a CPU."""
+    if not torch.cuda.is_available():
+        return None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def report(found: dict[str, dict[str, Any]], encoded: dict[str, float], hours: float) -> None:
+    """Print the tables."""
+    baseline = next(iter(ARMS))
+    for size, arms in found.items():
+        rows = []
+        for title, measured in arms.items():
+            base = arms[baseline].get("step")
+            ratio = f"{measured['step'] / base:.2f}" if base and "step" in measured else "–"
+            numbers = [f"{measured[name]:,.1f}" if name in measured else "–" for name in ("step", "busy", "launches")]
+            rows.append([title, *numbers, f"{measured['peak_mib']:,}" if "peak_mib" in measured else "–", ratio])
+        header = ["arm", "step ms", "busy ms", "launches", "peak MiB", f"× {baseline}"]
+        print_table(f"A step, batch × tokens: {size}", header, rows)
+    print_table("Encoding", ["arm", "sentences/s"], [[name, f"{value:,.0f}"] for name, value in encoded.items()])
+    print(f"\nAn epoch of cmlmcse-bert-base, from its step alone: {hours:.2f} h")
+
+
+def main() -> None:
+    """Measure, print tables, write the record."""
+    options: argparse.ArgumentParser = parser(__doc__ or "", repetitions=10, toy=False)
+    args = options.parse_args()
+    if not torch.cuda.is_available() and not args.toy:
+        options.error("expected a GPU, found none; --toy runs tiny models on the CPU")
+    sizes, count, config = SIZES, 8192, BertConfig()
+    if args.toy:
+        sizes, count = TOY_SIZES, 16
+        config = BertConfig(hidden_size=32, num_hidden_layers=4, num_attention_heads=2, intermediate_size=64)
+    found = steps(config, sizes, args.repetitions)
+    encoded = encoding(config, count, args.repetitions)
+    batch = sizes[0][0]
+    milliseconds = found[f"{batch} × {sizes[0][1]}"]["CMLM-CSE, ours"].get("step", float("nan"))
+    hours = milliseconds * EPOCH / batch / 3_600_000
+    report(found, encoded, hours)
+    title = "Tiny models: no speed" if args.toy else "Training steps and encoding on a GPU, BERT-base"
+    facts = {
+        "precision": str(half() or torch.float32).removeprefix("torch."),
+        "cuda": torch.version.cuda,
+        "toy": args.toy,
+    }
+    write_record(args.output, title, **facts, steps=found, sentences_per_second=encoded, epoch_hours=hours)
+
+
+if __name__ == "__main__":
+    main()

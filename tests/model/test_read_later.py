@@ -1,0 +1,78 @@
+"""Values that are read later, with a pretended GPU: what is asked of it, and in which order."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.read_later import ReadLater, read_behind
+from support.recorder import Recorder
+
+
+def test_on_a_cpu() -> None:
+    """It is the tensor."""
+    assert float(ReadLater(torch.tensor(2.5)).value()) == 2.5
+
+
+def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is asked for without blocking and marked; only reading waits, and for that mark alone."""
+    asked: list[object] = []
+
+    class Copy:
+        def copy_(self, number, non_blocking):
+            asked.append(("copy", number, non_blocking))
+
+        def __float__(self):
+            asked.append("read")
+            return 2.5
+
+    class Event:
+        def record(self):
+            asked.append("mark")
+
+        def synchronize(self):
+            asked.append("wait for the mark")
+
+    def empty(*shape, dtype, pin_memory):
+        assert pin_memory
+        return Copy()
+
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    number = SimpleNamespace(device=SimpleNamespace(type="cuda"), shape=(), dtype=torch.float32)
+    later = ReadLater(number)
+    assert asked == [("copy", number, True), "mark"]
+    assert float(later.value()) == 2.5
+    assert asked[2:] == ["wait for the mark", "read"]
+
+
+def test_behind():
+    """Every tensor, in order; a tensor is read when the next one was asked for, and the last one at the end."""
+    asked: list[int] = []
+
+    def compute():
+        for number in range(3):
+            asked.append(number)
+            yield torch.tensor(number)
+
+    found = [(int(tensor), list(asked)) for tensor in read_behind(compute())]
+    assert found == [(0, [0, 1]), (1, [0, 1, 2]), (2, [0, 1, 2])]
+    assert list(read_behind([])) == []
+
+
+def test_encode_asks_before_it_reads(backbone_folders, monkeypatch):
+    """A batch is computed before the batch ahead of it is read, and nothing else is read."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"])
+    sentences = [f"w{number} the cat" for number in range(5)]
+    expected = model.encode(sentences, batch_size=2)
+    asked: list[str] = []
+    value, compute = ReadLater.value, model._encode_batch
+    monkeypatch.setattr(ReadLater, "value", lambda self: asked.append("read") or value(self))
+    monkeypatch.setattr(model, "_encode_batch", lambda *args: asked.append("compute") or compute(*args))
+    assert np.array_equal(model.encode(sentences, batch_size=2), expected)
+    assert asked == ["compute", "compute", "read", "compute", "read", "read"]
+    with Recorder("modeling_cmlmcse.py:encode", "packing.py:pack_sequences") as recorder:  # lists of the host
+        model.encode(sentences, batch_size=2)
+    assert recorder.waits == []

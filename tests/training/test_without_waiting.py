@@ -1,0 +1,131 @@
+"""A training step asks a GPU for work and never waits for an answer: recorded on a CPU, in real runs of the trainer,
+and on the meta device, whose tensors have no values to wait for and take the path of a GPU.
+
+The recorder sees what makes the host wait on any device: a number read, a size that depends on values, a copy of
+numbers. It cannot see which kernels a GPU chooses, nor how long they take.
+"""
+
+import json
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import varlen
+from transformers import TrainerCallback
+
+from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
+from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+from cmlmcse.training.parse import parse_recipe
+from cmlmcse.training.training_losses import TrainingLosses
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse import attention as attention_module
+from support.batches import make_batch
+from support.recorder import Recorder
+from support.tiny import KINDS, OTHER_KINDS
+from support.training import run
+
+OBJECTIVES = {
+    "simcse": {"cmlm_weight": 0},
+    "clear": {"cmlm_weight": 0, "contrastive_loss": "nt_xent", "mlm_weight": 1, "mlm_tied": True},
+    "cmlm": {"pooling": "cls_before_pooler", "projection": "mlp"},
+    "infocse": {"projection": "batchnorm", "pooling": "avg_first_last", "lexical_frozen": False},
+    "diffcse": {"cmlm_weight": 0, "rtd_weight": 0.1},
+    "diffcse, sampled": {"cmlm_weight": 0, "rtd_weight": 0.1, "rtd_positions": "masked", "rtd_fill": "sample"},
+    "retromae": {"cmlm_weight": 0, "retromae_weight": 0.1},
+}
+CHECK = "cmlmcse/training/trainer.py:_watch"  # it reads the loss; on a GPU a copy of that of the step before
+
+
+class RecordsSteps(TrainerCallback):
+    """Records from the beginning of a step to its optimizer, whose counters are tensors of the host."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(CHECK)
+
+    def on_step_begin(self, *args, **kwargs) -> None:
+        self.recorder.__enter__()
+
+    def on_pre_optimizer_step(self, *args, **kwargs) -> None:
+        self.recorder.__exit__(None, None, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", ((), ("--mini_batch_size", "8")), ids=("whole", "parts"))
+@pytest.mark.parametrize("fields", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_a_step(fields, parts, recipe, backbone_folders):
+    """Every objective, whole and in parts. Several steps, so that the loss of a step is checked."""
+    folder = backbone_folders["roberta"]  # its embeddings do more than BERT's
+    words = [f"--{name}={value}" for name, value in {**fields, "rtd_generator": folder}.items()]
+    words += [f"--model_name_or_path={folder}", "--dev_set=none", "--max_steps=2", *parts]
+    _, model_args, data_args, run_args = parse_recipe([str(recipe), *words])
+    tokenizer = build_tokenizer(model_args)
+    model = build_model(model_args, tokenizer)
+    records = RecordsSteps()
+    trainer = ContrastiveTrainer(
+        model=model,
+        args=run_args,
+        train_dataset=build_sentences(data_args, run_args, tokenizer),
+        data_collator=build_collator(model, tokenizer, data_args, run_args),
+        processing_class=tokenizer,
+        callbacks=[records],
+    )
+    trainer.args.save_strategy = "no"
+    trainer.train()
+    assert records.recorder.names.count("embedding_dense_backward") >= 2  # it saw backward passes of every step
+    assert records.recorder.waits == []
+
+
+def on_meta(value: Any) -> Any:
+    """A batch without values: sizes are kept, and all that the host knows."""
+    if isinstance(value, dict):
+        return {name: on_meta(item) for name, item in value.items()}
+    return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize("kernel", (False, True), ids=("padded", "variable-length"))
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        *((kind, OBJECTIVES["cmlm"]) for kind in (*KINDS, *OTHER_KINDS)),
+        *(("bert", each) for each in OBJECTIVES.values()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value)),
+)
+def test_a_step_without_values(kind, fields, kernel, backbone_folders, sentences, monkeypatch):
+    """Forward and backward of every objective and every kind of backbone. The variable-length kernel serves what has no
+    dropout, here the frozen extractor and generator."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # meta has none
+    if kernel:
+        monkeypatch.setattr(attention_module, "has_varlen_kernel", lambda query, scaling: True)
+        monkeypatch.setattr(attention_module, "varlen_attn", varlen.varlen_attn)
+    folder = backbone_folders[kind]
+    given = {"cmlm_weight": 0.1, "pooling": "avg", **fields}
+    if "rtd_weight" in given:
+        given["rtd_generator"] = folder
+    model = CMLMCSEForSentenceEmbedding.from_backbone(folder, **given).train().to("meta")
+    batch = on_meta(make_batch(kind, sentences, 0.4))
+    with Recorder() as recorder:
+        TrainingLosses(model)(**batch).loss.backward()
+    assert recorder.waits == []
+    assert all(weight.grad is not None for weight in model.parameters() if weight.requires_grad)
+
+
+@pytest.mark.slow
+def test_development_scores_in_the_precision_of_training(recipe, monkeypatch, tmp_path):
+    """Under bf16 the scores between steps are computed in bf16, those of the start and of the export in fp32."""
+    found = []
+    encode = CMLMCSEForSentenceEmbedding.encode
+
+    def recorded(self, *args, **kwargs):
+        found.append(torch.is_autocast_enabled("cpu"))
+        return encode(self, *args, **kwargs)
+
+    monkeypatch.setattr(CMLMCSEForSentenceEmbedding, "encode", recorded)
+    run(monkeypatch, recipe, "--bf16", "true")
+    assert found == [False, True, True, False]
+    dev = json.loads((tmp_path / "run" / "results.json").read_text())["dev"]
+    log = json.loads((tmp_path / "run" / "run.json").read_text())["log"]
+    scores = {row["step"]: row["eval_dev_score"] for row in log if "eval_dev_score" in row}
+    assert scores[0] == pytest.approx(dev["before"], abs=1e-4)
+    assert max(scores[6], scores[12]) == pytest.approx(dev["score"], abs=1.0)  # rounding of bf16 moves few ranks
