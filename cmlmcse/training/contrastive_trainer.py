@@ -170,10 +170,9 @@ class ContrastiveTrainer(LossTrainer):
         """`dev_score`, and with a conditional MLM `vector_gain` (:meth:`TrainingLosses.vector_gain`, latest batch).
 
         Every process computes the score, and all use that of the first process. It is in the precision of training, as
-        it only chooses a checkpoint; the start and the export are scored in fp32.
+        it only chooses a checkpoint; the export is scored in fp32.
         """
-        with self.accelerator.autocast():
-            metrics = {"dev_score": self.dev_score(self.dev_values())}
+        metrics = {"dev_score": self.dev_score(self.dev_values())}
         if self.latest is not None and "cmlm" in self.losses.model.objectives:
             with self.accelerator.autocast():
                 gain = float(self.losses.vector_gain(self.latest["views"], self.latest["masked"]))
