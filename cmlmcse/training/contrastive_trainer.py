@@ -150,14 +150,12 @@ class ContrastiveTrainer(LossTrainer):
         return loss / steps
 
     def dev_values(self) -> NDArray[np.float64]:
-        """(N,) the values of the development set's items, in the precision of training. Every process must call
-        this."""
+        """(N,) the values of the development set's items. Every process must call this."""
         assert self.dev_set is not None
         losses: Any = self.losses  # under FSDP its `encode` gathers the weights
 
         def encode(sentences: list[str]) -> NDArray[np.float32]:
-            with self.accelerator.autocast():
-                return losses.encode(sentences, self.processing_class, batch_size=128)
+            return losses.encode(sentences, self.processing_class, batch_size=128)
 
         return self.dev_set.values(encode)
 
@@ -170,9 +168,10 @@ class ContrastiveTrainer(LossTrainer):
         """`dev_score`, and with a conditional MLM `vector_gain` (:meth:`TrainingLosses.vector_gain`, latest batch).
 
         Every process computes the score, and all use that of the first process. It is in the precision of training, as
-        it only chooses a checkpoint; the export is scored in fp32.
+        it only chooses a checkpoint; the start and the export are scored in fp32.
         """
-        metrics = {"dev_score": self.dev_score(self.dev_values())}
+        with self.accelerator.autocast():
+            metrics = {"dev_score": self.dev_score(self.dev_values())}
         if self.latest is not None and "cmlm" in self.losses.model.objectives:
             with self.accelerator.autocast():
                 gain = float(self.losses.vector_gain(self.latest["views"], self.latest["masked"]))
