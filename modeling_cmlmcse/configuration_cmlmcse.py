@@ -7,6 +7,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .auxiliary
     import .backbone
     import .conditional_mlm
+    import .contrast_terms
     import .distributed
     import .dropout
     import .encoder_mlm
@@ -56,12 +57,18 @@ class CMLMCSEConfig(PretrainedConfig):
             CLEAR's, `none` is none. The default is SimCSE's code: `mlp` for [CLS], `none` for averages.
         normalize: whether embeddings are scaled to length 1, as some finished encoders do. Cosines stay the same, dot
             products do not. Training is the same.
-        contrastive_loss: `info_nce` (SimCSE) or `nt_xent` (CLEAR).
+        contrastive_loss: `info_nce` (SimCSE), `nt_xent` (CLEAR), or `off_dropout`, whose negatives have no dropout
+            (SimCSE++); it encodes each sentence once more and has no hard negatives.
         contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss".
         temp: temperature τ of the contrastive loss. The default is SimCSE's.
         hard_negative_weight: number added to the logit of a sentence's own hard negative. It needs text with hard
             negatives (negative_column). 0 makes it as likely as any other negative, as in supervised SimCSE, whose
             paper's α is e to this number.
+        positive_ratio: factor r of the positive's cosine in the contrastive loss `off_dropout` (SimCSE++; its code's
+            script for that loss alone has 0.9).
+        dimension_weight: weight of SimCSE++'s contrast between the dimensions of the two views; its code has 0.1. 0 is
+            without.
+        dimension_temp: temperature t of this contrast (SimCSE++'s code: 5 beside `off_dropout`, 10 beside `info_nce`).
         cmlm_weight: λ of L = L_contrast + λ L_MLM, the weight of the conditional MLM. Both losses are means, over
             sentences and over masked words, as in InfoCSE's code; in the paper's Eq. 5 they are sums, whose λ is this
             one divided by the masked words of a sentence. The default is from CMLM-CSE Table 5. 0 builds no auxiliary
@@ -113,6 +120,9 @@ class CMLMCSEConfig(PretrainedConfig):
         contrastive_weight: float = 1.0,
         temp: float = 0.05,
         hard_negative_weight: float = 0.0,
+        positive_ratio: float = 1.0,
+        dimension_weight: float = 0.0,
+        dimension_temp: float = 5.0,
         cmlm_weight: float = 0.005,
         lexical_layers: int | None = None,
         fusion_layers: int | None = None,
@@ -141,6 +151,9 @@ class CMLMCSEConfig(PretrainedConfig):
         self.contrastive_loss = one_of("contrastive_loss", contrastive_loss, CONTRASTIVE_LOSSES)
         self.temp = in_range("temp", temp, float, 1e-4, 10.0)
         self.hard_negative_weight = in_range("hard_negative_weight", hard_negative_weight, float, -100.0, 100.0)
+        self.positive_ratio = in_range("positive_ratio", positive_ratio, float, 0.0, 10.0)
+        self.dimension_weight = in_range("dimension_weight", dimension_weight, float, 0.0, 1e6)
+        self.dimension_temp = in_range("dimension_temp", dimension_temp, float, 1e-4, 1e3)
         self.contrastive_weight = in_range("contrastive_weight", contrastive_weight, float, 0.0, 1e6)
         self.cmlm_weight = in_range("cmlm_weight", cmlm_weight, float, 0.0, 1e6)
         self.lexical_layers = proportion(depth, LEXICAL_SHARE) if lexical_layers is None else lexical_layers

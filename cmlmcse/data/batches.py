@@ -166,6 +166,7 @@ class ViewCollator:
         augment_both: whether both views are augmented, each with its own random numbers (CLEAR).
         synonyms: the file that the augmentation `substitute` reads.
         documents: makes the views of rows that are documents; None if rows are sentences.
+        plain_view: whether a batch also has each first view's text before augmentation, for a view without dropout.
 
     Raises:
         InputError: the augmentation is unknown, or its [DEL] or synonyms are missing.
@@ -183,6 +184,7 @@ class ViewCollator:
         augment_both: bool = False,
         synonyms: str | None = None,
         documents: DocumentViews | None = None,
+        plain_view: bool = False,
     ) -> None:
         self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
         self.mini_batch_size = mini_batch_size
@@ -190,6 +192,7 @@ class ViewCollator:
         self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
         self.documents = documents
+        self.plain_view = plain_view
         self.around = special_tokens(tokenizer) if documents else ([], [])
         self._random, self._shared = CounterGenerator(seed), CounterGenerator(seed)
 
@@ -205,6 +208,8 @@ class ViewCollator:
         num_views = max(2, 1 + len(examples[0].others))
         views = [self._view(example, view) for view in range(num_views) for example in examples]
         batch: dict[str, Any] = {"views": {**pack_sequences(views), "num_views": num_views}}
+        if self.plain_view:
+            batch["views"]["plain"] = pack_sequences([self._text(example, 0) for example in examples])
         if self.masking is not None:
             batch["masked"] = pack_masked(
                 [

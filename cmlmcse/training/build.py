@@ -23,6 +23,7 @@ from cmlmcse.data.masking import Masking
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, check_views
 from cmlmcse.models.encoders import load_tokenizer
+from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 
 from .checks import reads_documents
@@ -221,4 +222,5 @@ def build_collator(
         augment_both=data.augmented_views == "both",
         synonyms=data.synonyms,
         documents=DocumentViews(data.views, data.max_seq_length - around) if reads_documents(data) else None,
+        plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
     )

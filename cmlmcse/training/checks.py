@@ -10,6 +10,7 @@ from cmlmcse.common.recipes import recipe_folder
 from cmlmcse.data.augmentation import check_augmentation
 from cmlmcse.data.views import view_names
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
+from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 
 from .fields import DataArguments, ModelArguments, RunArguments, fsdp_requested
 from .pretraining_model import DECODERS
@@ -36,6 +37,7 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
     check_documents(data, run)
     if data.negative_column is not None and data.positive_column is None:
         raise InputError("negative_column expects a positive_column, found none; set --positive_column")
+    check_contrast(model, data)
     if model.hard_negative_weight != 0 and data.negative_column is None:
         raise InputError("hard_negative_weight expects hard negatives, found none; set --negative_column")
     if not 0.0 < data.mlm_probability < 1.0:
@@ -67,6 +69,25 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         )
     check_bf16(run)
     check_launch(run)
+
+
+def check_contrast(model: ModelArguments, data: DataArguments) -> None:
+    """Check that the text has what the contrastive loss reads, and no more.
+
+    Raises:
+        InputError: hard negatives, or a factor of the positive, that it does not use.
+    """
+    loss = CONTRASTIVE_LOSSES[model.contrastive_loss]
+    if loss.plain_view and data.negative_column is not None:
+        raise InputError(
+            f"contrastive_loss {model.contrastive_loss} expects text without hard negatives, found negative_column "
+            f"{data.negative_column}; leave it out, or use contrastive_loss info_nce"
+        )
+    if model.positive_ratio != 1 and loss.option != "positive_ratio":
+        raise InputError(
+            f"positive_ratio is for contrastive_loss off_dropout, found {model.positive_ratio} with "
+            f"{model.contrastive_loss}; leave it out"
+        )
 
 
 def reads_documents(data: DataArguments) -> bool:

@@ -78,6 +78,11 @@ def test_text_of_a_card(tmp_path):
         ({"cmlm_weight": 0, "rtd_weight": 0.005}, "by DiffCSE from"),
         ({"rtd_weight": 0.005}, "by CMLM-CSE with DiffCSE's replaced-token detection from"),
         ({"cmlm_weight": 0, "mlm_weight": 0.1}, "by SimCSE with masked-language modelling on the encoder from"),
+        (
+            {"cmlm_weight": 0, "contrastive_loss": "off_dropout", "dimension_weight": 0.1},
+            "by SimCSE++ with SimCSE++'s contrast of dimensions from",
+        ),
+        ({"contrastive_loss": "off_dropout"}, "by CMLM-CSE with SimCSE++'s contrastive loss from"),
         ({"positive_column": "entailment"}, "on labelled pairs by CMLM-CSE from"),
     ],
 )
