@@ -3,12 +3,13 @@
 A term's weight is the field `<name>_weight`. Unlike an auxiliary objective it has no weights of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, autocast
 
 from .losses import at_least_fp32, gather_views
+from .ranking import ranking_consistency, ranking_distillation
 
 if TYPE_CHECKING:
     from .configuration_cmlmcse import CMLMCSEConfig
@@ -38,15 +39,34 @@ def dimension_contrast(views: Tensor, temp: float) -> Tensor:
 
 
 class ContrastTerm(NamedTuple):
-    """A term: `compute` maps views (V, N, H) and the configuration to a scalar, and `title` is what it adds to another
-    method, in the words of a model card."""
+    """A term beside the contrastive loss.
 
-    compute: Callable[[Tensor, "CMLMCSEConfig"], Tensor]
+    Attributes:
+        compute: views (V, N, H), the configuration and the teachers' vectors, (N, H_t) each → a scalar.
+        title: what it adds to another method, in the words of a model card.
+    """
+
+    compute: Callable[[Tensor, "CMLMCSEConfig", Sequence[Tensor]], Tensor]
     title: str
 
 
 CONTRAST_TERMS: dict[str, ContrastTerm] = {
     "dimension": ContrastTerm(
-        lambda views, config: dimension_contrast(views, config.dimension_temp), "SimCSE++'s contrast of dimensions"
+        lambda views, config, teachers: dimension_contrast(views, config.dimension_temp),
+        "SimCSE++'s contrast of dimensions",
+    ),
+    "consistency": ContrastTerm(
+        lambda views, config, teachers: ranking_consistency(views, config.temp), "RankCSE's ranking consistency"
+    ),
+    "distillation": ContrastTerm(
+        lambda views, config, teachers: ranking_distillation(
+            views,
+            teachers,
+            config.distillation_loss,
+            config.distillation_temp,
+            config.teacher_temp,
+            config.teacher_share,
+        ),
+        "RankCSE's ranking distillation",
     ),
 }

@@ -51,6 +51,13 @@ PAPERS = {
   booktitle = {EMNLP},
   year      = {2023}
 }""",
+    "RankCSE": """@inproceedings{liu2023rankcse,
+  title     = {{RankCSE}: Unsupervised Sentence Representations Learning via Learning to Rank},
+  author    = {Liu, Jiduan and Liu, Jiahao and Wang, Qifan and Wang, Jingang and Wu, Wei and Xian, Yunsen and
+               Zhao, Dongyan and Chen, Kai and Yan, Rui},
+  booktitle = {ACL},
+  year      = {2023}
+}""",
     "SimCSE": """@inproceedings{gao2021simcse,
   title     = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
   author    = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},

@@ -53,10 +53,10 @@ class TrainingLosses(nn.Module):
 
         Args:
             views: packed rows of all V views, one view after the other (:func:`pack_sequences`), and `num_views`;
-                perhaps `plain`, the N packed rows of a view without dropout.
+                perhaps `plain`, the N packed rows of a view without dropout, and `teachers`, (N, H_t) vectors each.
             masked: packed masked sentences and their labels (see :class:`AuxiliaryObjective`).
         """
-        loss, sentences, logs = self.contrast(self.sentence_vectors(views))
+        loss, sentences, logs = self.contrast(self.sentence_vectors(views), views.get("teachers", ()))
         if self.model.objectives:
             counts = self.auxiliary_terms([masked])
             auxiliary, measures = self.auxiliary_loss(sentences, masked, counts)
@@ -79,8 +79,12 @@ class TrainingLosses(nn.Module):
         packing = Packing.from_lengths(packed["lengths"], len(tokens), packed["width"])
         return self.model.pooled(tokens, packing)
 
-    def contrast(self, vectors: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def contrast(self, vectors: Tensor, teachers: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it.
+
+        Args:
+            vectors: the vectors before the training head.
+            teachers: (N, H_t) vectors of the sentences by each teacher.
 
         Returns:
             Their weighted sum, the vectors before and after the head (2, V, N, H) for the auxiliary objectives,
@@ -99,7 +103,7 @@ class TrainingLosses(nn.Module):
         total = config.contrastive_weight * loss
         for name, term in CONTRAST_TERMS.items():
             if (weight := getattr(config, f"{name}_weight")) > 0:
-                value = term.compute(projected, config)
+                value = term.compute(projected, config, teachers)
                 total = total + weight * value
                 logs[f"{name}_loss"] = value.detach()
         return total, torch.stack([vectors, projected]), logs

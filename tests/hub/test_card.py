@@ -82,6 +82,10 @@ def test_text_of_a_card(tmp_path):
             {"cmlm_weight": 0, "contrastive_loss": "off_dropout", "dimension_weight": 0.1},
             "by SimCSE++ with SimCSE++'s contrast of dimensions from",
         ),
+        (
+            {"consistency_weight": 1, "distillation_weight": 1},
+            "by CMLM-CSE with RankCSE's ranking consistency and RankCSE's ranking distillation from",
+        ),
         ({"contrastive_loss": "off_dropout"}, "by CMLM-CSE with SimCSE++'s contrastive loss from"),
         ({"positive_column": "entailment"}, "on labelled pairs by CMLM-CSE from"),
     ],

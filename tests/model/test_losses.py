@@ -15,6 +15,7 @@ from modeling_cmlmcse.losses import (
     off_dropout,
     uniformity,
 )
+from modeling_cmlmcse.ranking import ranking_consistency, ranking_distillation
 from support.processes import run_together
 
 # every contrastive loss with each number of views that it takes
@@ -159,7 +160,18 @@ def functions() -> dict:
     """Every contrastive loss, and every term beside it, as a function of views; by name and number of views."""
     losses = {(name, count): lambda views, name=name: CONTRASTIVE_LOSSES[name].compute(views, 0.3, 1.5)
               for name, count in CASES}  # fmt: skip
-    return losses | {("dimension", 2): lambda views: dimension_contrast(views, 0.7)}
+    terms = {
+        "dimension": lambda views: dimension_contrast(views, 0.7),
+        "consistency": lambda views: ranking_consistency(views, 0.3),
+        "list_mle": lambda views: ranking_distillation(views, taught(views), "list_mle", 0.3, 0.2, 0.33),
+        "list_net": lambda views: ranking_distillation(views, taught(views), "list_net", 0.3, 0.2, 0.33),
+    }
+    return losses | {(name, 2): term for name, term in terms.items()}
+
+
+def taught(views: torch.Tensor) -> list[torch.Tensor]:
+    """The vectors of two teachers, (N, 4) and (N, 5), each a function of its sentence."""
+    return [views[0].detach()[:, :4] ** 3, views[1].detach().sin()]
 
 
 def shares_of_loss(rank: int, size: int, folder: str) -> None:
