@@ -3,7 +3,6 @@
 Two terms read them: both views of a sentence should give one ranking, and it should be that of a teacher.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -30,7 +29,7 @@ def ranking_consistency(views: Tensor, temp: float) -> Tensor:
         views = nn.functional.normalize(at_least_fp32(views[:2]), dim=-1)  # (2, N, H)
         others = gather_views(views).flip(0)  # (2, W·N, H)
         logs = (views @ others.mT / temp).log_softmax(dim=-1)  # (2, N, W·N)
-        middle = torch.logaddexp(logs[0], logs[1]) - math.log(2)  # (N, W·N)
+        middle = logs.logsumexp(dim=0) - logs.new_full((), 2.0).log()  # (N, W·N)
         return (logs.exp() * (logs - middle)).sum(dim=-1).mean()
 
 
