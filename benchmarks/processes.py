@@ -54,7 +54,7 @@ def train(output: Path, arguments: list[str]) -> None:
     ContrastiveTrainer(
         model=model,
         args=run_args,
-        train_dataset=build_sentences(data_args, run_args, tokenizer),
+        train_dataset=build_sentences(model_args, data_args, run_args, tokenizer),
         data_collator=build_collator(model, tokenizer, data_args, run_args),
         processing_class=tokenizer,
         callbacks=[StepTimes(output)],

@@ -7,6 +7,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .auxiliary
     import .backbone
     import .conditional_mlm
+    import .contrast_terms
     import .distributed
     import .dropout
     import .encoder_mlm
@@ -19,6 +20,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .pooling
     import .pretrained_auxiliary
     import .projection
+    import .ranking
     import .read_later
     import .replaced_token_detection
     import .sentence_transformers_files
@@ -32,6 +34,7 @@ from transformers import AutoConfig, PretrainedConfig
 from .losses import CONTRASTIVE_LOSSES
 from .pooling import POOLINGS
 from .projection import PROJECTIONS
+from .ranking import DISTILLATION_LOSSES
 
 EXPORT_KEY = "cmlmcse"
 OWN_FUSION_INITS = ("last", "next", "random", "pretrained")  # the first is the default
@@ -57,12 +60,26 @@ class CMLMCSEConfig(PretrainedConfig):
             CLEAR's, `none` is none. The default is SimCSE's code: `mlp` for [CLS], `none` for averages.
         normalize: whether embeddings are scaled to length 1, as some finished encoders do. Cosines stay the same, dot
             products do not. Training is the same.
-        contrastive_loss: `info_nce` (SimCSE) or `nt_xent` (CLEAR).
+        contrastive_loss: `info_nce` (SimCSE), `nt_xent` (CLEAR), or `off_dropout`, whose negatives have no dropout
+            (SimCSE++); it encodes each sentence once more and has no hard negatives.
         contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss".
         temp: temperature τ of the contrastive loss. The default is SimCSE's.
         hard_negative_weight: number added to the logit of a sentence's own hard negative. It needs text with hard
             negatives (negative_column). 0 makes it as likely as any other negative, as in supervised SimCSE, whose
             paper's α is e to this number.
+        positive_ratio: factor r of the positive's cosine in the contrastive loss `off_dropout` (SimCSE++; its code's
+            script for that loss alone has 0.9).
+        dimension_weight: weight of SimCSE++'s contrast between the dimensions of the two views; its code has 0.1. 0 is
+            without.
+        dimension_temp: temperature t of this contrast (SimCSE++'s code: 5 beside `off_dropout`, 10 beside `info_nce`).
+        consistency_weight: weight β of RankCSE's ranking consistency: both views of a sentence should rank the other
+            sentences alike (RankCSE: 1). 0 is without.
+        distillation_weight: weight γ of RankCSE's ranking distillation: a sentence should rank the others as a teacher
+            does (RankCSE: 1). It needs a teacher. 0 is without.
+        distillation_loss: how two rankings are compared: `list_mle` (the whole order) or `list_net` (who comes first).
+        distillation_temp: temperature τ₂ of the student's similarities in the distillation (RankCSE: 0.05).
+        teacher_temp: temperature τ₃ of the teacher's in `list_net`. The default is half of τ₂'s, as in RankCSE.
+        teacher_share: α, the share of the first of two teachers in the similarities (RankCSE: a third).
         cmlm_weight: λ of L = L_contrast + λ L_MLM, the weight of the conditional MLM. Both losses are means, over
             sentences and over masked words, as in InfoCSE's code; in the paper's Eq. 5 they are sums, whose λ is this
             one divided by the masked words of a sentence. The default is from CMLM-CSE Table 5. 0 builds no auxiliary
@@ -114,6 +131,15 @@ class CMLMCSEConfig(PretrainedConfig):
         contrastive_weight: float = 1.0,
         temp: float = 0.05,
         hard_negative_weight: float = 0.0,
+        positive_ratio: float = 1.0,
+        dimension_weight: float = 0.0,
+        dimension_temp: float = 5.0,
+        consistency_weight: float = 0.0,
+        distillation_weight: float = 0.0,
+        distillation_loss: str = "list_mle",
+        distillation_temp: float = 0.05,
+        teacher_temp: float = 0.025,
+        teacher_share: float = 0.33,
         cmlm_weight: float = 0.005,
         lexical_layers: int | None = None,
         fusion_layers: int | None = None,
@@ -142,6 +168,15 @@ class CMLMCSEConfig(PretrainedConfig):
         self.contrastive_loss = one_of("contrastive_loss", contrastive_loss, CONTRASTIVE_LOSSES)
         self.temp = in_range("temp", temp, float, 1e-4, 10.0)
         self.hard_negative_weight = in_range("hard_negative_weight", hard_negative_weight, float, -100.0, 100.0)
+        self.positive_ratio = in_range("positive_ratio", positive_ratio, float, 0.0, 10.0)
+        self.dimension_weight = in_range("dimension_weight", dimension_weight, float, 0.0, 1e6)
+        self.dimension_temp = in_range("dimension_temp", dimension_temp, float, 1e-4, 1e3)
+        self.consistency_weight = in_range("consistency_weight", consistency_weight, float, 0.0, 1e6)
+        self.distillation_weight = in_range("distillation_weight", distillation_weight, float, 0.0, 1e6)
+        self.distillation_loss = one_of("distillation_loss", distillation_loss, DISTILLATION_LOSSES)
+        self.distillation_temp = in_range("distillation_temp", distillation_temp, float, 1e-4, 10.0)
+        self.teacher_temp = in_range("teacher_temp", teacher_temp, float, 1e-4, 10.0)
+        self.teacher_share = in_range("teacher_share", teacher_share, float, 0.0, 1.0)
         self.contrastive_weight = in_range("contrastive_weight", contrastive_weight, float, 0.0, 1e6)
         self.cmlm_weight = in_range("cmlm_weight", cmlm_weight, float, 0.0, 1e6)
         self.lexical_layers = proportion(depth, LEXICAL_SHARE) if lexical_layers is None else lexical_layers

@@ -5,6 +5,8 @@ bits decide four elements, in about half the time (benchmarks/operations.py), an
 devices PyTorch's dropout is used.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,6 +39,17 @@ def sample_keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
 def scaled_mask(kept: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     """The mask as multipliers: `factor` where an element is kept, else 0."""
     return kept.to(dtype).mul_(factor)
+
+
+@contextmanager
+def without_dropout(module: nn.Module) -> Iterator[None]:
+    """Switch off every dropout of a module, and back on afterwards. Gradients flow as before."""
+    mode = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(mode)
 
 
 class _Drop(torch.autograd.Function):

@@ -68,6 +68,37 @@ def nt_xent(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> Te
         return nn.functional.cross_entropy(similarities, torch.cat([second, first]))
 
 
+def off_dropout(views: Tensor, temp: float, positive_ratio: float = 1.0) -> Tensor:
+    """InfoNCE whose negatives have no dropout (off-dropout of SimCSE++, Xu et al. 2023), averaged over the batch.
+
+    Dropout makes the two views of a sentence differ, which the positive needs; between different sentences it is noise.
+    With several processes the anchors are this process's own sentences, and the candidates those of all of them.
+
+    Args:
+        views: (3, N, H) of all processes: the views b and c of the N sentences, and z, the sentences without dropout.
+        temp: temperature τ.
+        positive_ratio: r, the factor of the positive's cosine (pos_ratio in the authors' code).
+
+    Returns:
+        The scalar mean over i of −log( p_i / (p_i + Σ_{j≠i} exp(cos(z_i, z_j)/τ)) ), p_i = exp(r·cos(b_i, c_i)/τ).
+
+    Raises:
+        ValueError: another number of views, as labelled text with hard negatives gives.
+    """
+    if len(views) != 3:
+        raise ValueError(
+            f"contrastive_loss off_dropout expects two views and the sentences without dropout, found {len(views)}; it "
+            "is for text without hard negatives"
+        )
+    with torch.autocast(views.device.type, enabled=False):
+        views = nn.functional.normalize(at_least_fp32(views), dim=-1)  # (3, N, H)
+        first, second, plain = own_rows(views, dim=1)  # (n, H) each
+        similarities = plain @ views[2].T / temp  # (n, N)
+        positives = positive_ratio * (first * second).sum(dim=-1, keepdim=True) / temp  # (n, 1)
+        (itself,) = own_columns(views[2:])  # (n,)
+        return nn.functional.cross_entropy(similarities.scatter(1, itself[:, None], positives), itself)
+
+
 def own_columns(views: Tensor) -> Tensor:
     """(V, N, H) → (V, n) the indices of this process's sentences, counted through all views."""
     count, sentences = views.shape[:2]
@@ -83,16 +114,25 @@ def weigh(similarities: Tensor, columns: Sequence[Tensor], weight: float) -> Ten
 
 
 class ContrastiveLoss(NamedTuple):
-    """A contrastive loss: `compute` maps views (V, N, H), temperature and weight of hard negatives to a scalar, and
-    `method` is the published method that it makes by itself."""
+    """A contrastive loss.
+
+    Attributes:
+        compute: views (V, N, H), temperature and the value of `option` → a scalar.
+        method: the published method that it makes by itself.
+        option: the configuration's field that it reads besides the temperature.
+        plain_view: whether the last view is the first one's text without dropout, which costs one more encoding.
+    """
 
     compute: Callable[[Tensor, float, float], Tensor]
     method: str
+    option: str = "hard_negative_weight"
+    plain_view: bool = False
 
 
 CONTRASTIVE_LOSSES: dict[str, ContrastiveLoss] = {
     "info_nce": ContrastiveLoss(info_nce, "SimCSE"),
     "nt_xent": ContrastiveLoss(nt_xent, "CLEAR"),
+    "off_dropout": ContrastiveLoss(off_dropout, "SimCSE++", option="positive_ratio", plain_view=True),
 }
 
 

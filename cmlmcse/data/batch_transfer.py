@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Batch(dict[str, Any]):
-    """A batch whose tensors, all (N,) int64, are sent to another process as one tensor.
+    """A batch whose (N,) int64 tensors are sent to another process as one tensor; others are sent as they are.
 
     PyTorch sends each tensor in its own shared memory. For the seven tensors of a masked batch that takes longer than
     making the batch (docs/results/large-corpora.md).
@@ -17,7 +17,9 @@ class Batch(dict[str, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         tensors: list[Tensor] = []
 
-        def append(tensor: Tensor) -> slice:
+        def append(tensor: Tensor) -> Tensor | slice:
+            if tensor.dtype != torch.int64:
+                return tensor
             start = sum(map(len, tensors))
             tensors.append(tensor)
             return slice(start, start + len(tensor))

@@ -7,6 +7,7 @@ sampler puts the epoch into the key of a row: key = epoch · rows + row.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import datasets
@@ -33,7 +34,8 @@ class Example(NamedTuple):
 
     In a labelled row `others` holds the positive and, if there is one, the hard negative (supervised SimCSE, §4). In a
     row that is a document, `title` holds the tokens of its title (perhaps none) and `tokens` those of its body, both
-    without special tokens; its views are made by :class:`DocumentViews`.
+    without special tokens; its views are made by :class:`DocumentViews`. `teachers` holds the sentence's vector (H_t,)
+    by each teacher of a ranking distillation.
     """
 
     tokens: list[int]
@@ -41,6 +43,7 @@ class Example(NamedTuple):
     row: int
     others: Sequence[list[int]] = ()
     title: list[int] | None = None
+    teachers: Sequence[np.ndarray] = ()
 
     def text(self, view: int) -> list[int]:
         """The tokens from which a view is made. Only in a labelled row do they differ between views."""
@@ -82,10 +85,15 @@ def tokenize_pieces(documents: datasets.Dataset, tokenizer: PreTrainedTokenizerB
 
 
 class TrainingSentences(Dataset[Example]):
-    """Memory-mapped tokenised sentences or documents, addressed by key = epoch · rows + row."""
+    """Memory-mapped tokenised sentences or documents, addressed by key = epoch · rows + row.
 
-    def __init__(self, tokenized: datasets.Dataset) -> None:
-        self.table = tokenized.with_format("arrow")
+    Args:
+        tokenized: the rows.
+        teachers: files of teachers' vectors, .npy (rows, H_t) each.
+    """
+
+    def __init__(self, tokenized: datasets.Dataset, teachers: Sequence[Path] = ()) -> None:
+        self.table, self.teachers = tokenized.with_format("arrow"), teachers
 
     def __len__(self) -> int:
         return len(self.table)
@@ -100,7 +108,12 @@ class TrainingSentences(Dataset[Example]):
         tokens = rows["input_ids"].to_pylist()
         others = rows["others"].to_pylist() if "others" in rows.column_names else [()] * len(keys)
         titles = rows["title_ids"].to_pylist() if "title_ids" in rows.column_names else [None] * len(keys)
-        return [Example(tokens[i], epoch, row, others[i], titles[i]) for i, (epoch, row) in enumerate(epochs_and_rows)]
+        places = [row for _, row in epochs_and_rows]
+        found = [np.load(path, mmap_mode="r")[places] for path in self.teachers]  # (B, H_t) each
+        return [
+            Example(tokens[i], epoch, row, others[i], titles[i], [vectors[i] for vectors in found])
+            for i, (epoch, row) in enumerate(epochs_and_rows)
+        ]
 
 
 class EpochSampler(Sampler[int]):
@@ -166,6 +179,7 @@ class ViewCollator:
         augment_both: whether both views are augmented, each with its own random numbers (CLEAR).
         synonyms: the file that the augmentation `substitute` reads.
         documents: makes the views of rows that are documents; None if rows are sentences.
+        plain_view: whether a batch also has each first view's text before augmentation, for a view without dropout.
 
     Raises:
         InputError: the augmentation is unknown, or its [DEL] or synonyms are missing.
@@ -183,6 +197,7 @@ class ViewCollator:
         augment_both: bool = False,
         synonyms: str | None = None,
         documents: DocumentViews | None = None,
+        plain_view: bool = False,
     ) -> None:
         self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
         self.mini_batch_size = mini_batch_size
@@ -190,6 +205,7 @@ class ViewCollator:
         self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
         self.documents = documents
+        self.plain_view = plain_view
         self.around = special_tokens(tokenizer) if documents else ([], [])
         self._random, self._shared = CounterGenerator(seed), CounterGenerator(seed)
 
@@ -205,6 +221,11 @@ class ViewCollator:
         num_views = max(2, 1 + len(examples[0].others))
         views = [self._view(example, view) for view in range(num_views) for example in examples]
         batch: dict[str, Any] = {"views": {**pack_sequences(views), "num_views": num_views}}
+        if self.plain_view:
+            batch["views"]["plain"] = pack_sequences([self._text(example, 0) for example in examples])
+        if examples[0].teachers:
+            by_teacher = zip(*(example.teachers for example in examples), strict=True)
+            batch["views"]["teachers"] = [torch.from_numpy(np.stack(vectors)) for vectors in by_teacher]
         if self.masking is not None:
             batch["masked"] = pack_masked(
                 [

@@ -12,6 +12,7 @@ from cmlmcse.evaluation.card_metric import CardMetric
 from cmlmcse.evaluation.tables import format_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS, all_card_metrics
 from cmlmcse.models.encoders import Encoder
+from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from modeling_cmlmcse.pooling import POOLINGS
@@ -45,6 +46,19 @@ PAPERS = {
   title  = {{CLEAR}: Contrastive Learning for Sentence Representation},
   author = {Wu, Zhuofeng and Wang, Sinong and Gu, Jiatao and Khabsa, Madian and Sun, Fei and Ma, Hao},
   year   = {2020}
+}""",
+    "SimCSE++": """@inproceedings{xu2023simcsepp,
+  title     = {{SimCSE++}: Improving Contrastive Learning for Sentence Embeddings from Two Perspectives},
+  author    = {Xu, Jiahao and Shao, Wei and Chen, Lihui and Liu, Lemao},
+  booktitle = {EMNLP},
+  year      = {2023}
+}""",
+    "RankCSE": """@inproceedings{liu2023rankcse,
+  title     = {{RankCSE}: Unsupervised Sentence Representations Learning via Learning to Rank},
+  author    = {Liu, Jiduan and Liu, Jiahao and Wang, Qifan and Wang, Jingang and Wu, Wei and Xian, Yunsen and
+               Zhao, Dongyan and Chen, Kai and Yan, Rui},
+  booktitle = {ACL},
+  year      = {2023}
 }""",
     "SimCSE": """@inproceedings{gao2021simcse,
   title     = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
@@ -175,11 +189,14 @@ def unlabelled(fields: Record) -> bool:
 
 def method_of(fields: Record) -> str:
     """The papers' name of the method that a recipe's fields give, and the objectives added to it."""
+    terms = [term.title for name, term in CONTRAST_TERMS.items() if fields.get(f"{name}_weight", 0) > 0]
     used = [objective for name, objective in AUXILIARY_OBJECTIVES.items() if fields.get(f"{name}_weight", 0) > 0]
     naming = next((objective for objective in used if objective.method(fields)), None)
     contrast = CONTRASTIVE_LOSSES[fields["contrastive_loss"]].method
     method = contrast if naming is None else naming.method(fields)
-    added = [objective.title for objective in used if objective is not naming]
+    if naming is not None and contrast != "SimCSE":
+        terms.insert(0, f"{contrast}'s contrastive loss")
+    added = terms + [objective.title for objective in used if objective is not naming]
     return " with ".join([str(method), " and ".join(added)] if added else [str(method)])
 
 

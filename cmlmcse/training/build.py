@@ -23,11 +23,13 @@ from cmlmcse.data.masking import Masking
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, check_views
 from cmlmcse.models.encoders import load_tokenizer
+from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 
 from .checks import reads_documents
 from .fields import DataArguments, ModelArguments, RunArguments
 from .lora import add_lora
+from .teachers import teacher_vectors
 
 
 def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTrainedTokenizerBase:
@@ -138,12 +140,12 @@ def sentences_needed(run: RunArguments) -> int:
 
 
 def build_sentences(
-    data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
+    model: ModelArguments, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingSentences | StreamedSentences:
-    """The training sentences, tokenised once.
+    """The training sentences, tokenised once, and their vectors by the teachers of a ranking distillation.
 
     Raises:
-        InputError: the text cannot be read, or has too few sentences.
+        InputError: the text cannot be read, or has too few sentences; a teacher cannot be loaded.
     """
     needed = sentences_needed(run)
     with run.main_process_first(desc="reading the text"):
@@ -168,7 +170,9 @@ def build_sentences(
             sentences = sentences.take(data.max_train_samples)
         tokenized = tokenize_sentences(sentences, tokenizer, data.max_seq_length)
     if isinstance(tokenized, datasets.Dataset):
-        return TrainingSentences(tokenized)
+        assert isinstance(sentences, datasets.Dataset)
+        with run.main_process_first(desc="encoding the text by a teacher"):
+            return TrainingSentences(tokenized, teacher_vectors(sentences, model, data, run))
     if run.max_steps <= 0:
         raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
     return StreamedSentences(tokenized, run.seed)
@@ -221,4 +225,5 @@ def build_collator(
         augment_both=data.augmented_views == "both",
         synonyms=data.synonyms,
         documents=DocumentViews(data.views, data.max_seq_length - around) if reads_documents(data) else None,
+        plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
     )

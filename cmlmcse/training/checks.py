@@ -10,6 +10,8 @@ from cmlmcse.common.recipes import recipe_folder
 from cmlmcse.data.augmentation import check_augmentation
 from cmlmcse.data.views import view_names
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
+from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
+from modeling_cmlmcse.pooling import POOLINGS
 
 from .fields import DataArguments, ModelArguments, RunArguments, fsdp_requested
 from .pretraining_model import DECODERS
@@ -34,8 +36,11 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         one_of("stage", run.stage, ("train", "pretrain"))
     check_augmentation(data.augmentation, data.synonyms)
     check_documents(data, run)
+    if model.distillation_weight > 0 and run.stage == "train":
+        check_teacher(model, data)
     if data.negative_column is not None and data.positive_column is None:
         raise InputError("negative_column expects a positive_column, found none; set --positive_column")
+    check_contrast(model, data)
     if model.hard_negative_weight != 0 and data.negative_column is None:
         raise InputError("hard_negative_weight expects hard negatives, found none; set --negative_column")
     if not 0.0 < data.mlm_probability < 1.0:
@@ -69,6 +74,53 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         raise InputError(f"save_minutes must be at least 0, found {run.save_minutes}; 0 keeps every checkpoint")
     check_bf16(run)
     check_launch(run)
+
+
+def check_contrast(model: ModelArguments, data: DataArguments) -> None:
+    """Check that the text has what the contrastive loss reads, and no more.
+
+    Raises:
+        InputError: hard negatives, or a factor of the positive, that it does not use.
+    """
+    loss = CONTRASTIVE_LOSSES[model.contrastive_loss]
+    if loss.plain_view and data.negative_column is not None:
+        raise InputError(
+            f"contrastive_loss {model.contrastive_loss} expects text without hard negatives, found negative_column "
+            f"{data.negative_column}; leave it out, or use contrastive_loss info_nce"
+        )
+    if model.positive_ratio != 1 and loss.option != "positive_ratio":
+        raise InputError(
+            f"positive_ratio is for contrastive_loss off_dropout, found {model.positive_ratio} with "
+            f"{model.contrastive_loss}; leave it out"
+        )
+
+
+def check_teacher(model: ModelArguments, data: DataArguments) -> None:
+    """Check the fields of ranking distillation.
+
+    Raises:
+        InputError: no teacher, more than two, an unknown pooling, or text that a teacher cannot encode beforehand.
+    """
+    names = teacher_names(model)
+    if not 1 <= len(names) <= 2:
+        raise InputError(
+            f"distillation_weight {model.distillation_weight} expects one teacher or two, found {len(names)}; set "
+            "--teacher to a model's folder or Hub name, two separated by a comma"
+        )
+    with as_input_error():
+        one_of("teacher_pooling", model.teacher_pooling, POOLINGS)
+    labelled = data.positive_column is not None
+    others = {"streaming": data.streaming, "positive_column": labelled, "documents": reads_documents(data)}
+    for name, used in others.items():
+        if used:
+            raise InputError(
+                f"distillation_weight expects a file of sentences without labels, found {name}; leave one of them out"
+            )
+
+
+def teacher_names(model: ModelArguments) -> list[str]:
+    """The teachers, folders or Hub names, in order."""
+    return [name.strip() for name in (model.teacher or "").split(",") if name.strip()]
 
 
 def reads_documents(data: DataArguments) -> bool:

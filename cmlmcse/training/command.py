@@ -157,7 +157,7 @@ def contrast(
             dev_set = label_free_set(data_args.dev_set, held_out, documents, data_seed(run_args))
         sentences: Any = build_pieces(documents, data_args, run_args, tokenizer)
     else:
-        sentences = build_sentences(data_args, run_args, tokenizer)
+        sentences = build_sentences(model_args, data_args, run_args, tokenizer)
     trainer = ContrastiveTrainer(
         model=model,
         args=run_args,

@@ -50,6 +50,20 @@ class ModelArguments:
     contrastive_weight: float = of_config("contrastive_weight")
     temp: float = of_config("temp")
     hard_negative_weight: float = of_config("hard_negative_weight")
+    positive_ratio: float = of_config("positive_ratio")
+    dimension_weight: float = of_config("dimension_weight")
+    dimension_temp: float = of_config("dimension_temp")
+    consistency_weight: float = of_config("consistency_weight")
+    distillation_weight: float = of_config("distillation_weight")
+    distillation_loss: str = of_config("distillation_loss")
+    distillation_temp: float = of_config("distillation_temp")
+    teacher: str | None = described(None, "Model whose ranking of the sentences is distilled: a folder or a Hub name; "
+                                    "two separated by a comma. It encodes every training sentence once; the vectors "
+                                    "are kept in the cache of the library datasets (default: none).")  # fmt: skip
+    teacher_pooling: str = described("cls_before_pooler", "Pooling of a teacher that records none. The default is that "
+                                     "of SimCSE's and DiffCSE's released models.")  # fmt: skip
+    teacher_temp: float = of_config("teacher_temp")
+    teacher_share: float = of_config("teacher_share")
     cmlm_weight: float = of_config("cmlm_weight")
     lexical_layers: int | None = of_config("lexical_layers")
     fusion_layers: int | None = of_config("fusion_layers")
@@ -76,7 +90,8 @@ class ModelArguments:
     def config_fields(self) -> dict[str, Any]:
         """The fields of :class:`CMLMCSEConfig`."""
         fields = dataclasses.asdict(self)
-        del fields["model_name_or_path"], fields["model_sha256"], fields["lora_r"]
+        for name in ("model_name_or_path", "model_sha256", "lora_r", "teacher", "teacher_pooling"):
+            del fields[name]
         return fields
 
 

@@ -180,7 +180,9 @@ class LossTrainer(WholeCheckpointTrainer):
 
 def count_tokens(inputs: dict[str, Any]) -> int:
     """Tokens of a batch (all views, without padding); the batch may be in parts."""
-    return sum((part.get("views") or part["masked"])["input_ids"].numel() for part in inputs.get("parts", [inputs]))
+    packed = [part.get("views") or part["masked"] for part in inputs.get("parts", [inputs])]
+    packed += [views["plain"] for views in packed if "plain" in views]
+    return sum(rows["input_ids"].numel() for rows in packed)
 
 
 class EpochOfSampler(TrainerCallback):

@@ -9,14 +9,16 @@ from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
 from modeling_cmlmcse.distributed import gather_rows, mean_count
+from modeling_cmlmcse.dropout import without_dropout
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, alignment, anisotropy, uniformity
 from modeling_cmlmcse.packing import Packing
 
 
 @dataclass
 class TrainingOutput(ModelOutput):
-    """Losses of one training batch: `loss` = contrastive + Σ weight · auxiliary.
+    """Losses of one training batch: `loss` = contrastive + Σ weight · term + Σ weight · auxiliary.
 
     `logs` holds detached values by name: each loss, and alignment, uniformity and anisotropy of the batch.
     """
@@ -50,10 +52,11 @@ class TrainingLosses(nn.Module):
         """The contrastive loss of V·N packed rows plus the weighted auxiliary losses.
 
         Args:
-            views: packed rows of all V views, one view after the other (:func:`pack_sequences`), and `num_views`.
+            views: packed rows of all V views, one view after the other (:func:`pack_sequences`), and `num_views`;
+                perhaps `plain`, the N packed rows of a view without dropout, and `teachers`, (N, H_t) vectors each.
             masked: packed masked sentences and their labels (see :class:`AuxiliaryObjective`).
         """
-        loss, sentences, logs = self.contrast(self.sentence_vectors(views))
+        loss, sentences, logs = self.contrast(self.sentence_vectors(views), views.get("teachers", ()))
         if self.model.objectives:
             counts = self.auxiliary_terms([masked])
             auxiliary, measures = self.auxiliary_loss(sentences, masked, counts)
@@ -63,29 +66,49 @@ class TrainingLosses(nn.Module):
     # The pieces of a step. large_batch.py runs them separately for each part of a batch.
 
     def sentence_vectors(self, views: dict[str, Any]) -> Tensor:
-        """V·N packed rows → (V, N, H) sentence vectors before the training head."""
-        tokens = views["input_ids"]  # (S,)
-        packing = Packing.from_lengths(views["lengths"], len(tokens), views["width"])
-        return self.model.pooled(tokens, packing).unflatten(0, (views["num_views"], -1))
+        """V·N packed rows → (V, N, H) sentence vectors before the training head; (V + 1, N, H) with a `plain` view."""
+        vectors = self._pooled(views).unflatten(0, (views["num_views"], -1))
+        if "plain" not in views:
+            return vectors
+        with without_dropout(self.model.backbone):
+            return torch.cat([vectors, self._pooled(views["plain"])[None]])
 
-    def contrast(self, vectors: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The contrastive loss of (V, N, H) sentence vectors.
+    def _pooled(self, packed: dict[str, Any]) -> Tensor:
+        """B packed rows → (B, H) vectors before the training head."""
+        tokens = packed["input_ids"]  # (S,)
+        packing = Packing.from_lengths(packed["lengths"], len(tokens), packed["width"])
+        return self.model.pooled(tokens, packing)
+
+    def contrast(self, vectors: Tensor, teachers: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it.
+
+        Args:
+            vectors: the vectors before the training head.
+            teachers: (N, H_t) vectors of the sentences by each teacher.
 
         Returns:
-            The weighted loss, the vectors before and after the training head (2, V, N, H) for the auxiliary objectives,
+            Their weighted sum, the vectors before and after the head (2, V, N, H) for the auxiliary objectives,
             and values for the log.
         """
         config = self.model.config
         projected = self.model.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
         everyone = gather_rows(projected, dim=1)  # (V, W·N, H), of all processes
-        loss = CONTRASTIVE_LOSSES[config.contrastive_loss].compute(everyone, config.temp, config.hard_negative_weight)
+        contrastive = CONTRASTIVE_LOSSES[config.contrastive_loss]
+        loss = contrastive.compute(everyone, config.temp, getattr(config, contrastive.option))
         logs = {
             "contrastive_loss": loss.detach(),
             "alignment": alignment(everyone[:2].detach()),
             "uniformity": uniformity(everyone[0].detach()),
             "anisotropy": anisotropy(everyone[0].detach()),
         }
-        return config.contrastive_weight * loss, torch.stack([vectors, projected]), logs
+        total = config.contrastive_weight * loss
+        teachers = [gather_rows(taught) for taught in teachers]  # (W·N, H_t) each
+        for name, term in CONTRAST_TERMS.items():
+            if (weight := getattr(config, f"{name}_weight")) > 0:
+                value = term.compute(everyone, config, teachers)
+                total = total + weight * value
+                logs[f"{name}_loss"] = value.detach()
+        return total, torch.stack([vectors, projected]), logs
 
     def auxiliary_terms(self, parts: Sequence[dict[str, Any] | None]) -> dict[str, Tensor | float]:
         """The number of predictions that each auxiliary objective makes in a batch; on several processes their mean.

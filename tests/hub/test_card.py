@@ -112,6 +112,15 @@ def test_what_the_start_had_seen(names, expected, tmp_path):
         ({"cmlm_weight": 0, "rtd_weight": 0.005}, "by DiffCSE from"),
         ({"rtd_weight": 0.005}, "by CMLM-CSE with DiffCSE's replaced-token detection from"),
         ({"cmlm_weight": 0, "mlm_weight": 0.1}, "by SimCSE with masked-language modelling on the encoder from"),
+        (
+            {"cmlm_weight": 0, "contrastive_loss": "off_dropout", "dimension_weight": 0.1},
+            "by SimCSE++ with SimCSE++'s contrast of dimensions from",
+        ),
+        (
+            {"consistency_weight": 1, "distillation_weight": 1},
+            "by CMLM-CSE with RankCSE's ranking consistency and RankCSE's ranking distillation from",
+        ),
+        ({"contrastive_loss": "off_dropout"}, "by CMLM-CSE with SimCSE++'s contrastive loss from"),
         ({"positive_column": "entailment"}, "on labelled pairs by CMLM-CSE from"),
     ],
 )

@@ -147,6 +147,7 @@ def test_unequal_numbers_of_rows_are_an_error(tmp_path):
         {"cmlm_weight": 0.1, "lexical_frozen": False},
         {"cmlm_weight": 0.0, "rtd_weight": 0.1},
         {"cmlm_weight": 0.0, "mlm_weight": 0.1},
+        {"cmlm_weight": 0.1, "contrastive_loss": "off_dropout", "dimension_weight": 0.1},
     ),
     ids=str,
 )
@@ -156,7 +157,8 @@ def test_every_weight_has_a_gradient(kind, fields, share, backbone_folders):
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], **fields).train()
     tokenizer = tiny_tokenizer(kind)
     masking = Masking(share, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
-    collator = ViewCollator(tokenizer, 1, masking if model.auxiliary else None)
+    plain = {"plain_view": fields.get("contrastive_loss") == "off_dropout"}
+    collator = ViewCollator(tokenizer, 1, masking if model.auxiliary else None, **plain)
     TrainingLosses(model)(
         **collator([Example(tokenizer(s)["input_ids"], 0, i) for i, s in enumerate(SENTENCES)])
     ).loss.backward()

@@ -1,14 +1,26 @@
-"""Contrastive losses, alignment and uniformity against closed forms, by other computations, and over processes."""
+"""Contrastive losses, the terms beside them, alignment and uniformity: closed forms, other computations, processes."""
 
-import itertools
 import math
 
 import pytest
 import torch
 
+from modeling_cmlmcse.contrast_terms import dimension_contrast
 from modeling_cmlmcse.distributed import gather_rows
-from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, alignment, anisotropy, info_nce, nt_xent, uniformity
+from modeling_cmlmcse.losses import (
+    CONTRASTIVE_LOSSES,
+    alignment,
+    anisotropy,
+    info_nce,
+    nt_xent,
+    off_dropout,
+    uniformity,
+)
+from modeling_cmlmcse.ranking import ranking_consistency, ranking_distillation
 from support.processes import run_together
+
+# every contrastive loss with each number of views that it takes
+CASES = [(name, count) for name, loss in CONTRASTIVE_LOSSES.items() for count in ((3,) if loss.plain_view else (2, 3))]
 
 
 def test_equal_views_give_log_batch():
@@ -55,12 +67,61 @@ def test_hard_negatives_closed_forms():
         assert nt_xent(ones, 0.05, weight).item() == pytest.approx(math.log(15 + hard), abs=1e-5)
 
 
+def test_off_dropout_closed_forms():
+    """All embeddings equal: −r/τ + log(e^{r/τ} + (N − 1) e^{1/τ}). Orthonormal sentences: the negatives have cosine 0.
+    The negatives are the sentences without dropout alone: views b and c that have collapsed change nothing else."""
+    for ratio in (0.9, 1.0):
+        positive, negatives = math.exp(ratio / 0.5), 7 * math.exp(1 / 0.5)
+        expected = -math.log(positive / (positive + negatives))
+        assert off_dropout(torch.ones(3, 8, 5), 0.5, ratio).item() == pytest.approx(expected, abs=1e-5)
+        expected = -math.log(positive / (positive + 7))
+        collapsed = torch.stack([torch.ones(8, 8), torch.ones(8, 8), torch.eye(8)])
+        assert off_dropout(collapsed, 0.5, ratio).item() == pytest.approx(expected, abs=1e-5)
+    assert off_dropout(torch.randn(3, 1, 5), 0.05, 0.9).item() == pytest.approx(0.0, abs=1e-6)
+    with pytest.raises(ValueError, match="off_dropout expects two views and the sentences without dropout, found 4"):
+        off_dropout(torch.ones(4, 2, 3), 0.05)
+
+
+def test_dimension_contrast_closed_forms():
+    """Columns of a Hadamard matrix have mean 0, variance 1 and no correlation: −log(e^{1/t} / (e^{1/t} + H − 1)) at any
+    scale and offset. A constant dimension correlates with nothing, and one sentence has no variance: log H."""
+    pairs = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    columns = torch.kron(pairs, torch.kron(pairs, pairs))[:, 1:]  # (8, 7)
+    variance = 1 / (1 + 1e-5)  # BatchNorm adds 1e-5 to it
+    expected = -math.log(math.exp(variance / 5) / (math.exp(variance / 5) + 6))
+    scaled = torch.stack([columns, 100 * columns + 3, torch.randn(8, 7)])  # a third view is not read
+    assert dimension_contrast(scaled, 5.0).item() == pytest.approx(expected, abs=1e-5)
+    assert dimension_contrast(torch.ones(2, 8, 7), 5.0).item() == pytest.approx(math.log(7), abs=1e-6)
+    assert dimension_contrast(torch.randn(2, 1, 7), 5.0).item() == pytest.approx(math.log(7), abs=1e-6)
+
+
+def test_dimension_contrast_equals_batchnorm():
+    """Value and gradient against PyTorch's BatchNorm1d and cross-entropy in fp64; in fp32 under bf16 autocast."""
+    torch.manual_seed(0)
+    views = torch.randn(2, 6, 4, dtype=torch.float64, requires_grad=True)
+    norm = torch.nn.BatchNorm1d(4, affine=False, dtype=torch.float64)
+    correlations = norm(views[0]).T @ norm(views[1]) / 6
+    expected = torch.nn.functional.cross_entropy(correlations / 0.7, torch.arange(4))
+    found = dimension_contrast(views, 0.7)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, views)[0] for loss in (found, expected)))
+    single = views.detach().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = dimension_contrast(single, 0.7)
+    assert inside.dtype == torch.float32
+    assert inside.item() == dimension_contrast(single, 0.7).item()
+
+
 def by_loops(name: str, views: torch.Tensor, temp: float, weight: float) -> torch.Tensor:
     """A contrastive loss, one anchor and one candidate after the other."""
     count, size = views.shape[:2]
     cosine = torch.nn.CosineSimilarity(dim=0)
     losses = []
-    for anchor in (0, 1) if name == "nt_xent" else (0,):
+    for i in range(size if name == "off_dropout" else 0):
+        positive = weight * cosine(views[0, i], views[1, i]) / temp
+        negatives = [cosine(views[2, i], views[2, j]) / temp for j in range(size) if j != i]
+        losses.append(torch.stack([positive, *negatives]).logsumexp(0) - positive)
+    for anchor in {"info_nce": (0,), "nt_xent": (0, 1), "off_dropout": ()}[name]:
         for i in range(size):
             scores, positive = [], None
             for view in range(count):
@@ -74,8 +135,7 @@ def by_loops(name: str, views: torch.Tensor, temp: float, weight: float) -> torc
     return torch.stack(losses).mean()
 
 
-@pytest.mark.parametrize("name", sorted(CONTRASTIVE_LOSSES))
-@pytest.mark.parametrize("count", (2, 3))
+@pytest.mark.parametrize(("name", "count"), CASES)
 @pytest.mark.parametrize("weight", (0.0, 1.5))
 def test_losses_and_gradients_equal_loops(name, count, weight):
     """Value and gradient of every contrastive loss, without and with hard negatives, against loops in fp64."""
@@ -86,24 +146,41 @@ def test_losses_and_gradients_equal_loops(name, count, weight):
     torch.testing.assert_close(*(torch.autograd.grad(loss, views)[0] for loss in (found, expected)))
 
 
-@pytest.mark.parametrize("loss", CONTRASTIVE_LOSSES.values(), ids=CONTRASTIVE_LOSSES)
-@pytest.mark.parametrize("count", (2, 3))
-def test_fp32_under_autocast(loss, count):
+@pytest.mark.parametrize(("name", "count"), CASES)
+def test_fp32_under_autocast(name, count):
     """Under bf16 autocast the loss is computed in fp32, to the last digit."""
     torch.manual_seed(0)
-    views = torch.randn(count, 16, 32)
+    loss, views = CONTRASTIVE_LOSSES[name], torch.randn(count, 16, 32)
     with torch.autocast("cpu", torch.bfloat16):
         inside = loss.compute(views, 0.05, 0.5)
     assert inside.dtype == torch.float32
     assert inside.item() == loss.compute(views, 0.05, 0.5).item()
 
 
+def functions() -> dict:
+    """Every contrastive loss, and every term beside it, as a function of views; by name and number of views."""
+    losses = {(name, count): lambda views, name=name: CONTRASTIVE_LOSSES[name].compute(views, 0.3, 1.5)
+              for name, count in CASES}  # fmt: skip
+    terms = {
+        "dimension": lambda views: dimension_contrast(views, 0.7),
+        "consistency": lambda views: ranking_consistency(views, 0.3),
+        "list_mle": lambda views: ranking_distillation(views, taught(views), "list_mle", 0.3, 0.2, 0.33),
+        "list_net": lambda views: ranking_distillation(views, taught(views), "list_net", 0.3, 0.2, 0.33),
+    }
+    return losses | {(name, 2): term for name, term in terms.items()}
+
+
+def taught(views: torch.Tensor) -> list[torch.Tensor]:
+    """The vectors of two teachers, (N, 4) and (N, 5), each a function of its sentence."""
+    return [views[0].detach()[:, :4] ** 3, views[1].detach().sin()]
+
+
 def shares_of_loss(rank: int, size: int, folder: str) -> None:
     """One of `size` processes: its loss of its share of the sentences, and the gradient of its own views."""
     found = {}
-    for (name, loss), count in itertools.product(CONTRASTIVE_LOSSES.items(), (2, 3)):
+    for (name, count), compute in functions().items():
         views = sample(count).chunk(size, dim=1)[rank].clone().requires_grad_()
-        value = loss.compute(gather_rows(views, dim=1), 0.3, 1.5)
+        value = compute(gather_rows(views, dim=1))
         value.backward()
         found[name, count] = value.detach(), views.grad
     torch.save(found, f"{folder}/{rank}.pt")
@@ -119,9 +196,9 @@ def test_two_processes(tmp_path):
     """Every loss over two processes is the loss of the whole batch, and so are the gradients, averaged over them."""
     run_together(shares_of_loss, 2, tmp_path)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    for name, count in parts[0]:
+    for (name, count), compute in functions().items():
         whole = sample(count).requires_grad_()
-        loss = CONTRASTIVE_LOSSES[name].compute(whole, 0.3, 1.5)
+        loss = compute(whole)
         loss.backward()
         assert sum(part[name, count][0] for part in parts).item() / 2 == pytest.approx(loss.item(), rel=1e-10)
         gradient = torch.cat([part[name, count][1] for part in parts], dim=1) / 2

@@ -88,6 +88,20 @@ def test_dropout_is_compiled_too(backbone):
     assert compiled(**batch).loss.item() == pytest.approx(TrainingLosses(model)(**batch).loss.item(), rel=1e-6)
 
 
+def test_the_plain_view_is_compiled_without_dropout(backbone):
+    """SimCSE++'s: the other view differs from call to call, it does not."""
+    fields = {"cmlm_weight": 0.0, "contrastive_loss": "off_dropout", "backbone_dropout": 0.1}
+    losses = TrainingLosses(CMLMCSEForSentenceEmbedding.from_backbone(backbone, **fields).train())
+    packed = batches(0.0)[0]["views"]
+    views = {**packed, "num_views": 1, "plain": packed}
+    compiled = torch.compile(losses.sentence_vectors, backend="eager", fullgraph=True)
+    first, second, expected = compiled(views), compiled(views), losses.sentence_vectors(views)
+    torch.testing.assert_close(first[1], expected[1], rtol=1e-5, atol=1e-6)
+    assert torch.equal(first[1], second[1])
+    assert not torch.equal(first[0], second[0])
+    assert losses.model.backbone.training
+
+
 def test_train(tmp_path, text_file, backbone, monkeypatch):
     """With `--torch_compile`: the same losses, and an export that loads."""
     common = {

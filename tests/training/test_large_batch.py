@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,7 +24,13 @@ def collate(mini_batch_size: int | None, rows=range(11), **options):
     tokenizer = tiny_tokenizer("bert")
     masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     collator = ViewCollator(tokenizer, 3, masking, mini_batch_size=mini_batch_size, **options)
-    return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(SENTENCES) if row in rows])
+    taught = np.random.default_rng(0).standard_normal((2, len(SENTENCES), 4))  # by two teachers
+    tokens = tokenizer(SENTENCES)["input_ids"]
+    return collator([Example(tokens[row], 0, row, teachers=list(taught[:, row])) for row in rows])
+
+
+SIMCSE_PP = {"contrastive_loss": "off_dropout", "positive_ratio": 0.9, "dimension_weight": 0.3}
+RANKCSE = {"consistency_weight": 2.0, "distillation_weight": 0.1}
 
 
 def load(folder, dropout: float, **fields) -> CMLMCSEForSentenceEmbedding:
@@ -69,7 +76,9 @@ def test_mlm_alone(tmp_path):
 
 @pytest.mark.parametrize("condition", ("before_head", "after_head"))
 @pytest.mark.parametrize(("projection", "views"), (("mlp", 2), ("batchnorm", 2), ("mlp", 1)))
-@pytest.mark.parametrize("weights", ({}, {"rtd_weight": 0.3, "mlm_weight": 0.2}))
+@pytest.mark.parametrize(
+    "weights", ({}, {"rtd_weight": 0.3, "mlm_weight": 0.2}, {"mlm_weight": 0.2, **SIMCSE_PP, **RANKCSE})
+)
 def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path):
     """Without dropout: loss, log and every gradient of one pass over the whole batch, from parts of 1, 3 and 4."""
     fields = weights | {
@@ -78,14 +87,15 @@ def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path)
         "masked_views": {1: "first", 2: "both"}[views],
     }
     model = load(tmp_path, 0.0, **fields)
-    output = TrainingLosses(model)(**collate(None, masked_views=views))
+    options = {"masked_views": views, "plain_view": "contrastive_loss" in weights}
+    output = TrainingLosses(model)(**collate(None, **options))
     output.loss.backward()
     expected = gradients(model)
     assert {"backbone.encoder.layer.0.attention.self.query.weight", "auxiliary.cmlm.head.decoder.weight"} <= set(
         expected
     )
     for size in (1, 3, 4):
-        parts = collate(size, masked_views=views)["parts"]
+        parts = collate(size, **options)["parts"]
         assert [len(part["views"]["lengths"]) // 2 for part in parts][-1] == (11 % size or size)
         loss, logs = step_in_parts(model, parts)
         assert loss.item() == pytest.approx(output.loss.item(), rel=1e-5)
@@ -95,10 +105,11 @@ def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path)
         assert_equal(gradients(model), expected)
 
 
-def test_dropout_is_replayed(tmp_path):
+@pytest.mark.parametrize("fields", ({}, SIMCSE_PP), ids=("SimCSE", "SimCSE++"))
+def test_dropout_is_replayed(fields, tmp_path):
     """With dropout: the gradient is that of one graph through the very same parts and dropout."""
-    model = load(tmp_path, 0.1)
-    parts = collate(4)["parts"]
+    model = load(tmp_path, 0.1, **fields)
+    parts = collate(4, plain_view=bool(fields))["parts"]
     state = torch.get_rng_state()
     loss, _ = step_in_parts(model, parts)
     found, after = gradients(model), torch.get_rng_state()
@@ -129,9 +140,9 @@ def test_small_batch_stays_whole():
 
 def process(rank: int, size: int, out: str, folder: str) -> None:
     """One of two processes with half the batch each, in parts of 2, under DDP as the trainer has it."""
-    model = load(Path(folder), 0.0, projection="batchnorm")
+    model = load(Path(folder), 0.0, projection="batchnorm", **SIMCSE_PP, **RANKCSE)
     torch.nn.parallel.DistributedDataParallel(model)  # its hooks must not interfere
-    half = collate(2, rows=range(rank * 4, rank * 4 + 4))
+    half = collate(2, rows=range(rank * 4, rank * 4 + 4), plain_view=True)
     step_in_parts(model, half["parts"])
     average_gradients(model.parameters())
     if rank == 0:
@@ -142,8 +153,8 @@ def process(rank: int, size: int, out: str, folder: str) -> None:
 def test_two_processes(tmp_path):
     """Two processes, each with parts of its half, have the gradient of one process with all."""
     (tmp_path / "0").mkdir()
-    model = load(tmp_path / "0", 0.0, projection="batchnorm")
-    TrainingLosses(model)(**collate(None, rows=range(8))).loss.backward()
+    model = load(tmp_path / "0", 0.0, projection="batchnorm", **SIMCSE_PP, **RANKCSE)
+    TrainingLosses(model)(**collate(None, rows=range(8), plain_view=True)).loss.backward()
     expected = gradients(model)
     run_together(process, 2, tmp_path, str(tmp_path / "0"))
     assert_equal(torch.load(tmp_path / "gradients.pt", weights_only=True), expected)

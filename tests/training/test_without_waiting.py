@@ -34,6 +34,7 @@ OBJECTIVES = {
     "diffcse, sampled": {"cmlm_weight": 0, "rtd_weight": 0.1, "rtd_positions": "masked", "rtd_fill": "sample"},
     "retromae": {"cmlm_weight": 0, "retromae_weight": 0.1},
 }
+PLUS_PLUS = {"simcse++": {"cmlm_weight": 0, "contrastive_loss": "off_dropout", "dimension_weight": 0.1}}  # a plain view
 CHECK = "cmlmcse/training/trainer.py:_watch"  # it reads the loss; on a GPU a copy of that of the step before
 
 
@@ -52,7 +53,7 @@ class RecordsSteps(TrainerCallback):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", ((), ("--mini_batch_size", "8")), ids=("whole", "parts"))
-@pytest.mark.parametrize("fields", OBJECTIVES.values(), ids=OBJECTIVES)
+@pytest.mark.parametrize("fields", (OBJECTIVES | PLUS_PLUS).values(), ids=OBJECTIVES | PLUS_PLUS)
 def test_a_step(fields, parts, recipe, backbone_folders):
     """Every objective, whole and in parts. Several steps, so that the loss of a step is checked."""
     folder = backbone_folders["roberta"]  # its embeddings do more than BERT's
@@ -65,7 +66,7 @@ def test_a_step(fields, parts, recipe, backbone_folders):
     trainer = ContrastiveTrainer(
         model=model,
         args=run_args,
-        train_dataset=build_sentences(data_args, run_args, tokenizer),
+        train_dataset=build_sentences(model_args, data_args, run_args, tokenizer),
         data_collator=build_collator(model, tokenizer, data_args, run_args),
         processing_class=tokenizer,
         callbacks=[records],
@@ -123,7 +124,7 @@ def test_development_scores_in_the_precision_of_training(recipe, monkeypatch, tm
 
     monkeypatch.setattr(CMLMCSEForSentenceEmbedding, "encode", recorded)
     run(monkeypatch, recipe, "--bf16", "true")
-    assert found == [False, True, True, False]
+    assert found == [False, True, True, False, False]  # the last one for the card
     dev = json.loads((tmp_path / "run" / "results.json").read_text())["dev"]
     log = json.loads((tmp_path / "run" / "run.json").read_text())["log"]
     scores = {row["step"]: row["eval_dev_score"] for row in log if "eval_dev_score" in row}

@@ -1,0 +1,73 @@
+"""Terms beside the contrastive loss, on the same views, found by name in `CONTRAST_TERMS`: pure functions, in fp32.
+
+A term's weight is the field `<name>_weight`. Unlike an auxiliary objective it has no weights of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor, autocast
+
+from .losses import at_least_fp32
+from .ranking import ranking_consistency, ranking_distillation
+
+if TYPE_CHECKING:
+    from .configuration_cmlmcse import CMLMCSEConfig
+
+VARIANCE_EPS = 1e-5  # BatchNorm's
+
+
+def dimension_contrast(views: Tensor, temp: float) -> Tensor:
+    """InfoNCE between the dimensions of the two views (SimCSE++, Xu et al. 2023, dimension-wise contrast).
+
+    Each dimension is scaled to mean 0 and variance 1 over the sentences of all processes, per view, as BatchNorm does
+    without affine weights. A dimension of one view should correlate with itself in the other, and with no other one.
+
+    Args:
+        views: (V, N, H) of the sentences of all processes; the first two are used.
+        temp: temperature t of the correlations.
+
+    Returns:
+        The scalar mean over the H dimensions of −log( exp(C_dd/t) / Σ_e exp(C_de/t) ), C = BN(b)ᵀ BN(c) / N (H, H).
+    """
+    with autocast(views.device.type, enabled=False):
+        both = at_least_fp32(views[:2])  # (2, N, H)
+        centred = both - both.mean(dim=1, keepdim=True)
+        first, second = centred / (centred.square().mean(dim=1, keepdim=True) + VARIANCE_EPS).sqrt()
+        correlations = first.T @ second / len(first)  # (H, H)
+        return -(correlations / temp).log_softmax(dim=1).diagonal().mean()
+
+
+class ContrastTerm(NamedTuple):
+    """A term beside the contrastive loss.
+
+    Attributes:
+        compute: views (V, N, H) and the teachers' vectors, (N, H_t) each, of all processes, and the configuration → a
+            scalar.
+        title: what it adds to another method, in the words of a model card.
+    """
+
+    compute: Callable[[Tensor, "CMLMCSEConfig", Sequence[Tensor]], Tensor]
+    title: str
+
+
+CONTRAST_TERMS: dict[str, ContrastTerm] = {
+    "dimension": ContrastTerm(
+        lambda views, config, teachers: dimension_contrast(views, config.dimension_temp),
+        "SimCSE++'s contrast of dimensions",
+    ),
+    "consistency": ContrastTerm(
+        lambda views, config, teachers: ranking_consistency(views, config.temp), "RankCSE's ranking consistency"
+    ),
+    "distillation": ContrastTerm(
+        lambda views, config, teachers: ranking_distillation(
+            views,
+            teachers,
+            config.distillation_loss,
+            config.distillation_temp,
+            config.teacher_temp,
+            config.teacher_share,
+        ),
+        "RankCSE's ranking distillation",
+    ),
+}
