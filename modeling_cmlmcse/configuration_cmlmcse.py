@@ -19,6 +19,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .pooling
     import .pretrained_auxiliary
     import .projection
+    import .prompts
     import .replaced_token_detection
     import .sentence_transformers_files
 """
@@ -31,6 +32,7 @@ from transformers import AutoConfig, PretrainedConfig
 from .losses import CONTRASTIVE_LOSSES
 from .pooling import POOLINGS
 from .projection import PROJECTIONS
+from .prompts import complete_prompts
 
 EXPORT_KEY = "cmlmcse"
 OWN_FUSION_INITS = ("last", "next", "random", "pretrained")  # the first is the default
@@ -94,6 +96,8 @@ class CMLMCSEConfig(PretrainedConfig):
             the other words' embeddings. RetroMAE's paper has it in pre-training only; 0 is without.
         decoder_hidden_share: share of the other words that this decoder does not see when it predicts a word
             (RetroMAE: 0.5).
+        prompts: texts by name that are put before a sentence when it is encoded: `query`, `document`, ….
+        default_prompt_name: the prompt of texts that are encoded as neither query nor document. The default is none.
 
     Raises:
         ValueError: a field is out of range or has the wrong type.
@@ -130,6 +134,8 @@ class CMLMCSEConfig(PretrainedConfig):
         mlm_tied: bool = False,
         retromae_weight: float = 0.0,
         decoder_hidden_share: float = 0.5,
+        prompts: dict[str, str] | None = None,
+        default_prompt_name: str | None = None,
         **kwargs: Any,
     ) -> None:
         self.backbone_config = as_backbone_config(backbone_config)
@@ -159,6 +165,8 @@ class CMLMCSEConfig(PretrainedConfig):
         self.mlm_tied = in_range("mlm_tied", mlm_tied, bool, False, True)
         self.retromae_weight = in_range("retromae_weight", retromae_weight, float, 0.0, 1e6)
         self.decoder_hidden_share = in_range("decoder_hidden_share", decoder_hidden_share, float, 0.0, 1.0)
+        self.prompts = complete_prompts(prompts, default_prompt_name)
+        self.default_prompt_name = default_prompt_name if self.prompts else None
         # sentence-transformers' layer pooling reads them; an export's config.json is the backbone's own
         reads_layers = POOLINGS[self.pooling].layers != (-1,)
         kwargs.setdefault("output_hidden_states", reads_layers or self.backbone_config.output_hidden_states)
@@ -201,6 +209,8 @@ class CMLMCSEConfig(PretrainedConfig):
         `EXPORT_KEY` what this code needs; no auxiliary objective, and no head unless the pooling uses it."""
         fields = {"pooling": self.pooling, "normalize": self.normalize, "temp": self.temp, "cmlm_weight": 0.0}
         fields["projection"] = self.projection if POOLINGS[self.pooling].keeps_head else "none"
+        if self.prompts:
+            fields |= {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
         return {**self.backbone_config.to_dict(), EXPORT_KEY: fields}
 
     def _generator_config(self, given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:

@@ -276,8 +276,9 @@ def write_folder(
         labelled: the labelled data, or nothing.
     """
     from cmlmcse.data.collection import load_collection
-    from cmlmcse.hub.card import adapted_card
+    from cmlmcse.hub.card import adapted_card, usage
     from cmlmcse.hub.export import export, write_json
+    from cmlmcse.models.prompts import Prompts
 
     from .report import last_line, write_report
     from .results import labelled_results
@@ -290,7 +291,8 @@ def write_folder(
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
     write_report(folder, results, examples)
-    (exported / "README.md").write_text(adapted_card(results), encoding="utf-8")
+    card = adapted_card(results, usage() + Prompts.of_model(best.model).for_card)
+    (exported / "README.md").write_text(card, encoding="utf-8")
     write_json(folder / "results.json", results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))

@@ -69,6 +69,10 @@ class ModelArguments:
     mlm_tied: bool = of_config("mlm_tied")
     retromae_weight: float = of_config("retromae_weight")
     decoder_hidden_share: float = of_config("decoder_hidden_share")
+    query_prompt: str | None = described(None, "Text put before a query when it is encoded, as \"query: \". Training "
+                                         "does not see it (default: what the backbone records).")  # fmt: skip
+    document_prompt: str | None = described(None, "Text put before a document when it is encoded, as \"passage: \" "
+                                            "(default: what the backbone records).")  # fmt: skip
     lora_r: int | None = described(None, "Rank of LoRA matrices beside the backbone's linear layers; its own weights "
                                    "stay as they are. The export has merged weights. It needs pip install peft "
                                    "(default: all weights train).")  # fmt: skip
@@ -76,7 +80,8 @@ class ModelArguments:
     def config_fields(self) -> dict[str, Any]:
         """The fields of :class:`CMLMCSEConfig`."""
         fields = dataclasses.asdict(self)
-        del fields["model_name_or_path"], fields["model_sha256"], fields["lora_r"]
+        for name in ("model_name_or_path", "model_sha256", "lora_r", "query_prompt", "document_prompt"):
+            del fields[name]
         return fields
 
 
