@@ -324,7 +324,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         asked = bool(self.config.output_hidden_states) if output_hidden_states is None else output_hidden_states
         output = SentenceEmbeddingOutput(
             last_hidden_state=packing.unpack(outputs[-1]),  # (N, T, H)
-            pooler_output=self._inference_embedding(outputs, packing),  # (N, H)
+            pooler_output=self.embedding_of(outputs, packing),  # (N, H)
             hidden_states=chosen_states((embedded, *outputs), asked, packing),
         )
         as_dict = self.config.return_dict if return_dict is None else return_dict
@@ -337,7 +337,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         embedded = embed_tokens(self.backbone, tokens, packing)  # (S, H)
         return pooling.pool(run_blocks(self.backbone, embedded, packing, selection), packing)
 
-    def _inference_embedding(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
+    def embedding_of(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
         """Block outputs → (B, H) the embedding that evaluation and export use."""
         pooling = POOLINGS[self.config.pooling]
         pooled = pooling.pool(outputs, packing)

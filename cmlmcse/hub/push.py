@@ -43,6 +43,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--commit_message", metavar="TEXT", default="Publish a sentence encoder")
     parser.add_argument("--export_only", action="store_true", help="write the folder, and publish nothing")
     parser.add_argument("--output_dir", metavar="FOLDER", help="where --export_only writes; must not exist yet")
+    parser.add_argument("--onnx", action="store_true", help="write onnx/model.onnx (fp32) and "
+                        "onnx/model_quantized.onnx (int8) too, and compare their embeddings; needs the extra onnx"
+                        )  # fmt: skip
     parser.add_argument("--query_prompt", metavar="TEXT", help="text put before a query, as 'query: ' (default: the "
                         "checkpoint's own)")  # fmt: skip
     parser.add_argument("--document_prompt", metavar="TEXT", help="text put before a document (default: the "
@@ -113,10 +116,11 @@ def write_card(checkpoint: Path, args: argparse.Namespace, commit: str | None = 
     Raises:
         InputError: a record or the template cannot be read, or a record lacks an entry.
     """
-    from .card import TEMPLATE, Identity, adapted_card, bare_card, model_card, plots_of, usage
+    from .card import ONNX_USAGE, TEMPLATE, Identity, adapted_card, bare_card, model_card, plots_of, usage
 
     branch = None if args.revision == "main" else args.revision
     use = usage(args.repo_id, commit or args.tag or branch, args.trust_free) + chosen_prompts(checkpoint, args).for_card
+    use += ONNX_USAGE * args.onnx
     run_folder = checkpoint.resolve().parent
     identity = Identity(args.license, args.language)
     records = [run_folder / "run.json", run_folder / "results.json"]
@@ -144,7 +148,8 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     from cmlmcse.models.encoders import load_model_encoder
 
     from .card import copy_plots
-    from .export import export, verify
+    from .export import SENTENCES, export, verify
+    from .onnx_files import write_onnx
 
     encoder = load_model_encoder(str(checkpoint), device="cpu")
     chosen_prompts(checkpoint, args).give(encoder.model)
@@ -152,13 +157,16 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     copy_plots(checkpoint.resolve().parent, folder)
     try:
         differences = verify(encoder.model, encoder.tokenizer, folder)
+        onnx = write_onnx(encoder.model, encoder.tokenizer, folder, SENTENCES) if args.onnx else None
     except BaseException:
         shutil.rmtree(folder)
         raise
-    if "SentenceTransformer" not in differences:
+    if not any(name.startswith("SentenceTransformer") for name in differences):
         print("sentence-transformers is not installed here: loading with it was not verified")
     ways = ", ".join(name for name in differences)
     print(f"Verified in a fresh process: largest difference {max(differences.values()):.1e} ({ways})")
+    if onnx is not None:
+        print(f"Verified in ONNX Runtime: {onnx}")
 
 
 def print_published(target: "Target", published: "Published", trust_free: bool) -> None:
@@ -200,6 +208,12 @@ def push(args: argparse.Namespace) -> None:
     if args.export_only and Path(args.output_dir).exists():
         raise InputError(f"the export folder must not exist yet, found {args.output_dir}; choose another or remove it")
     checkpoint = check_checkpoint(args.checkpoint)
+    if args.onnx:
+        from cmlmcse.models.encoders import recorded_pooling
+
+        from .onnx_files import check_onnx
+
+        check_onnx(recorded_pooling(str(checkpoint))[0] or "")
     card = partial(write_card, checkpoint, args)  # commit name → card
     if args.export_only:
         export_and_verify(checkpoint, Path(args.output_dir), args, card())

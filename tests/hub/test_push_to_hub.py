@@ -46,6 +46,7 @@ def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Verified in a fresh process: largest difference" in printed
     assert "AutoModel" in printed
+    assert "is not installed here" not in printed
     assert ("SentenceTransformer.encode_query" in printed) != trust_free
     assert ("Prompts: `the cat ` (query)." in (tmp_path / "out" / "README.md").read_text()) != trust_free
 
