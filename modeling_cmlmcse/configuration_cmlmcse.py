@@ -25,6 +25,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
@@ -60,6 +61,9 @@ class CMLMCSEConfig(PretrainedConfig):
             products do not. Training is the same.
         contrastive_loss: `info_nce` (SimCSE) or `nt_xent` (CLEAR).
         contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss".
+        matryoshka_dims: numbers of leading dimensions, as 256,128,64, that a vector can be cut to. The contrastive loss
+            is the sum of those of the cut vectors, each with weight 1 (Kusupati et al. 2022, Eq. 1); name the full
+            size too. The head must be `none`, or stay at inference (`cls`). The default is the full size alone.
         temp: temperature τ of the contrastive loss. The default is SimCSE's.
         hard_negative_weight: number added to the logit of a sentence's own hard negative. It needs text with hard
             negatives (negative_column). 0 makes it as likely as any other negative, as in supervised SimCSE, whose
@@ -115,6 +119,7 @@ class CMLMCSEConfig(PretrainedConfig):
         normalize: bool = False,
         contrastive_loss: str = "info_nce",
         contrastive_weight: float = 1.0,
+        matryoshka_dims: Sequence[int] | str | None = None,
         temp: float = 0.05,
         hard_negative_weight: float = 0.0,
         cmlm_weight: float = 0.005,
@@ -145,6 +150,7 @@ class CMLMCSEConfig(PretrainedConfig):
         self.projection = one_of("projection", head, PROJECTIONS)
         self.normalize = in_range("normalize", normalize, bool, False, True)
         self.contrastive_loss = one_of("contrastive_loss", contrastive_loss, CONTRASTIVE_LOSSES)
+        self.matryoshka_dims = as_dims(matryoshka_dims, self.hidden_size)
         self.temp = in_range("temp", temp, float, 1e-4, 10.0)
         self.hard_negative_weight = in_range("hard_negative_weight", hard_negative_weight, float, -100.0, 100.0)
         self.contrastive_weight = in_range("contrastive_weight", contrastive_weight, float, 0.0, 1e6)
@@ -175,6 +181,11 @@ class CMLMCSEConfig(PretrainedConfig):
             raise ValueError(
                 f"pooling {self.pooling!r} keeps the training head at inference and so expects projection 'mlp', found "
                 f"{self.projection!r}; choose pooling 'cls_before_pooler'"
+            )
+        if self.matryoshka_dims and self.projection != "none" and not POOLINGS[self.pooling].keeps_head:
+            raise ValueError(
+                f"matryoshka_dims expects a vector that users get, found projection {self.projection!r} after pooling "
+                f"{self.pooling!r}, which training alone uses; set projection to none, or pooling to cls"
             )
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # where Trainer looks for the tokenizer's
             kwargs.setdefault(name, getattr(self.backbone_config, name, None))
@@ -285,6 +296,24 @@ def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> Pretr
     if isinstance(given, PretrainedConfig):
         return copy.deepcopy(given)  # the encoder shares it, and sets its attention
     raise ValueError(f"backbone_config must be a configuration or a dictionary, found {type(given).__name__}")
+
+
+def as_dims(given: Sequence[int] | str | None, size: int) -> list[int] | None:
+    """Numbers of dimensions, from a sequence or a text with commas.
+
+    Raises:
+        ValueError: not different whole numbers from 1 to `size`.
+    """
+    if given is None:
+        return None
+    parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+    dims = [int(part) if str(part).isdecimal() else 0 for part in parts]
+    if not dims or len(set(dims)) < len(dims) or not all(1 <= each <= size for each in dims):
+        raise ValueError(
+            f"matryoshka_dims must be different whole numbers from 1 to {size}, as 256,128,64, found {given!r}; fix "
+            "the recipe"
+        )
+    return dims
 
 
 def one_of(name: str, value: Any, known: Any) -> str:

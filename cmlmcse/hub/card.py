@@ -322,6 +322,7 @@ def training_text(run: Record) -> str:
         "λ of the conditional MLM loss": fields["cmlm_weight"],
         "mask rate": fields["mlm_probability"],
         "temperature": fields["temp"],
+        "Matryoshka dimensions, a vector can be cut to them": fields.get("matryoshka_dims"),
         "learning rate": fields.get("learning_rate"),
         "sentences per batch": fields.get("per_device_train_batch_size"),
         "most tokens per sentence": fields.get("max_seq_length"),

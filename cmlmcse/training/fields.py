@@ -48,6 +48,7 @@ class ModelArguments:
     normalize: bool = of_config("normalize")
     contrastive_loss: str = of_config("contrastive_loss")
     contrastive_weight: float = of_config("contrastive_weight")
+    matryoshka_dims: str | None = of_config("matryoshka_dims")
     temp: float = of_config("temp")
     hard_negative_weight: float = of_config("hard_negative_weight")
     cmlm_weight: float = of_config("cmlm_weight")

@@ -69,7 +69,7 @@ class TrainingLosses(nn.Module):
         return self.model.pooled(tokens, packing).unflatten(0, (views["num_views"], -1))
 
     def contrast(self, vectors: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The contrastive loss of (V, N, H) sentence vectors.
+        """The contrastive loss of (V, N, H) sentence vectors; with `matryoshka_dims` the sum of those of cut vectors.
 
         Returns:
             The weighted loss, the vectors before and after the training head (2, V, N, H) for the auxiliary objectives,
@@ -77,7 +77,9 @@ class TrainingLosses(nn.Module):
         """
         config = self.model.config
         projected = self.model.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
-        loss = CONTRASTIVE_LOSSES[config.contrastive_loss].compute(projected, config.temp, config.hard_negative_weight)
+        compute = CONTRASTIVE_LOSSES[config.contrastive_loss].compute
+        parts = [projected[..., :size] for size in config.matryoshka_dims or projected.shape[-1:]]  # (V, N, K) each
+        loss = torch.stack([compute(part, config.temp, config.hard_negative_weight) for part in parts]).sum()
         logs = {
             "contrastive_loss": loss.detach(),
             "alignment": alignment(projected[:2].detach()),
