@@ -37,6 +37,7 @@ test: $(VENV)/.installed-dev lint types
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-compat: $(VENV)/.installed-dev $(COMPAT)/.installed
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[onnx]"
 	rm -rf $(COMPAT)/exports $(COMPAT)/modules
 	$(BIN)/python tests/compat/make_exports.py $(COMPAT)/exports
 	HF_HUB_OFFLINE=1 HF_MODULES_CACHE=$(COMPAT)/modules CMLMCSE_EXPORTS=$(COMPAT)/exports \

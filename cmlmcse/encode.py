@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmlmcse.common.errors import InputError, Parser, command, interruptible
+from cmlmcse.common.errors import InputError, Parser, as_input_error, command, interruptible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from cmlmcse.data.parts import Job
     from cmlmcse.data.tables import TextFile
+    from cmlmcse.models.encoders import Encoder
 
 DTYPES = ("fp32", "bf16", "fp16")
 TEXT, EMBEDDING = "text", "embedding"  # columns of a .parquet
@@ -57,6 +58,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "OUT-00000-of-00010.npy and so on (default: one file)")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace OUT, and start again from the first row")
     parser.add_argument("--pooling", help="pooling for models that record none: cls_before_pooler, avg, avg_top2, …")
+    parser.add_argument("--prompt_name", metavar="NAME", help="the model's prompt to put before each text: query, "
+                        "document, … (default: document, if the model has prompts)")  # fmt: skip
+    parser.add_argument("--prompt", metavar="TEXT", help="a text to put before each text instead; '' for none")
     parser.add_argument("--normalize", action="store_true", help="scale every embedding to length 1")
     parser.add_argument("--truncate_dim", type=positive, metavar="K", help="keep the first K dimensions")
     parser.add_argument("--batch_size", type=positive, default=64, help="texts per forward pass (default: 64)")
@@ -72,6 +76,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         )
     if args.no_text and args.output.suffix != ".parquet":
         parser.error(f"--no_text expects --output OUT.parquet, found {args.output}; drop it")
+    if args.prompt is not None and args.prompt_name is not None:
+        parser.error("--prompt expects no --prompt_name, found both; drop one of them")
     return args
 
 
@@ -103,9 +109,11 @@ def main(argv: list[str] | None = None) -> None:
     encoder.arguments |= {
         "truncate_dim": args.truncate_dim,
         "normalize": args.normalize or None,  # else as the model does
+        "prompt": chosen_prompt(args, encoder),
     }
     width = args.truncate_dim or width
-    provenance = model_provenance(args.model, encoder.settings["pooling"]) | {"truncate_dim": args.truncate_dim}
+    provenance = model_provenance(args.model, encoder.settings["pooling"])
+    provenance |= {name: encoder.arguments[name] for name in ("truncate_dim", "prompt")}
     job = Job(
         args.output, source.rows, width, args.rows_per_shard, output_schema(args, source, copied, width, provenance)
     )
@@ -123,6 +131,18 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{source.rows} rows × {width} → {first}")
     state.wait_for_everyone()
     state.destroy_process_group()
+
+
+def chosen_prompt(args: argparse.Namespace, encoder: "Encoder") -> str:
+    """The text that is put before each text: the given one, or the model's of the given name, or that for documents.
+
+    Raises:
+        InputError: the model has no prompt of that name.
+    """
+    from modeling_cmlmcse.prompts import DOCUMENT, choose_prompt
+
+    with as_input_error("--prompt_name: "):
+        return choose_prompt(encoder.prompts, None, args.prompt_name or DOCUMENT, args.prompt)
 
 
 def columns_to_copy(args: argparse.Namespace, source: "TextFile") -> list[str]:
@@ -176,6 +196,7 @@ def job_settings(
     return {
         "model": provenance["fingerprint"] or provenance["model"],
         "encoding": {name: encoding[name] for name in ("pooling", "max_seq_length")},
+        "prompt": provenance["prompt"],
         "input": [args.input.name, args.input.stat().st_size, args.input.stat().st_mtime_ns, source.rows],
         **{name: getattr(args, name) for name in options},
     }

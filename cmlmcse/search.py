@@ -70,7 +70,9 @@ def main(argv: list[str] | None = None) -> None:
 
         source = scan(args.corpus, args.text_column)
 
+    from cmlmcse.evaluation.prompts import encode_as
     from cmlmcse.models.encoders import load_model_encoder
+    from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder = load_model_encoder(args.model, args.pooling, *limits, show_progress_bar=False)
@@ -78,9 +80,9 @@ def main(argv: list[str] | None = None) -> None:
         check_provenance(args.corpus, args.model, encoder)
         blocks = embedded_blocks(args.corpus)
     else:
-        blocks = ((table, encoder(source.texts(table))) for table in source.tables())
+        blocks = ((table, encode_as(encoder, DOCUMENT, source.texts(table))) for table in source.tables())
     column = (args.text_column or TEXT) if encoded else source.text_column
-    found = search(encoder(queries), blocks, args.top_k)
+    found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k)
     if not any(found):
         raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
     for query, nearest in zip(queries, found, strict=True):
@@ -137,7 +139,7 @@ def check_provenance(path: Path, model: str, encoder: "Encoder") -> None:
     If the file's embeddings were truncated, the encoder is set to truncate its own to the same number of dimensions.
 
     Raises:
-        InputError: the file's embeddings are of another model or pooling, or have another number of dimensions.
+        InputError: the file's embeddings are of another model, pooling or prompt, or have another number of dimensions.
     """
     from pyarrow import parquet
 
@@ -151,6 +153,12 @@ def check_provenance(path: Path, model: str, encoder: "Encoder") -> None:
         raise InputError(
             f"{path} must hold embeddings of MODEL, {ours['model']} with the pooling {ours['pooling']}, found "
             f"{theirs.get('model')} with {theirs.get('pooling')} in it; give that model, or encode the corpus again"
+        )
+    prompt, found_prompt = encoder.prompts.get("document", ""), theirs.get("prompt", "")
+    if theirs and found_prompt != prompt:
+        raise InputError(
+            f"{path}: expected texts encoded with MODEL's prompt for documents, {prompt!r}, found {found_prompt!r}; "
+            "encode the corpus again without --prompt and --prompt_name"
         )
     encoder.arguments["truncate_dim"] = theirs.get("truncate_dim")
     width = theirs.get("truncate_dim") or encoder.model.config.hidden_size

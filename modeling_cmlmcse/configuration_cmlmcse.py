@@ -20,6 +20,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .pooling
     import .pretrained_auxiliary
     import .projection
+    import .prompts
     import .ranking
     import .read_later
     import .replaced_token_detection
@@ -27,6 +28,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
@@ -34,6 +36,7 @@ from transformers import AutoConfig, PretrainedConfig
 from .losses import CONTRASTIVE_LOSSES
 from .pooling import POOLINGS
 from .projection import PROJECTIONS
+from .prompts import complete_prompts
 from .ranking import DISTILLATION_LOSSES
 
 EXPORT_KEY = "cmlmcse"
@@ -63,6 +66,9 @@ class CMLMCSEConfig(PretrainedConfig):
         contrastive_loss: `info_nce` (SimCSE), `nt_xent` (CLEAR), or `off_dropout`, whose negatives have no dropout
             (SimCSE++); it encodes each sentence once more and has no hard negatives.
         contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss".
+        matryoshka_dims: numbers of leading dimensions, as 256,128,64, that a vector can be cut to. The contrastive loss
+            is the sum of those of the cut vectors, each with weight 1 (Kusupati et al. 2022, Eq. 1); name the full
+            size too. The head must be `none`, or stay at inference (`cls`). The default is the full size alone.
         temp: temperature τ of the contrastive loss. The default is SimCSE's.
         hard_negative_weight: number added to the logit of a sentence's own hard negative. It needs text with hard
             negatives (negative_column). 0 makes it as likely as any other negative, as in supervised SimCSE, whose
@@ -112,6 +118,8 @@ class CMLMCSEConfig(PretrainedConfig):
             the other words' embeddings. RetroMAE's paper has it in pre-training only; 0 is without.
         decoder_hidden_share: share of the other words that this decoder does not see when it predicts a word
             (RetroMAE: 0.5).
+        prompts: texts by name that are put before a sentence when it is encoded: `query`, `document`, ….
+        default_prompt_name: the prompt of texts that are encoded as neither query nor document. The default is none.
 
     Raises:
         ValueError: a field is out of range or has the wrong type.
@@ -129,6 +137,7 @@ class CMLMCSEConfig(PretrainedConfig):
         normalize: bool = False,
         contrastive_loss: str = "info_nce",
         contrastive_weight: float = 1.0,
+        matryoshka_dims: Sequence[int] | str | None = None,
         temp: float = 0.05,
         hard_negative_weight: float = 0.0,
         positive_ratio: float = 1.0,
@@ -157,6 +166,8 @@ class CMLMCSEConfig(PretrainedConfig):
         mlm_tied: bool = False,
         retromae_weight: float = 0.0,
         decoder_hidden_share: float = 0.5,
+        prompts: dict[str, str] | None = None,
+        default_prompt_name: str | None = None,
         **kwargs: Any,
     ) -> None:
         self.backbone_config = as_backbone_config(backbone_config)
@@ -166,6 +177,7 @@ class CMLMCSEConfig(PretrainedConfig):
         self.projection = one_of("projection", head, PROJECTIONS)
         self.normalize = in_range("normalize", normalize, bool, False, True)
         self.contrastive_loss = one_of("contrastive_loss", contrastive_loss, CONTRASTIVE_LOSSES)
+        self.matryoshka_dims = as_dims(matryoshka_dims, self.hidden_size)
         self.temp = in_range("temp", temp, float, 1e-4, 10.0)
         self.hard_negative_weight = in_range("hard_negative_weight", hard_negative_weight, float, -100.0, 100.0)
         self.positive_ratio = in_range("positive_ratio", positive_ratio, float, 0.0, 10.0)
@@ -195,6 +207,8 @@ class CMLMCSEConfig(PretrainedConfig):
         self.mlm_tied = in_range("mlm_tied", mlm_tied, bool, False, True)
         self.retromae_weight = in_range("retromae_weight", retromae_weight, float, 0.0, 1e6)
         self.decoder_hidden_share = in_range("decoder_hidden_share", decoder_hidden_share, float, 0.0, 1.0)
+        self.prompts = complete_prompts(prompts, default_prompt_name)
+        self.default_prompt_name = default_prompt_name if self.prompts else None
         # sentence-transformers' layer pooling reads them; an export's config.json is the backbone's own
         reads_layers = POOLINGS[self.pooling].layers != (-1,)
         kwargs.setdefault("output_hidden_states", reads_layers or self.backbone_config.output_hidden_states)
@@ -203,6 +217,11 @@ class CMLMCSEConfig(PretrainedConfig):
             raise ValueError(
                 f"pooling {self.pooling!r} keeps the training head at inference and so expects projection 'mlp', found "
                 f"{self.projection!r}; choose pooling 'cls_before_pooler'"
+            )
+        if self.matryoshka_dims and self.projection != "none" and not POOLINGS[self.pooling].keeps_head:
+            raise ValueError(
+                f"matryoshka_dims expects a vector that users get, found projection {self.projection!r} after pooling "
+                f"{self.pooling!r}, which training alone uses; set projection to none, or pooling to cls"
             )
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # where Trainer looks for the tokenizer's
             kwargs.setdefault(name, getattr(self.backbone_config, name, None))
@@ -237,6 +256,8 @@ class CMLMCSEConfig(PretrainedConfig):
         `EXPORT_KEY` what this code needs; no auxiliary objective, and no head unless the pooling uses it."""
         fields = {"pooling": self.pooling, "normalize": self.normalize, "temp": self.temp, "cmlm_weight": 0.0}
         fields["projection"] = self.projection if POOLINGS[self.pooling].keeps_head else "none"
+        if self.prompts:
+            fields |= {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
         return {**self.backbone_config.to_dict(), EXPORT_KEY: fields}
 
     def _generator_config(self, given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
@@ -311,6 +332,24 @@ def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> Pretr
     if isinstance(given, PretrainedConfig):
         return copy.deepcopy(given)  # the encoder shares it, and sets its attention
     raise ValueError(f"backbone_config must be a configuration or a dictionary, found {type(given).__name__}")
+
+
+def as_dims(given: Sequence[int] | str | None, size: int) -> list[int] | None:
+    """Numbers of dimensions, from a sequence or a text with commas.
+
+    Raises:
+        ValueError: not different whole numbers from 1 to `size`.
+    """
+    if given is None:
+        return None
+    parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+    dims = [int(part) if str(part).isdecimal() else 0 for part in parts]
+    if not dims or len(set(dims)) < len(dims) or not all(1 <= each <= size for each in dims):
+        raise ValueError(
+            f"matryoshka_dims must be different whole numbers from 1 to {size}, as 256,128,64, found {given!r}; fix "
+            "the recipe"
+        )
+    return dims
 
 
 def one_of(name: str, value: Any, known: Any) -> str:

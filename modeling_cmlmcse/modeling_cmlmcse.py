@@ -34,6 +34,7 @@ from .packing import Packing, Selection, pack_sequences
 from .pooling import POOLINGS
 from .pretrained_auxiliary import PretrainedAuxiliary
 from .projection import PROJECTIONS
+from .prompts import DOCUMENT, QUERY, choose_prompt
 from .read_later import read_behind, send
 from .replaced_token_detection import ReplacedTokenDetection
 from .sentence_transformers_files import write_sentence_transformers
@@ -324,7 +325,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         asked = bool(self.config.output_hidden_states) if output_hidden_states is None else output_hidden_states
         output = SentenceEmbeddingOutput(
             last_hidden_state=packing.unpack(outputs[-1]),  # (N, T, H)
-            pooler_output=self._inference_embedding(outputs, packing),  # (N, H)
+            pooler_output=self.embedding_of(outputs, packing),  # (N, H)
             hidden_states=chosen_states((embedded, *outputs), asked, packing),
         )
         as_dict = self.config.return_dict if return_dict is None else return_dict
@@ -337,7 +338,7 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         embedded = embed_tokens(self.backbone, tokens, packing)  # (S, H)
         return pooling.pool(run_blocks(self.backbone, embedded, packing, selection), packing)
 
-    def _inference_embedding(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
+    def embedding_of(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
         """Block outputs → (B, H) the embedding that evaluation and export use."""
         pooling = POOLINGS[self.config.pooling]
         pooled = pooling.pool(outputs, packing)
@@ -356,6 +357,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         truncate_dim: int | None = None,
         batch_tokens: int | None = None,
         convert_to_tensor: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
     ) -> Any:
         """Embed sentences without padding, sorted by length, in input order.
 
@@ -372,18 +375,20 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
             truncate_dim: keep the first K dimensions.
             batch_tokens: tokens in a forward pass, in place of `batch_size`; a longer sentence goes alone.
             convert_to_tensor: return a torch tensor on the model's device.
+            prompt_name: name of the model's prompt to put before each text (default: its default prompt, if any).
+            prompt: a text to put before each text instead; empty for none.
 
         Returns:
             (N, H) float32 numpy array or tensor; (H,) for one text.
 
         Raises:
             ValueError: `truncate_dim`, `batch_size` or `batch_tokens` out of range; something else than texts; no
-                tokenizer.
+                tokenizer; no prompt of that name.
         """
         tokenizer = self._own_tokenizer() if tokenizer is None else tokenizer
         if isinstance(sentences, str):
             options = (batch_size, normalize, max_length, False, truncate_dim, batch_tokens, convert_to_tensor)
-            return self.encode([sentences], tokenizer, *options)[0]
+            return self.encode([sentences], tokenizer, *options, prompt_name, prompt)[0]
         sentences = list(sentences)
         if wrong := [type(text).__name__ for text in sentences if not isinstance(text, str)]:
             raise ValueError(f"encode expects texts, found {wrong[0]}; convert them to str")
@@ -396,7 +401,9 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         if min(batch_size, 1 if batch_tokens is None else batch_tokens) < 1:
             raise ValueError(f"expected batches of at least 1, found {batch_size} sentences, {batch_tokens} tokens")
         limit = min(self.max_positions, tokenizer.model_max_length, max_length or self.max_positions)
-        tokens = tokenizer(list(sentences), truncation=True, max_length=limit)["input_ids"] if sentences else []
+        before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
+        texts = [before + text for text in sentences]
+        tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
         embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
@@ -411,6 +418,14 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         if self.config.normalize if normalize is None else normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
         return embeddings if convert_to_tensor else embeddings.numpy()
+
+    def encode_query(self, sentences: str | Iterable[str], *args: Any, **options: Any) -> Any:
+        """:meth:`encode` with the model's prompt for queries, if it has one."""
+        return self.encode(sentences, *args, **{"prompt_name": QUERY, **options})
+
+    def encode_document(self, sentences: str | Iterable[str], *args: Any, **options: Any) -> Any:
+        """:meth:`encode` with the model's prompt for documents, if it has one."""
+        return self.encode(sentences, *args, **{"prompt_name": DOCUMENT, **options})
 
     def _own_tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of the folder or repository that the model was loaded from, loaded once.

@@ -54,7 +54,8 @@ def write_sentence_transformers(config: CMLMCSEConfig, weights: Mapping[str, Ten
             for i, (path, kind) in enumerate(modules)
         ],
     )
-    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    prompts = {"prompts": config.prompts, "default_prompt_name": config.default_prompt_name} if config.prompts else {}
+    write_json(folder / "config_sentence_transformers.json", {**prompts, "similarity_fn_name": "cosine"})
 
 
 def write_module(

@@ -298,9 +298,10 @@ def write_folder(
     from cmlmcse.data.collection import load_collection
     from cmlmcse.hub.adapted_card import adapted_card
     from cmlmcse.hub.card import encoder_record
-    from cmlmcse.hub.card_usage import similarity_example
+    from cmlmcse.hub.card_usage import Loading, similarity_example
     from cmlmcse.hub.export import export, write_json
     from cmlmcse.hub.start import start_record
+    from cmlmcse.models.prompts import Prompts
 
     from .report import last_line, write_report
     from .results import labelled_results
@@ -315,7 +316,8 @@ def write_folder(
     results |= {"start": start_record(args.model), "encoder": encoder_record(best)}
     results["example"] = similarity_example(replace(best, bf16=False))
     write_report(folder, results, examples)
-    (exported / "README.md").write_text(adapted_card(results), encoding="utf-8")
+    card = adapted_card(results, Loading(more=Prompts.of_model(best.model).for_card))
+    (exported / "README.md").write_text(card, encoding="utf-8")
     write_json(folder / "results.json", results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))

@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.evaluation.label_free import Criterion, build_criterion, choose_criterion, enough_ask
-from cmlmcse.evaluation.retrieval import unit
-from cmlmcse.evaluation.sts import Encode, EncodeOnce
+from cmlmcse.evaluation.sts import Encode
 from cmlmcse.models.encoders import Encoder
 
 LONGEST = 64  # tokens of a training text at most, so that a laptop takes enough steps in a quarter of an hour
@@ -94,8 +93,7 @@ class Text(NamedTuple):
         few = queries.only(np.sort(drawn))
         found = []
         for encode in (before, after):
-            once = EncodeOnce.of(encode)
-            scores = few.without_siblings(unit(once(few.queries)) @ unit(once(few.candidates)).T)
+            scores = few.without_siblings(few.cosines(encode))
             found.append((scores.argmax(axis=1), few.ranks(scores)))
         firsts = np.unique(few.asked, return_index=True)[1]  # a question of each document
         return [

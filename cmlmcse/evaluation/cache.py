@@ -4,6 +4,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from cmlmcse.common.errors import InputError
 
+from .prompts import bare
 from .sts import Encode
 
 FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.py")  # what an embedding depends on
@@ -28,7 +30,8 @@ class CachedEncoder:
     """
 
     def __init__(self, encode: Encode, folder: Path, fingerprint: str) -> None:
-        self._encode = encode
+        self._encode, self._folder, self._fingerprint = encode, folder, fingerprint
+        self.prompts: dict[str, str] = getattr(encode, "prompts", {})
         self.path = folder / f"{fingerprint}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -38,6 +41,12 @@ class CachedEncoder:
             )
         except (OSError, sqlite3.Error) as error:
             raise InputError(f"--cache {folder}: expected a folder to keep embeddings in, found {error}") from error
+
+    @cached_property
+    def bare(self) -> "CachedEncoder":
+        """The encoder without its default prompt, with a file of its own; itself if it has none."""
+        inner = bare(self._encode)
+        return self if inner is self._encode else CachedEncoder(inner, self._folder, f"{self._fingerprint}-bare")
 
     def __call__(self, sentences: list[str]) -> np.ndarray:
         """Texts → (N, H). Known texts are read from the file, new ones are encoded and stored."""

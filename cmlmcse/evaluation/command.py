@@ -48,6 +48,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         )  # fmt: skip
     parser.add_argument("--whitening_file", metavar="TEXT", help="file of sentences to fit the whitening on "
                         "(default: all distinct sentences of the evaluated sets)")  # fmt: skip
+    parser.add_argument("--truncate_dim", metavar="K,…", help="score the embeddings cut to their first K dimensions "
+                        "too, side by side")  # fmt: skip
     parser.add_argument("--batch_size", type=positive, default=64, help="sentences in a forward pass (default: 64)")
     parser.add_argument("--max_seq_length", type=positive, help="most tokens in a sentence (default: the model's)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one). The task glue only "
@@ -59,7 +61,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.whitening_file is not None and args.whitening is None:
         parser.error("--whitening_file expects --whitening, found none; add it")
+    if args.truncate_dim and args.whitening is not None:
+        parser.error("--truncate_dim expects no --whitening, found both; --whitening K keeps K dimensions")
+    args.truncate_dim = numbers(parser, args.truncate_dim)
     return args
+
+
+def numbers(parser: Parser, text: str | None) -> list[int]:
+    """Different numbers of dimensions, from a text with commas."""
+    found = [part.strip() for part in text.split(",")] if text is not None else []
+    if len(set(found)) < len(found) or not all(part.isdecimal() and int(part) for part in found):
+        parser.error(f"--truncate_dim expects different whole numbers of at least 1, as 256,64, found {text!r}")
+    return [int(part) for part in found]
 
 
 def check_outputs(args: argparse.Namespace) -> None:
@@ -159,24 +172,39 @@ def evaluate(
              "batch_size": batch_size, "device": device, **options}  # fmt: skip
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     args = parse([str(model), *words])
+    if len(args.truncate_dim) > 1:
+        raise InputError(f"truncate_dim must be one number here, found {args.truncate_dim}; call evaluate for each")
     data, missing = load_data(choose_tasks(args.tasks), args.data_dir)
     for line in missing:
         warnings.warn(line, stacklevel=2)
-    return score(str(model), args, data)[0]
+    encode, settings = prepare_encoder(str(model), args, data)
+    for size in args.truncate_dim:
+        encode, settings = truncate(encode, settings, size)
+    return score(str(model), encode, settings, args, data)
 
 
-def score(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple[dict[str, Any], "EncodeOnce"]:
-    """Score one model: its results, and the model as an encoder."""
-    encode, settings = prepare_encoder(model, args, data)
+def truncate(encode: "EncodeOnce", settings: dict[str, Any], size: int) -> tuple["EncodeOnce", dict[str, Any]]:
+    """The encoder with its vectors cut to `size` dimensions, and the settings for the results."""
+    from .truncation import TruncatedEncoder
+
+    return TruncatedEncoder(encode, size), {**settings, "truncate_dim": size}
+
+
+def score(
+    model: str, encode: "EncodeOnce", settings: dict[str, Any], args: argparse.Namespace, data: dict[str, Any]
+) -> dict[str, Any]:
+    """The results of one model. Tasks that fine-tune the model are left out where its vectors are cut."""
     results: dict[str, Any] = {"model": model, "settings": settings}
     for name, content in data.items():
         task = TASKS[name]
         options = {option: getattr(args, f"{name}_{option}") for option in task.options}
+        if task.fine_tunes and "truncate_dim" in settings:
+            continue
         if task.fine_tunes:
             results |= task.run(model, content, device=args.device, **options)
         else:
             results |= task.run(encode, content, **options)
-    return results, encode
+    return results
 
 
 @command
@@ -201,15 +229,19 @@ def evaluate_models(args: argparse.Namespace, names: list[str], data: dict[str, 
     from .compare import bootstrap_differences, score_pairs
 
     results, scored = {}, {}
-    for model, name in zip(args.models, names, strict=True):
-        results[name], encode = score(model, args, data)
-        if "sts" in data and (len(names) > 1 or args.plots):
-            scored[name] = score_pairs(encode, data["sts"][0])
-        if args.plots:
-            from .plots import plot_model
+    several = len(names) > 1 or bool(args.truncate_dim)
+    for model, title in zip(args.models, names, strict=True):
+        whole = prepare_encoder(model, args, data)
+        arms = {title: whole} | {f"{title}, {size} dimensions": truncate(*whole, size) for size in args.truncate_dim}
+        for name, (encode, settings) in arms.items():
+            results[name] = score(model, encode, settings, args, data)
+            if "sts" in data and (several or args.plots):
+                scored[name] = score_pairs(encode, data["sts"][0])
+            if args.plots:
+                from .plots import plot_model
 
-            plot_model(encode, data, args.plots, name, several=len(names) > 1)
-    baseline, *others = names
+                plot_model(encode, data, args.plots, name, several=several)
+    baseline, *others = results
     differences = {other: bootstrap_differences(scored[baseline], scored[other]) for other in others if scored}
     print_results(results, differences, args.published)
     write_results(results, differences, scored, args)

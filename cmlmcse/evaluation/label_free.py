@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import MIN_DOCUMENTS, letters
+from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .bm25 import BM25
+from .prompts import encode_as
 from .retrieval import unit
 from .sts import Encode, EncodeOnce
 
@@ -66,8 +68,13 @@ class Criterion:
 
     def values(self, encode: Encode) -> NDArray[np.float64]:
         """(D,) the mean gain of each document's queries, with cosine as the score (:meth:`gains`)."""
+        return self.gains(self.cosines(encode))
+
+    def cosines(self, encode: Encode) -> NDArray[np.float64]:
+        """(Q, C) cosines of the queries and the candidates, each with the encoder's own prompt."""
         once = EncodeOnce.of(encode)
-        return self.gains(unit(once(self.queries)) @ unit(once(self.candidates)).T)
+        queries, candidates = encode_as(once, QUERY, self.queries), encode_as(once, DOCUMENT, self.candidates)
+        return unit(queries) @ unit(candidates).T
 
     def gains(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """(Q, C) scores → (D,) the mean of 100 / log2(1 + rank) over each document's queries.

@@ -10,10 +10,12 @@ from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.lengths import SAMPLE, measure_lengths
+from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .beir_data import RetrievalSet
 from .bm25 import BM25
 from .card_metric import CardMetric
+from .prompts import prompt_of
 from .sts import Encode, EncodeOnce, rounded
 
 BLOCK = 4096  # passages in a block: enough to sort them by length before batching; 25 MB of vectors at H = 768
@@ -33,9 +35,9 @@ NO_PASSAGE = -2 * STEPS * POSITIONS  # the key of an empty place: below the key 
 def retrieval(
     encode: Encode,
     data: dict[str, RetrievalSet | None],
-    query_prefix: str = "",
+    query_prefix: str | None = None,
     query_suffix: str = "",
-    passage_prefix: str = "",
+    passage_prefix: str | None = None,
     passage_suffix: str = "",
     block_size: int = BLOCK,
 ) -> dict[str, Any]:
@@ -45,12 +47,15 @@ def retrieval(
     are means over the queries that have a relevant passage, computed by trec_eval. "avg" is the mean nDCG@10; it needs
     at least two sets, all of them complete. A passage with the query's own id is skipped, as in BEIR.
     `bm25` holds the same measures for a search by words, in sets of at most 30,000 passages.
+    A prefix that is None is the model's own prompt of queries or documents, if it has one.
 
     Passages are read, encoded and searched one block at a time. Only the best 100 of each query are kept, so memory
     grows only with the ids of the corpus. Exact search in numpy is fast enough: comparing a passage with 300 queries
     takes far less time than encoding it.
     """
-    encoder = EncodeOnce.of(encode)
+    query_prefix = prompt_of(encode, QUERY) if query_prefix is None else query_prefix
+    passage_prefix = prompt_of(encode, DOCUMENT) if passage_prefix is None else passage_prefix
+    encoder = EncodeOnce.of(encode).bare
     affixes = {
         "query_prefix": query_prefix,
         "query_suffix": query_suffix,

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy import stats
 
 from .card_metric import COSINE_SPEARMAN, CardMetric
 from .metrics import STSCorrelation
+from .prompts import bare
 from .sts_data import (
     STS_SETS,
     STSB_DEV,
@@ -38,6 +40,7 @@ class EncodeOnce:
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
+        self.prompts: dict[str, str] = getattr(encode, "prompts", {})
         self._rows: dict[str, int] = {}
         self._table = np.zeros((0, 0), np.float32)  # (distinct texts, H)
 
@@ -45,6 +48,12 @@ class EncodeOnce:
     def of(cls, encode: Encode) -> "EncodeOnce":
         """The encoder itself if it is an EncodeOnce already, else wrapped in one."""
         return encode if isinstance(encode, cls) else cls(encode)
+
+    @cached_property
+    def bare(self) -> "EncodeOnce":
+        """The encoder without its default prompt; itself if it has none."""
+        inner = bare(self._encode)
+        return self if inner is self._encode else EncodeOnce(inner)
 
     def prepare(self, sentences: Iterable[str]) -> "EncodeOnce":
         """Encode the new ones of these sentences in one call; returns self.

@@ -92,9 +92,9 @@ TASKS: dict[str, Task] = {
         _lazy("retrieval:card_metrics"),
         _lazy("beir_data:missing_retrieval"),
         options={
-            "query_prefix": Option("", "text before every query"),
+            "query_prefix": Option(None, "text before every query; by default the model's own prompt"),
             "query_suffix": Option("", "text after every query"),
-            "passage_prefix": Option("", "text before every passage"),
+            "passage_prefix": Option(None, "text before every passage; by default the model's own prompt"),
             "passage_suffix": Option("", "text after every passage"),
             "block_size": Option(4096, "passages that are read, encoded and searched at a time", positive),
         },

@@ -11,6 +11,7 @@ from sklearn.decomposition import PCA
 
 from cmlmcse.common.errors import InputError
 
+from .prompts import bare
 from .sts import Encode
 from .sts_data import Pairs, sentences_of
 
@@ -68,6 +69,17 @@ class WhitenedEncoder:
 
     def __call__(self, sentences: list[str]) -> NDArray[np.float32]:
         return self.whitening(self.encode(sentences))
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The encoder's prompts."""
+        return getattr(self.encode, "prompts", {})
+
+    @property
+    def bare(self) -> "WhitenedEncoder":
+        """The encoder without its default prompt, with the same whitening."""
+        inner = bare(self.encode)
+        return self if inner is self.encode else WhitenedEncoder(inner, self.whitening)
 
 
 def whiten(

@@ -237,6 +237,7 @@ def training_text(run: Record) -> str:
         **{f"weight of {one.title}": fields[f"{name}_weight"] for name, one in used.items()},
         "mask rate": fields["mlm_probability"] if used else None,
         "temperature": fields["temp"],
+        "Matryoshka dimensions, a vector can be cut to them": fields.get("matryoshka_dims"),
         "learning rate": fields.get("learning_rate"),
         "sentences per batch": fields.get("per_device_train_batch_size"),
         "most tokens per sentence": fields.get("max_seq_length"),

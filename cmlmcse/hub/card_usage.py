@@ -35,6 +35,11 @@ The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTr
 `backend="openvino"`, in an environment installed with
 `pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
 
+ONNX_USAGE = """
+
+ONNX files: `onnx/model.onnx` (fp32) and `onnx/model_quantized.onnx` (int8). sentence-transformers takes one with
+`backend="onnx", model_kwargs={"file_name": "onnx/model.onnx"}`, transformers.js with `dtype: "fp32"` or `"q8"`."""
+
 NO_BACKENDS = """
 
 The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backends of sentence-transformers. They

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,20 +44,21 @@ SENTENCES = [  # the last is longer than any model's limit: all ways must cut it
     "The committee met on Tuesday to discuss the budget, but it could not agree on anything before lunch.",
     " ".join(["a quick brown fox jumps over the lazy dog"] * 60),
 ]
+WAYS = ("encode", "encode_query", "encode_document")  # the last two where the model has prompts
 LOAD_SCRIPT = """
 import json, sys
 sys.modules["modeling_cmlmcse"] = sys.modules["cmlmcse"] = None  # not importable, even where they are installed
 import numpy as np, torch
 from transformers import AutoModel, AutoTokenizer
-folder, out, with_code, with_sentence_transformers, sentences = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
+folder, out, (with_code, with_sentence_transformers, ways), sentences = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModel.from_pretrained(folder, trust_remote_code=with_code, dtype=torch.float32).eval()
 tokens = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
 with torch.no_grad():
     output = model(**tokens)
 if with_code:
-    encoded = model.encode(sentences)
-    found = {"AutoModel": output.pooler_output.numpy(), "AutoModel.encode": encoded}
+    found = {"AutoModel": output.pooler_output.numpy()}
+    found |= {f"AutoModel.{way}": getattr(model, way)(sentences) for way in ways}
 else:
     found = {"AutoModel, tokens": (output.last_hidden_state * tokens["attention_mask"][..., None]).numpy()}
 if with_sentence_transformers:
@@ -64,7 +66,8 @@ if with_sentence_transformers:
     for trust in (False, True) if with_code else (False,):
         name = "SentenceTransformer" + ", with code" * trust
         options = {"model_kwargs": {"dtype": torch.float32}, "trust_remote_code": trust}
-        found[name] = SentenceTransformer(folder, device="cpu", **options).encode(sentences)
+        model = SentenceTransformer(folder, device="cpu", **options)
+        found |= {f"{name}.{way}": getattr(model, way)(sentences) for way in ways}
 np.savez(out, **found)
 """
 
@@ -177,15 +180,19 @@ def verify(model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBas
         InputError: the folder does not load, or a difference is above `TOLERANCE`.
     """
     with_code = "auto_map" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    found = load_fresh(folder, with_code, find_spec("sentence_transformers") is not None)
+    ways = WAYS if model.config.prompts else WAYS[:1]
+    found = load_fresh(folder, with_code, find_spec("sentence_transformers") is not None, ways)
     if model.dtype != torch.float32 or model.device.type != "cpu":
         model = copy.deepcopy(model).cpu().float()
     with torch.no_grad():
         tokens = tokenizer(SENTENCES, padding=True, truncation=True, return_tensors="pt")
         hidden = model(**tokens).last_hidden_state  # (N, T, H)
-    embeddings = model.encode(SENTENCES, tokenizer)  # (N, H)
-    expected = {name: hidden.numpy() if name.endswith("tokens") else embeddings for name in found}
-    differences = {name: largest_difference(found[name], expected[name]) for name in found}
+    expected = {way: getattr(model, way)(SENTENCES, tokenizer) for way in ways}  # (N, H) each
+    expected |= {"AutoModel": model.encode(SENTENCES, tokenizer, prompt=""), "AutoModel, tokens": hidden.numpy()}
+    differences = {
+        name: largest_difference(array, expected[name if name in expected else name.split(".")[-1]])
+        for name, array in found.items()
+    }
     name = max(differences, key=differences.__getitem__)
     if differences[name] > TOLERANCE:
         raise InputError(
@@ -202,10 +209,12 @@ def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.nan_to_num(np.abs(found - expected) / max(1.0, np.abs(expected).max()), nan=np.inf).max())
 
 
-def load_fresh(folder: Path, with_code: bool, with_sentence_transformers: bool) -> dict[str, np.ndarray]:
+def load_fresh(
+    folder: Path, with_code: bool, with_sentence_transformers: bool, ways: Sequence[str] = WAYS[:1]
+) -> dict[str, np.ndarray]:
     """The arrays that a fresh process computes for `SENTENCES` with an exported folder.
 
-    The process has no Hub token, no network and no module cache.
+    The process has no Hub token, no network and no module cache. `ways` are the methods that encode.
 
     Raises:
         InputError: the process failed.
@@ -215,7 +224,7 @@ def load_fresh(folder: Path, with_code: bool, with_sentence_transformers: bool) 
         arguments = [
             str(folder.resolve()),
             str(out),
-            *map(json.dumps, (with_code, with_sentence_transformers, SENTENCES)),
+            *map(json.dumps, ((with_code, with_sentence_transformers, ways), SENTENCES)),
         ]
         done = subprocess.run(
             [sys.executable, "-c", LOAD_SCRIPT, *arguments],

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from cmlmcse.common.errors import InputError, Parser, as_input_error, command, interruptible
 
 if TYPE_CHECKING:
+    from cmlmcse.models.prompts import Prompts
+
     from .publish import Published, Target
 
 ADAPTED = "arms"  # the folder of its runs in an output folder of `cmlmcse adapt`
@@ -42,6 +44,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--commit_message", metavar="TEXT", default="Publish a sentence encoder")
     parser.add_argument("--export_only", action="store_true", help="write the folder, and publish nothing")
     parser.add_argument("--output_dir", metavar="FOLDER", help="where --export_only writes; must not exist yet")
+    parser.add_argument("--onnx", action="store_true", help="write onnx/model.onnx (fp32) and "
+                        "onnx/model_quantized.onnx (int8) too, and compare their embeddings; needs the extra onnx"
+                        )  # fmt: skip
+    parser.add_argument("--query_prompt", metavar="TEXT", help="text put before a query, as 'query: ' (default: the "
+                        "checkpoint's own)")  # fmt: skip
+    parser.add_argument("--document_prompt", metavar="TEXT", help="text put before a document (default: the "
+                        "checkpoint's own)")  # fmt: skip
     parser.add_argument("--license", metavar="ID", help="licence of the weights, as the Hub writes it: apache-2.0, …")
     parser.add_argument("--language", metavar="CODE", help="language of the text, as the Hub writes it: en, de, …")
     parser.add_argument(
@@ -93,7 +102,14 @@ def check_checkpoint(name: str) -> Path:
     return folder
 
 
-def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = None) -> str:
+def chosen_prompts(checkpoint: Path, args: argparse.Namespace) -> "Prompts":
+    """The checkpoint's prompts, or those that are given."""
+    from cmlmcse.models.encoders import recorded_prompts
+
+    return recorded_prompts(str(checkpoint)).changed(args.query_prompt, args.document_prompt)
+
+
+def write_card(checkpoint: Path, args: argparse.Namespace, commit: str | None = None) -> str:
     """README.md, from the records in the checkpoint's run folder, if there are any.
 
     Its code snippets are pinned to `commit`, or to the tag or branch.
@@ -103,12 +119,14 @@ def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = 
     """
     from .adapted_card import adapted_card
     from .card import bare_card, model_card, plots_of
-    from .card_usage import Loading
+    from .card_usage import ONNX_USAGE, Loading
     from .card_writer import TEMPLATE, Identity
 
     branch = None if args.revision == "main" else args.revision
-    use = Loading(args.repo_id, commit or args.tag or branch, args.trust_free)
+    more = chosen_prompts(checkpoint, args).for_card + ONNX_USAGE * args.onnx
+    use = Loading(args.repo_id, commit or args.tag or branch, args.trust_free, more)
     name = args.repo_id and args.repo_id.split("/")[-1]
+    run_folder = checkpoint.resolve().parent
     identity = Identity(args.license, args.language)
     records = [run_folder / "run.json", run_folder / "results.json"]
     if (run_folder / ADAPTED).is_dir() and records[1].is_file():  # of cmlmcse adapt, which has several runs
@@ -135,20 +153,25 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     from cmlmcse.models.encoders import load_model_encoder
 
     from .card import copy_plots
-    from .export import export, verify
+    from .export import SENTENCES, export, verify
+    from .onnx_files import write_onnx
 
     encoder = load_model_encoder(str(checkpoint), device="cpu")
+    chosen_prompts(checkpoint, args).give(encoder.model)
     export(encoder.model, encoder.tokenizer, folder, card, args.trust_free)
     copy_plots(checkpoint.resolve().parent, folder)
     try:
         differences = verify(encoder.model, encoder.tokenizer, folder)
+        onnx = write_onnx(encoder.model, encoder.tokenizer, folder, SENTENCES) if args.onnx else None
     except BaseException:
         shutil.rmtree(folder)
         raise
-    if "SentenceTransformer" not in differences:
+    if not any(name.startswith("SentenceTransformer") for name in differences):
         print("sentence-transformers is not installed here: loading with it was not verified")
     ways = ", ".join(name for name in differences)
     print(f"Verified in a fresh process: largest difference {max(differences.values()):.1e} ({ways})")
+    if onnx is not None:
+        print(f"Verified in ONNX Runtime: {onnx}")
 
 
 def print_published(target: "Target", published: "Published", trust_free: bool) -> None:
@@ -190,7 +213,13 @@ def push(args: argparse.Namespace) -> None:
     if args.export_only and Path(args.output_dir).exists():
         raise InputError(f"the export folder must not exist yet, found {args.output_dir}; choose another or remove it")
     checkpoint = check_checkpoint(args.checkpoint)
-    card = partial(write_card, checkpoint.resolve().parent, args)  # commit name → card
+    if args.onnx:
+        from cmlmcse.models.encoders import recorded_pooling
+
+        from .onnx_files import check_onnx
+
+        check_onnx(recorded_pooling(str(checkpoint))[0] or "")
+    card = partial(write_card, checkpoint, args)  # commit name → card
     if args.export_only:
         export_and_verify(checkpoint, Path(args.output_dir), args, card())
         print(f"Exported to {args.output_dir}")

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, try_to_load_from_cache
+import yaml
+from huggingface_hub import metadata_load, try_to_load_from_cache
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
@@ -37,8 +38,8 @@ def card_data(source: str) -> dict[str, Any]:
     folder = Path(resolve(source))
     found = folder / "README.md" if folder.is_dir() else try_to_load_from_cache(source, "README.md")
     try:
-        return ModelCard.load(found).data.to_dict() if found and Path(str(found)).is_file() else {}
-    except (OSError, ValueError):  # not a card as the Hub has them
+        return (metadata_load(str(found)) or {}) if found and Path(str(found)).is_file() else {}
+    except (OSError, ValueError, yaml.YAMLError):  # not a card as the Hub has them
         return {}
 
 

@@ -1,8 +1,9 @@
 """Load any kind of model, from its folder or Hub name, as one callable: texts → embeddings."""
 
+import contextlib
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from cmlmcse.common.locations import resolve
 from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY, CMLMCSEConfig
 from modeling_cmlmcse.pooling import POOLINGS
 
+from .prompts import PROMPTS_FILE, Prompts
 from .word_vectors import WordVectors, is_word_vectors, load_word_vectors
 
 if TYPE_CHECKING:
@@ -46,8 +48,21 @@ class Encoder:
     def __call__(self, sentences: list[str]) -> np.ndarray:
         import torch
 
-        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):
+        precision = torch.autocast(self.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
+        with precision:
             return self.model.encode(sentences, tokenizer=self.tokenizer, **self.arguments)
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The model's prompts by name; empty if it has none."""
+        return self.model.config.prompts
+
+    @property
+    def bare(self) -> "Encoder":
+        """The same model without its default prompt; itself if it has none."""
+        if self.model.config.default_prompt_name is None:
+            return self
+        return replace(self, arguments={**self.arguments, "prompt": ""})
 
 
 def load_encoder(
@@ -102,6 +117,7 @@ def load_model_encoder(
     chosen, normalize = _choose_pooling(source, ours, pooling)
     tokenizer = load_tokenizer(source)
     model = _load_model(source, ours is not None, chosen, normalize)
+    recorded_prompts(source).give(model)
     limit = _max_length(source, model, tokenizer, max_seq_length)
     model = _to_device(model, device)
     arguments = {
@@ -150,6 +166,23 @@ def recorded_pooling(name_or_path: str) -> tuple[str | None, bool]:
     source = resolve_model(name_or_path)
     ours = _own_settings(source, _read_json(source, "config.json", dict) or {})
     return _sentence_transformers(source) if ours is None else _trained_pooling(ours)
+
+
+def recorded_prompts(name_or_path: str) -> Prompts:
+    """The prompts that a model records. Every folder that this project writes records them for sentence-transformers.
+
+    Raises:
+        InputError: the path does not exist; the file is malformed; or the pooling leaves out the prompts' tokens.
+    """
+    source = resolve_model(name_or_path)
+    with as_input_error(f"{source}/{PROMPTS_FILE}: "):
+        prompts = Prompts.of(_read_json(source, PROMPTS_FILE, dict) or {})
+    if prompts.texts and (_read_json(source, "1_Pooling/config.json", dict) or {}).get("include_prompt") is False:
+        raise InputError(
+            f"{source}: expected a pooling over all tokens, found include_prompt false, which leaves out those of the "
+            "prompts and is not supported; use another model"
+        )
+    return prompts
 
 
 def resolve_model(name_or_path: str) -> str:

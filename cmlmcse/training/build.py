@@ -22,7 +22,7 @@ from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, check_views
-from cmlmcse.models.encoders import load_tokenizer
+from cmlmcse.models.encoders import load_tokenizer, recorded_prompts
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 
@@ -83,6 +83,7 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
             f"the tokenizer must fit the model's vocabulary of {rows}, found {len(tokenizer)} tokens; use the "
             "tokenizer that belongs to the model"
         )
+    recorded_prompts(path).changed(model_args.query_prompt, model_args.document_prompt).give(model)
     if model_args.lora_r is not None:
         add_lora(model, model_args.lora_r)
     return model

@@ -28,6 +28,7 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         fields["fusion_init"] = "checkpoint"
     del fields["rtd_generator"], fields["from_scratch"], fields["backbone_dropout"]
     fields["lexical_layers"] = fields["fusion_layers"] = None  # checked when the backbone's depth is known
+    fields["matryoshka_dims"] = None  # and these when its width is known
     with as_input_error():
         CMLMCSEConfig(**fields)
         if model.backbone_dropout is not None:

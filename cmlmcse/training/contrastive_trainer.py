@@ -14,6 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from cmlmcse.common.distributed import average_gradients, from_first_process, sums_over_processes
 from cmlmcse.common.errors import InputError
+from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import processes, rank
 
@@ -153,11 +154,7 @@ class ContrastiveTrainer(LossTrainer):
         """(N,) the values of the development set's items. Every process must call this."""
         assert self.dev_set is not None
         losses: Any = self.losses  # under FSDP its `encode` gathers the weights
-
-        def encode(sentences: list[str]) -> NDArray[np.float32]:
-            return losses.encode(sentences, self.processing_class, batch_size=128)
-
-        return self.dev_set.values(encode)
+        return self.dev_set.values(Encoder(losses, self.processing_class, {"batch_size": 128}))
 
     def dev_score(self, values: NDArray[np.float64]) -> float:
         """The score of these values, that of the first process. Every process must call this."""

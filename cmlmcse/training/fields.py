@@ -48,6 +48,7 @@ class ModelArguments:
     normalize: bool = of_config("normalize")
     contrastive_loss: str = of_config("contrastive_loss")
     contrastive_weight: float = of_config("contrastive_weight")
+    matryoshka_dims: str | None = of_config("matryoshka_dims")
     temp: float = of_config("temp")
     hard_negative_weight: float = of_config("hard_negative_weight")
     positive_ratio: float = of_config("positive_ratio")
@@ -83,6 +84,10 @@ class ModelArguments:
     mlm_tied: bool = of_config("mlm_tied")
     retromae_weight: float = of_config("retromae_weight")
     decoder_hidden_share: float = of_config("decoder_hidden_share")
+    query_prompt: str | None = described(None, "Text put before a query when it is encoded, as \"query: \". Training "
+                                         "does not see it (default: what the backbone records).")  # fmt: skip
+    document_prompt: str | None = described(None, "Text put before a document when it is encoded, as \"passage: \" "
+                                            "(default: what the backbone records).")  # fmt: skip
     lora_r: int | None = described(None, "Rank of LoRA matrices beside the backbone's linear layers; its own weights "
                                    "stay as they are. The export has merged weights. It needs pip install peft "
                                    "(default: all weights train).")  # fmt: skip
@@ -90,7 +95,8 @@ class ModelArguments:
     def config_fields(self) -> dict[str, Any]:
         """The fields of :class:`CMLMCSEConfig`."""
         fields = dataclasses.asdict(self)
-        for name in ("model_name_or_path", "model_sha256", "lora_r", "teacher", "teacher_pooling"):
+        apart = ("model_name_or_path", "model_sha256", "lora_r", "teacher", "teacher_pooling")
+        for name in (*apart, "query_prompt", "document_prompt"):
             del fields[name]
         return fields
 

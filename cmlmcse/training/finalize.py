@@ -17,10 +17,11 @@ from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tables import format_measures, format_table
 from cmlmcse.evaluation.tasks import Task, choose_tasks
 from cmlmcse.hub.card import copy_plots, encoder_record, model_card, plots_of
-from cmlmcse.hub.card_usage import similarity_example
+from cmlmcse.hub.card_usage import Loading, similarity_example
 from cmlmcse.hub.export import export
 from cmlmcse.hub.start import start_record
 from cmlmcse.models.encoders import load_model_encoder
+from cmlmcse.models.prompts import Prompts
 from modeling_cmlmcse.distributed import rank
 
 from .contrastive_trainer import START_VALUES, ContrastiveTrainer
@@ -89,7 +90,8 @@ def finalize_run(
     record = run_record(recipe, model_args, data_args, run_args, measured)
     write_records(folder, record, results)
     copy_plots(folder, exported)
-    card = model_card(record, results, plots=plots_of(folder))
+    use = Loading(more=Prompts.of_model(model).for_card)
+    card = model_card(record, results, use, plots_of(folder))
     (exported / "README.md").write_text(card, encoding="utf-8")
     report(recipe, results)
     for line in contrast_at_the_end(history):

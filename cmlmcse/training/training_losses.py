@@ -82,6 +82,8 @@ class TrainingLosses(nn.Module):
     def contrast(self, vectors: Tensor, teachers: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it.
 
+        With `matryoshka_dims` the contrastive loss is the sum of those of cut vectors.
+
         Args:
             vectors: the vectors before the training head.
             teachers: (N, H_t) vectors of the sentences by each teacher.
@@ -94,7 +96,9 @@ class TrainingLosses(nn.Module):
         projected = self.model.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
         everyone = gather_rows(projected, dim=1)  # (V, W·N, H), of all processes
         contrastive = CONTRASTIVE_LOSSES[config.contrastive_loss]
-        loss = contrastive.compute(everyone, config.temp, getattr(config, contrastive.option))
+        option = getattr(config, contrastive.option)
+        parts = [everyone[..., :size] for size in config.matryoshka_dims or everyone.shape[-1:]]  # (V, W·N, K) each
+        loss = torch.stack([contrastive.compute(part, config.temp, option) for part in parts]).sum()
         logs = {
             "contrastive_loss": loss.detach(),
             "alignment": alignment(everyone[:2].detach()),

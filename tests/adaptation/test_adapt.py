@@ -111,7 +111,7 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     assert not any(title in card for title in titles)  # the text may be private
     assert str(tmp_path) not in card
     push = parse_push([str(folder), "--repo_id", "me/mine", "--license", "mit"])
-    pushed = write_card(folder, push, "0" * 40)
+    pushed = write_card(folder / "export", push, "0" * 40)
     assert "license: mit" in pushed
     assert pushed.split("## Results")[1] == card.split("## Results")[1]
     with pytest.raises(SystemExit) as stopped:

@@ -61,6 +61,17 @@ def test_layer_averages_are_lost(backend):
         assert np.abs(found - np.load(EXPORTS / f"{name}.npy")).max() > 0.05
 
 
+@pytest.mark.parametrize("folder", sorted((EXPORTS / "onnx").glob("*/")), ids=lambda folder: folder.name)
+def test_onnx_files_of_push(folder):
+    """What `cmlmcse push --onnx` writes: loaded as it is, without converting."""
+    pytest.importorskip(LIBRARIES["onnx"])
+    expected = np.load(folder.with_name(f"{folder.name}.npy"))
+    for options in ({}, {"file_name": "onnx/model.onnx"}):
+        np.testing.assert_allclose(load(folder, "onnx", **options).encode(SENTENCES), expected, atol=1e-4)
+    int8 = load(folder, "onnx", file_name="onnx/model_quantized.onnx").encode(SENTENCES)
+    assert cosines(int8, expected).min() > 0.98
+
+
 @pytest.mark.parametrize("name", SOME)
 def test_onnx_int8(name, tmp_path):
     """Dynamic quantisation: a smaller file, and almost the same directions."""

@@ -37,8 +37,8 @@ def checkpoint(backbone_folders, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("trust_free", (False, True))
 def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):
-    """The folder is written, with code or without, and verified; its card says how to load it."""
-    options = ["--trust_free"] if trust_free else []
+    """The folder is written, with code or without, and verified, given prompts too; its card says how to load it."""
+    options = ["--trust_free"] if trust_free else ["--query_prompt", "the cat "]
     run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out", *options)
     assert (tmp_path / "out" / "modules.json").is_file()
     assert bool(list((tmp_path / "out").glob("*.py"))) != trust_free
@@ -47,6 +47,9 @@ def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Verified in a fresh process: largest difference" in printed
     assert "AutoModel" in printed
+    assert "is not installed here" not in printed
+    assert ("SentenceTransformer.encode_query" in printed) != trust_free
+    assert ("Prompts: `the cat ` (query)." in (tmp_path / "out" / "README.md").read_text()) != trust_free
 
 
 @pytest.mark.slow

@@ -77,7 +77,13 @@ def test_mlm_alone(tmp_path):
 @pytest.mark.parametrize("condition", ("before_head", "after_head"))
 @pytest.mark.parametrize(("projection", "views"), (("mlp", 2), ("batchnorm", 2), ("mlp", 1)))
 @pytest.mark.parametrize(
-    "weights", ({}, {"rtd_weight": 0.3, "mlm_weight": 0.2}, {"mlm_weight": 0.2, **SIMCSE_PP, **RANKCSE})
+    "weights",
+    (
+        {},
+        {"rtd_weight": 0.3, "mlm_weight": 0.2},
+        {"mlm_weight": 0.2, **SIMCSE_PP, **RANKCSE},
+        {"matryoshka_dims": "32,8"},
+    ),
 )
 def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path):
     """Without dropout: loss, log and every gradient of one pass over the whole batch, from parts of 1, 3 and 4."""
@@ -86,6 +92,10 @@ def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path)
         "cmlm_condition": condition,
         "masked_views": {1: "first", 2: "both"}[views],
     }
+    if "matryoshka_dims" in weights:
+        if projection != "mlp":
+            pytest.skip("matryoshka_dims expects the vector that users get")
+        fields["pooling"] = "cls"
     model = load(tmp_path, 0.0, **fields)
     options = {"masked_views": views, "plain_view": "contrastive_loss" in weights}
     output = TrainingLosses(model)(**collate(None, **options))
