@@ -399,9 +399,7 @@ def test_the_hub_is_asked_before_the_work(fault, status, words, hub, checkpoint,
 def test_export_that_differs_is_not_published(hub, checkpoint, monkeypatch, capsys):
     """Another embedding in the fresh process than in this one: refused, with the difference, and nothing uploaded."""
 
-    def wrong(
-        folder: Path, with_code: bool, with_sentence_transformers: bool, ways: tuple[str, ...]
-    ) -> dict[str, np.ndarray]:
+    def wrong(folder: Path, *arguments: object) -> dict[str, np.ndarray]:
         model = CMLMCSEForSentenceEmbedding.from_pretrained(checkpoint)
         return {"AutoModel": model.encode(export_module.SENTENCES, tiny_tokenizer("bert")) + 1e-4}
 
