@@ -142,6 +142,10 @@ class PaddedPacking(Packing):
     def full(self) -> bool:
         return False
 
+    def added_mask(self, dtype: torch.dtype) -> Tensor:
+        """The boolean mask, which compiled code turns into numbers by itself, for any T."""
+        return self.mask[:, None, None, :]  # (B, 1, 1, T)
+
     @property
     def starts(self) -> Tensor:
         size, width = self.shape
