@@ -24,9 +24,9 @@ MINUTES = 15.0
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
 SCORES_AT_THE_END = 5  # scores that the averages, the confirmation, the export and the report take as long as
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
-FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "normalize", "stage",
-         "streaming", "data_seed", "max_train_samples", "eval_steps", "save_steps", "logging_steps",
-         "disable_tqdm")  # fmt: skip
+FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
+         "second_prompt_template", "normalize", "stage", "streaming", "data_seed", "max_train_samples", "eval_steps",
+         "save_steps", "logging_steps", "disable_tqdm")  # fmt: skip
 
 
 class Adapted(NamedTuple):
@@ -276,7 +276,7 @@ def write_folder(
         labelled: the labelled data, or nothing.
     """
     from cmlmcse.data.collection import load_collection
-    from cmlmcse.hub.card import adapted_card
+    from cmlmcse.hub.card import adapted_card, usage
     from cmlmcse.hub.export import export, write_json
 
     from .report import last_line, write_report
@@ -290,7 +290,9 @@ def write_folder(
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
     write_report(folder, results, examples)
-    (exported / "README.md").write_text(adapted_card(results), encoding="utf-8")
+    (exported / "README.md").write_text(
+        adapted_card(results, usage(pooling=best.model.config.pooling)), encoding="utf-8"
+    )
     write_json(folder / "results.json", results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))
@@ -302,6 +304,8 @@ def shared_fields(args: argparse.Namespace, start: "Encoder", text: "Text") -> d
         "model_name_or_path": args.model,
         "train_file": args.text,
         "pooling": start.model.config.pooling,
+        "prompt_template": start.model.config.prompt_template,
+        "second_prompt_template": start.model.config.second_prompt_template,
         "normalize": start.model.config.normalize,
         "dev_set": "auto_half",
         "max_seq_length": text.length,

@@ -85,6 +85,11 @@ embeddings = SentenceTransformer({source}).encode(["A sentence.", "Another one."
 ```"""
 
 
+RUNS_NO_CODE = "With sentence-transformers, which runs no code of this repository:"
+RUNS_CODE = """With sentence-transformers, which has no pooling that reads the mask token. So it runs the code of this
+repository:"""
+TRUSTED = "{source}, trust_remote_code=True"
+
 BACKENDS = """
 
 The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or
@@ -114,16 +119,23 @@ class Record(dict[str, Any]):
         return Record(self[key], f"{self.name}, {key}")
 
 
-def usage(source: str | None = None, revision: str | None = None, trust_free: bool = False) -> str:
+def usage(
+    source: str | None = None, revision: str | None = None, trust_free: bool = False, pooling: str = "cls_before_pooler"
+) -> str:
     """The card's code that loads an export.
 
     Args:
         source: the repository.
         revision: the branch, tag or commit to load.
         trust_free: the export holds no code.
+        pooling: the model's; sentence-transformers runs the repository's code for the one that it has not.
     """
     pinned = f', revision="{revision}"' if revision else ""
     where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
+    if pooling in POOLINGS and POOLINGS[pooling].reads_mask:
+        return (USAGE.replace(RUNS_NO_CODE, RUNS_CODE) + USAGE_WITHOUT_CODE.replace("{source}", TRUSTED)).format(
+            source=where
+        )
     return ("" if trust_free else USAGE).format(source=where) + USAGE_WITHOUT_CODE.format(source=where)
 
 
@@ -235,7 +247,7 @@ def model_card(
         "name": run["recipe"],
         "summary": f"A sentence encoder trained {'without labels' if unlabelled(fields) else 'on labelled pairs'} by "
         f"{method} from `{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
-        "use": (use or usage()) + (NO_BACKENDS if len(POOLINGS[fields["pooling"]].layers) > 1 else BACKENDS),
+        "use": (use or usage(pooling=fields["pooling"])) + backends_text(fields["pooling"]),
         "results": results_text(run, results),
         "plots": [{"title": file.stem.replace("_", " "), "file": f"{file.parent.name}/{file.name}"} for file in plots],
         "training": training_text(run),
@@ -300,6 +312,13 @@ def method_of(fields: Record) -> str:
         terms.insert(0, f"{contrast}'s contrastive loss")
     added = terms + [objective.title for objective in used if objective is not naming]
     return " with ".join([str(method), " and ".join(added)] if added else [str(method)])
+
+
+def backends_text(pooling: str) -> str:
+    """What a card says of ONNX and OpenVINO."""
+    if POOLINGS[pooling].reads_mask:
+        return "\n\nThe tokenizer puts the sentence into the template that the model was trained with."
+    return NO_BACKENDS if len(POOLINGS[pooling].layers) > 1 else BACKENDS
 
 
 def results_text(run: Record, results: Record) -> str:

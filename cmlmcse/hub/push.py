@@ -103,7 +103,7 @@ def write_card(run_folder: Path, args: argparse.Namespace, commit: str | None = 
     from .card import TEMPLATE, Identity, adapted_card, bare_card, model_card, plots_of, usage
 
     branch = None if args.revision == "main" else args.revision
-    use = usage(args.repo_id, commit or args.tag or branch, args.trust_free)
+    use = usage(args.repo_id, commit or args.tag or branch, args.trust_free, pooling_of(args.checkpoint))
     identity = Identity(args.license, args.language)
     records = [run_folder / "run.json", run_folder / "results.json"]
     if (run_folder / ADAPTED).is_dir() and records[1].is_file():  # of cmlmcse adapt, which has several runs
@@ -146,7 +146,14 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     print(f"Verified in a fresh process: largest difference {max(differences.values()):.1e} ({ways})")
 
 
-def print_published(target: "Target", published: "Published", trust_free: bool) -> None:
+def pooling_of(checkpoint: str) -> str:
+    """The pooling that a checkpoint records."""
+    from cmlmcse.models.encoders import recorded_pooling
+
+    return str(recorded_pooling(checkpoint)[0])
+
+
+def print_published(target: "Target", published: "Published", args: argparse.Namespace) -> None:
     """Print what is on the Hub now, and code that loads exactly that."""
     from .card import usage
 
@@ -159,7 +166,7 @@ def print_published(target: "Target", published: "Published", trust_free: bool) 
     else:
         tagged = f", tag {target.tag}" if target.tag else ""
         print(f"Published {target.repo_id} ({target.revision}{tagged}) at {published.oid}")
-    print(f"\n{usage(target.repo_id, published.oid, trust_free)}")
+    print(f"\n{usage(target.repo_id, published.oid, args.trust_free, pooling_of(args.checkpoint))}")
 
 
 @command
@@ -206,4 +213,4 @@ def push(args: argparse.Namespace) -> None:
             card_with_commit, commit_in_card = card, pinned_commit(card_on_hub(api, target))
         export_and_verify(checkpoint, folder, args, card(commit_in_card))
         published = publish(api, target, folder, card_with_commit)
-    print_published(target, published, args.trust_free)
+    print_published(target, published, args)
