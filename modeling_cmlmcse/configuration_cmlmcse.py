@@ -16,6 +16,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .fast_cpu
     import .linear
     import .losses
+    import .mask_pooling
     import .packing
     import .pooling
     import .pretrained_auxiliary
@@ -44,6 +45,7 @@ OWN_FUSION_INITS = ("last", "next", "random", "pretrained")  # the first is the 
 FUSION_INITS = (*OWN_FUSION_INITS, "checkpoint")
 MASKED_VIEWS = ("both", "first")
 CONDITIONS = ("before_head", "after_head")
+PROMPT_TEMPLATES = ('This sentence of "{sentence}" means {mask}.', 'This sentence : "{sentence}" means {mask}.')
 LEXICAL_SHARE = 8 / 12  # CMLM-CSE Table 6: 8 of 12 layers extract, 3 fuse
 FUSION_SHARE = 3 / 12
 
@@ -58,7 +60,12 @@ class CMLMCSEConfig(PretrainedConfig):
         pooling: how a sentence becomes one vector. `cls_before_pooler` is the raw [CLS] of the last layer (SimCSE's
             evaluation of unsupervised models). `cls` is [CLS] through the training head, at inference too. `avg`,
             `avg_top2` and `avg_first_last` are means over the tokens of the last, the last two, and the first and last
-            layers.
+            layers. `prompt` is the last layer's state of the mask token in a template (PromptBERT).
+        prompt_template: the template of the pooling `prompt`. {sentence} stands for the sentence, {mask} for the mask
+            token. The default is PromptBERT's for BERT.
+        second_prompt_template: the template of the second view in training. The default is PromptBERT's for BERT.
+        prompt_denoising: whether training subtracts the state of the template without the sentence (PromptBERT).
+        mask_token_id: the mask token that the pooling `prompt` reads. :meth:`from_backbone` fills it in.
         projection: the training head. `mlp` is Linear and Tanh (SimCSE), `batchnorm` is InfoCSE's, `nonlinear` is
             CLEAR's, `none` is none. The default is SimCSE's code: `mlp` for [CLS], `none` for averages.
         normalize: whether embeddings are scaled to length 1, as some finished encoders do. Cosines stay the same, dot
@@ -133,6 +140,10 @@ class CMLMCSEConfig(PretrainedConfig):
         self,
         backbone_config: PretrainedConfig | dict[str, Any] | None = None,
         pooling: str = "cls_before_pooler",
+        prompt_template: str = PROMPT_TEMPLATES[0],
+        second_prompt_template: str = PROMPT_TEMPLATES[1],
+        prompt_denoising: bool = True,
+        mask_token_id: int | None = None,
         projection: str | None = None,
         normalize: bool = False,
         contrastive_loss: str = "info_nce",
@@ -173,6 +184,9 @@ class CMLMCSEConfig(PretrainedConfig):
         self.backbone_config = as_backbone_config(backbone_config)
         depth = self.backbone_config.num_hidden_layers
         self.pooling = one_of("pooling", pooling, POOLINGS)
+        self.prompt_template, self.second_prompt_template = prompt_template, second_prompt_template
+        self.prompt_denoising = in_range("prompt_denoising", prompt_denoising, bool, False, True)
+        self.mask_token_id = mask_token_id
         head = POOLINGS[self.pooling].usual_head if projection is None else projection
         self.projection = one_of("projection", head, PROJECTIONS)
         self.normalize = in_range("normalize", normalize, bool, False, True)
@@ -255,6 +269,9 @@ class CMLMCSEConfig(PretrainedConfig):
         """The config.json of an export: the backbone's own, so that it loads without this code too, and under
         `EXPORT_KEY` what this code needs; no auxiliary objective, and no head unless the pooling uses it."""
         fields = {"pooling": self.pooling, "normalize": self.normalize, "temp": self.temp, "cmlm_weight": 0.0}
+        if POOLINGS[self.pooling].reads_mask:
+            names = ("prompt_template", "second_prompt_template", "mask_token_id")
+            fields |= {name: getattr(self, name) for name in names}
         fields["projection"] = self.projection if POOLINGS[self.pooling].keeps_head else "none"
         if self.prompts:
             fields |= {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}

@@ -344,7 +344,7 @@ def position_ids(padding: int | None, tokens: Tensor | None, packing: Packing) -
         return packing.given_positions
     if padding is None:
         return packing.columns  # (S,)
-    if tokens is None:
+    if tokens is None or packing.counts_columns:
         return packing.columns + padding + 1
     real = (tokens != padding).long()  # (S,)
     count = real.cumsum(0)  # (S,)

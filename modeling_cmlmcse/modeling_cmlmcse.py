@@ -43,6 +43,11 @@ logger = logging.get_logger(__name__)
 
 PUSH_ARGUMENTS = ("repo_id", "commit_message", "commit_description", "private", "revision", "create_pr", "tags")
 
+NO_TEMPLATE = (
+    "pooling prompt expects the mask token of its template in every sentence, found none: use the tokenizer of the "
+    "model's own folder, which adds the template"
+)
+
 # An auxiliary objective is built where its weight, the field `<name>_weight`, is above zero.
 AUXILIARY_OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
     "cmlm": ConditionalMLM,
@@ -215,6 +220,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         if backbone_dropout is not None:
             in_range("backbone_dropout", backbone_dropout, float, 0.0, 1.0)
         pretrained, has_head = load_backbone(name_or_path, from_scratch, new_token_id)
+        if POOLINGS[config_fields.get("pooling", "cls")].reads_mask and config_fields.get("mask_token_id") is None:
+            config_fields["mask_token_id"] = mask_token_of(name_or_path)
         generator = None
         if config_fields.get("rtd_weight", 0) > 0:
             generator = load_generator(rtd_generator, new_token_id) if rtd_generator else pretrained
@@ -314,12 +321,15 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
                 "output_attentions must be false, found true: packed attention keeps no weights; load the export with "
                 "AutoModel without trust_remote_code to get them"
             )
+        if input_ids is None and POOLINGS[self.config.pooling].reads_mask:
+            raise ValueError("pooling prompt expects input_ids, found inputs_embeds: it looks for the mask token")
         packing = Packing.from_mask(given.new_ones(given.shape[:2]) if attention_mask is None else attention_mask)
         if position_ids is not None:
             packing.given_positions = packing.pack(position_ids.expand(given.shape[:2]))
         tokens, token_types, words = (
             None if grid is None else packing.pack(grid) for grid in (input_ids, token_type_ids, inputs_embeds)
         )
+        self._mark(tokens, packing)
         embedded = embed_tokens(self.backbone, tokens, packing, token_types, words)  # (S, H)
         outputs = run_blocks(self.backbone, embedded, packing)
         asked = bool(self.config.output_hidden_states) if output_hidden_states is None else output_hidden_states
@@ -334,9 +344,22 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
     def pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
         """(S,) packed tokens → (B, H) sentence vectors before any head. Only what the pooling reads is computed."""
         pooling = POOLINGS[self.config.pooling]
+        self._mark(tokens, packing)
         selection = Selection.first_tokens(packing) if pooling.reads_first_token_only else None
+        if packing.marks is not None:
+            selection = Selection.one_of_each(packing, packing.marks)
         embedded = embed_tokens(self.backbone, tokens, packing)  # (S, H)
         return pooling.pool(run_blocks(self.backbone, embedded, packing, selection), packing)
+
+    def _mark(self, tokens: Tensor | None, packing: Packing) -> None:
+        """Note where the pooling `prompt` finds each row's mask token, in place.
+
+        Raises:
+            RuntimeError: a row has none. On a GPU it is a failed device assertion, so that no step waits for the check.
+        """
+        if POOLINGS[self.config.pooling].reads_mask and tokens is not None:
+            packing.marks = packing.last_of_rows(tokens.eq(self.config.mask_token_id or -1))  # (B,)
+            torch._assert_async((packing.marks >= 0).all(), NO_TEMPLATE)
 
     def embedding_of(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:
         """Block outputs → (B, H) the embedding that evaluation and export use."""
@@ -404,6 +427,8 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
         texts = [before + text for text in sentences]
         tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
+        if POOLINGS[self.config.pooling].reads_mask and any(self.config.mask_token_id not in row for row in tokens):
+            raise ValueError(NO_TEMPLATE)
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
         embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
@@ -476,6 +501,19 @@ def execution_device(model: PreTrainedModel) -> torch.device:
     devices = (getattr(hook, "execution_device", None) for hook in hooks)
     given = next((device for device in devices if device is not None), None)
     return model.device if given is None else torch.device(given)
+
+
+def mask_token_of(name_or_path: str) -> int:
+    """The id of the mask token of a model's tokenizer.
+
+    Raises:
+        ValueError: there is no such token.
+    """
+    with quiet_loading():
+        mask = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False).mask_token_id
+    if mask is None:
+        raise ValueError(f"pooling prompt expects a tokenizer with a mask token, found none in {name_or_path}")
+    return int(mask)
 
 
 def load_generator(name_or_path: str, new_token_id: int | None) -> PreTrainedModel:

@@ -19,6 +19,8 @@ class Packing:
         lengths: (B,) number of tokens in each row.
         shape: (B, T) of the grid.
         given_positions: (S,) position of each token for the position embeddings, where the caller chose them.
+        counts_columns: whether the position of a token is its column for every kind of backbone.
+        marks: (B,) index in the packed row of the token that a pooling reads, where it reads one of each row.
     """
 
     padded = False  # whether places without a real token count as tokens too
@@ -26,6 +28,8 @@ class Packing:
     def __init__(self, slots: Tensor, lengths: Tensor, shape: tuple[int, int]) -> None:
         self.slots, self.lengths, self.shape = slots, lengths, shape
         self.given_positions: Tensor | None = None
+        self.counts_columns = False
+        self.marks: Tensor | None = None
         self._mask: Tensor | None = None
         self._added_masks: dict[torch.dtype, Tensor] = {}
         self._bounds: Tensor | None = None
@@ -104,6 +108,11 @@ class Packing:
     def starts(self) -> Tensor:
         """(B,) index in the packed row of each grid row's first token."""
         return self.lengths.cumsum(0) - self.lengths
+
+    def last_of_rows(self, chosen: Tensor) -> Tensor:
+        """(S,) booleans → (B,) index in the packed row of each row's last chosen token; −1 where there is none."""
+        places = torch.arange(len(chosen), device=chosen.device).where(chosen, -1)  # (S,)
+        return places.new_full((self.shape[0],), -1).scatter_reduce(0, self.rows, places, "amax")
 
     def pack(self, grid: Tensor) -> Tensor:
         """(B, T, …) → (S, …): the real tokens alone."""
@@ -189,9 +198,14 @@ class Selection:
     @classmethod
     def first_tokens(cls, packing: Packing) -> "Selection":
         """Position 0 of every row."""
+        return cls.one_of_each(packing, packing.starts)
+
+    @classmethod
+    def one_of_each(cls, packing: Packing, index: Tensor) -> "Selection":
+        """One token of every row, (B,) positions in the packed row."""
         size = packing.shape[0]
         slots = torch.arange(size, device=packing.slots.device)
-        return cls(packing.starts, Packing(slots, torch.ones_like(packing.lengths), (size, 1)))
+        return cls(index, Packing(slots, torch.ones_like(packing.lengths), (size, 1)))
 
 
 def pack_sequences(sequences: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -22,13 +22,22 @@ def mean_of_tokens(states: Tensor, packing: Packing) -> Tensor:
     return packing.mean(states)
 
 
+def marked_token(states: Tensor, packing: Packing) -> Tensor:
+    """(S, H) → (B, H): each sentence's last [MASK]. (B, H) stays where the last block computed nothing else."""
+    if states.shape[0] == packing.shape[0]:
+        return states
+    assert packing.marks is not None
+    return states.index_select(0, packing.marks)
+
+
 @dataclass(frozen=True)
 class Pooling:
     """How a sentence becomes one vector.
 
     Attributes:
         tokens: (S, H) states of the tokens and their packing → (B, H).
-        mode: what sentence-transformers calls this in its `Pooling` module: `cls`, `mean`, …
+        mode: what sentence-transformers calls this in its `Pooling` module: `cls`, `mean`, …; it has no `mask`, so the
+            folder brings a module.
         layers: the blocks whose outputs are averaged first; 0 is the first *block*, not the embedding layer.
         keeps_head: whether the embedding goes through the training head at inference too.
     """
@@ -46,7 +55,12 @@ class Pooling:
     @property
     def usual_head(self) -> str:
         """The training head unless another is chosen: `mlp` for [CLS], else `none`, as in SimCSE's code."""
-        return "mlp" if self.keeps_head or self.reads_first_token_only else "none"
+        return "mlp" if self.keeps_head or self.reads_first_token_only or self.reads_mask else "none"
+
+    @property
+    def reads_mask(self) -> bool:
+        """Whether it reads the state of the mask token of a template, which the tokenizer adds."""
+        return self.tokens is marked_token
 
     def reads_as(self, other: "Pooling | None") -> bool:
         """Whether the vector before the training head is the same."""
@@ -62,6 +76,7 @@ class Pooling:
 POOLINGS: dict[str, Pooling] = {
     "cls": Pooling(first_token, "cls", keeps_head=True),  # supervised SimCSE's evaluation
     "cls_before_pooler": Pooling(first_token, "cls"),  # unsupervised SimCSE's evaluation
+    "prompt": Pooling(marked_token, "mask"),  # PromptBERT's evaluation
     "avg": Pooling(mean_of_tokens, "mean"),
     "avg_top2": Pooling(mean_of_tokens, "mean", layers=(-1, -2)),
     "avg_first_last": Pooling(mean_of_tokens, "mean", layers=(0, -1)),

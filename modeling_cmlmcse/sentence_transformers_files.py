@@ -18,6 +18,7 @@ MODES = {  # key of sentence-transformers' pooling configuration → its name fo
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
 }
+OWN_POOLING = "MaskPooling"
 HEAD = "projection.dense."  # the head's weights in a model's file
 
 
@@ -37,8 +38,12 @@ def write_sentence_transformers(config: CMLMCSEConfig, weights: Mapping[str, Ten
         chosen[list(pooling.layers)] = 1.0
         fields = {"word_embedding_dimension": size, "layer_start": 1, "num_hidden_layers": depth}
         modules.append(write_module(folder, len(modules), "WeightedLayerPooling", fields, {"layer_weights": chosen}))
-    modes = {key: mode == pooling.mode for key, mode in MODES.items()}
-    modules.append(write_module(folder, len(modules), "Pooling", {"word_embedding_dimension": size, **modes}))
+    if pooling.reads_mask:  # no pooling of the library's own
+        fields = {"mask_token_id": config.mask_token_id, "word_embedding_dimension": size}
+        modules.append(write_module(folder, len(modules), OWN_POOLING, fields))
+    else:
+        modes = {key: mode == pooling.mode for key, mode in MODES.items()}
+        modules.append(write_module(folder, len(modules), "Pooling", {"word_embedding_dimension": size, **modes}))
     if pooling.keeps_head:
         fields = {"in_features": size, "out_features": size, "bias": True}
         fields["activation_function"] = "torch.nn.modules.activation.Tanh"
@@ -49,13 +54,15 @@ def write_sentence_transformers(config: CMLMCSEConfig, weights: Mapping[str, Ten
         modules.append(write_module(folder, len(modules), "Normalize", {}))
     write_json(
         folder / "modules.json",
-        [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate(modules)
-        ],
+        [{"idx": i, "name": str(i), "path": path, "type": module_type(kind)} for i, (path, kind) in enumerate(modules)],
     )
     prompts = {"prompts": config.prompts, "default_prompt_name": config.default_prompt_name} if config.prompts else {}
     write_json(folder / "config_sentence_transformers.json", {**prompts, "similarity_fn_name": "cosine"})
+
+
+def module_type(kind: str) -> str:
+    """The class of a module, as modules.json names it: the library's, or one in the folder's own code."""
+    return f"mask_pooling.{kind}" if kind == OWN_POOLING else f"sentence_transformers.models.{kind}"
 
 
 def write_module(

@@ -28,9 +28,9 @@ PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poo
 # kind of question too.
 SCORES_AT_THE_END = {"plain": 3, "finished": 5}
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
-FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "normalize", "stage",
-         "streaming", "data_seed", "max_train_samples", "eval_steps", "save_steps", "logging_steps",
-         "disable_tqdm")  # fmt: skip
+FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
+         "second_prompt_template", "normalize", "stage", "streaming", "data_seed", "max_train_samples", "eval_steps",
+         "save_steps", "logging_steps", "disable_tqdm")  # fmt: skip
 
 
 class Adapted(NamedTuple):
@@ -316,8 +316,8 @@ def write_folder(
     results |= {"start": start_record(args.model), "encoder": encoder_record(best)}
     results["example"] = similarity_example(replace(best, bf16=False))
     write_report(folder, results, examples)
-    card = adapted_card(results, Loading(more=Prompts.of_model(best.model).for_card))
-    (exported / "README.md").write_text(card, encoding="utf-8")
+    use = Loading(more=Prompts.of_model(best.model).for_card, pooling=best.model.config.pooling)
+    (exported / "README.md").write_text(adapted_card(results, use), encoding="utf-8")
     write_json(folder / "results.json", results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))
@@ -329,6 +329,8 @@ def shared_fields(args: argparse.Namespace, start: "Encoder", text: "Text") -> d
         "model_name_or_path": args.model,
         "train_file": args.text,
         "pooling": start.model.config.pooling,
+        "prompt_template": start.model.config.prompt_template,
+        "second_prompt_template": start.model.config.second_prompt_template,
         "normalize": start.model.config.normalize,
         "dev_set": "auto_half",
         "max_seq_length": text.length,

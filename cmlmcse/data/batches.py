@@ -21,6 +21,7 @@ from modeling_cmlmcse.packing import pack_sequences
 from .augmentation import Tokens, build_augmentation, no_augmentation
 from .batch_transfer import Batch
 from .masking import MaskedTokens, Masking, mask_tokens
+from .prompts import Prompts
 from .shuffle import permuted
 from .text import BLOCK_ROWS
 from .views import DocumentViews, Pieces
@@ -179,6 +180,7 @@ class ViewCollator:
         augment_both: whether both views are augmented, each with its own random numbers (CLEAR).
         synonyms: the file that the augmentation `substitute` reads.
         documents: makes the views of rows that are documents; None if rows are sentences.
+        prompts: the templates of the views; None without.
         plain_view: whether a batch also has each first view's text before augmentation, for a view without dropout.
 
     Raises:
@@ -198,6 +200,7 @@ class ViewCollator:
         synonyms: str | None = None,
         documents: DocumentViews | None = None,
         plain_view: bool = False,
+        prompts: Prompts | None = None,
     ) -> None:
         self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
         self.mini_batch_size = mini_batch_size
@@ -205,7 +208,7 @@ class ViewCollator:
         self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
         self.documents = documents
-        self.plain_view = plain_view
+        self.plain_view, self.prompts = plain_view, prompts
         self.around = special_tokens(tokenizer) if documents else ([], [])
         self._random, self._shared = CounterGenerator(seed), CounterGenerator(seed)
 
@@ -219,10 +222,11 @@ class ViewCollator:
     def _batch(self, examples: list[Example]) -> dict[str, Any]:
         """Build a batch, or one of the parts of a larger batch."""
         num_views = max(2, 1 + len(examples[0].others))
-        views = [self._view(example, view) for view in range(num_views) for example in examples]
-        batch: dict[str, Any] = {"views": {**pack_sequences(views), "num_views": num_views}}
+        rows = [(example, view) for view in range(num_views) for example in examples]
+        packed = self._pack([self._view(*row) for row in rows], [view for _, view in rows])
+        batch: dict[str, Any] = {"views": {**packed, "num_views": num_views}}
         if self.plain_view:
-            batch["views"]["plain"] = pack_sequences([self._text(example, 0) for example in examples])
+            batch["views"]["plain"] = self._pack([self._text(example, 0) for example in examples], [0] * len(examples))
         if examples[0].teachers:
             by_teacher = zip(*(example.teachers for example in examples), strict=True)
             batch["views"]["teachers"] = [torch.from_numpy(np.stack(vectors)) for vectors in by_teacher]
@@ -235,6 +239,10 @@ class ViewCollator:
                 ]
             )
         return batch
+
+    def _pack(self, sentences: list[list[int]], views: list[int]) -> dict[str, Any]:
+        """The packed rows of some views, each with the template of its view if there are templates."""
+        return pack_sequences(sentences) if self.prompts is None else self.prompts.pack(sentences, views)
 
     def _rng(self, example: Example, view: int, purpose: str) -> np.random.Generator:
         """A generator that depends only on (seed, epoch, row), the view and the purpose, valid until the next call."""

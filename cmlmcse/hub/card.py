@@ -131,8 +131,7 @@ def model_card(
         "name": name,
         "summary": f"A sentence encoder trained {'without labels' if unlabelled(fields) else 'on labelled pairs'} by "
         f"{method} from `{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
-        "use": use.text(run.get("example"))
-        + (NO_BACKENDS if len(POOLINGS[fields["pooling"]].layers) > 1 else BACKENDS),
+        "use": use._replace(pooling=fields["pooling"]).text(run.get("example")) + backends_text(fields["pooling"]),
         "results": results_text(name, run, results),
         "plots": [{"title": file.stem.replace("_", " "), "file": f"{file.parent.name}/{file.name}"} for file in plots],
         "training": training_text(run),
@@ -198,6 +197,13 @@ def method_of(fields: Record) -> str:
         terms.insert(0, f"{contrast}'s contrastive loss")
     added = terms + [objective.title for objective in used if objective is not naming]
     return " with ".join([str(method), " and ".join(added)] if added else [str(method)])
+
+
+def backends_text(pooling: str) -> str:
+    """What a card says of ONNX and OpenVINO."""
+    if POOLINGS[pooling].reads_mask:
+        return "\n\nThe tokenizer puts the sentence into the template that the model was trained with."
+    return NO_BACKENDS if len(POOLINGS[pooling].layers) > 1 else BACKENDS
 
 
 def results_text(name: str, run: Record, results: Record) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.evaluation.retrieval import unit
+from modeling_cmlmcse.pooling import POOLINGS
 
 EXAMPLE = ["A man is playing a guitar.", "Somebody plays an instrument.", "The shop opens at nine."]
 
@@ -28,6 +29,11 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer({source})
 embeddings = model.encode({sentences})
 {similarities}```"""
+
+RUNS_NO_CODE = "With sentence-transformers, which runs no code of this repository:"
+RUNS_CODE = """With sentence-transformers, which has no pooling that reads the mask token. So it runs the code of this
+repository:"""
+TRUSTED = "{source}, trust_remote_code=True"
 
 BACKENDS = """
 
@@ -57,22 +63,24 @@ def similarity_example(encode: Callable[[list[str]], NDArray[np.float32]]) -> di
 
 
 class Loading(NamedTuple):
-    """How a card loads the model: the first three arguments of :func:`usage`, and text that follows the code."""
+    """How a card loads the model: arguments of :func:`usage`, and `more`, text that follows the code."""
 
     source: str | None = None
     revision: str | None = None
     trust_free: bool = False
     more: str = ""
+    pooling: str = "cls_before_pooler"
 
     def text(self, example: dict[str, Any] | None = None) -> str:
         """The section "Use" of a card."""
-        return usage(self.source, self.revision, self.trust_free, example) + self.more
+        return usage(self.source, self.revision, self.trust_free, self.pooling, example) + self.more
 
 
 def usage(
     source: str | None = None,
     revision: str | None = None,
     trust_free: bool = False,
+    pooling: str = "cls_before_pooler",
     example: dict[str, Any] | None = None,
 ) -> str:
     """The card's code that loads an export.
@@ -81,12 +89,16 @@ def usage(
         source: the repository.
         revision: the branch, tag or commit to load.
         trust_free: the export holds no code.
+        pooling: the model's; sentence-transformers runs the repository's code for the one that it has not.
         example: from :func:`similarity_example`; without it no similarities are shown.
     """
     pinned = f', revision="{revision}"' if revision else ""
     where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
     sentences = ", ".join(f'"{sentence}"' for sentence in (example["sentences"] if example else EXAMPLE[:2]))
     parts = {"source": where, "sentences": f"[{sentences}]", "similarities": similarities(example)}
+    if pooling in POOLINGS and POOLINGS[pooling].reads_mask:
+        trusted = USAGE_WITHOUT_CODE.replace("{source}", TRUSTED)
+        return (USAGE.replace(RUNS_NO_CODE, RUNS_CODE) + trusted).format(**parts)
     return ("" if trust_free else USAGE).format(**parts) + USAGE_WITHOUT_CODE.format(**parts)
 
 

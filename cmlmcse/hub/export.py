@@ -63,7 +63,9 @@ else:
     found = {"AutoModel, tokens": (output.last_hidden_state * tokens["attention_mask"][..., None]).numpy()}
 if with_sentence_transformers:
     from sentence_transformers import SentenceTransformer
-    for trust in (False, True) if with_code else (False,):
+    modules = json.load(open(folder + "/modules.json"))
+    plain = all(module["type"].startswith("sentence_transformers.") for module in modules)
+    for trust in (False,) * plain + (True,) * with_code:
         name = "SentenceTransformer" + ", with code" * trust
         options = {"model_kwargs": {"dtype": torch.float32}, "trust_remote_code": trust}
         model = SentenceTransformer(folder, device="cpu", **options)
@@ -89,9 +91,14 @@ def export(
         trust_free: leave out the code and the `auto_map`.
 
     Raises:
-        InputError: the folder exists.
+        InputError: the folder exists; or no code for a pooling that needs it.
     """
     folder = Path(folder)
+    if trust_free and POOLINGS[model.config.pooling].reads_mask:
+        raise InputError(
+            "pooling prompt expects an export with code, because sentence-transformers has no pooling that reads the "
+            "mask token, found trust_free; leave it out"
+        )
     if folder.exists():
         raise InputError(f"the export folder must not exist yet, found {folder}; choose another or remove it")
     aside = folder.with_name(f".{folder.name}.incomplete")

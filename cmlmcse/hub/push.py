@@ -124,7 +124,8 @@ def write_card(checkpoint: Path, args: argparse.Namespace, commit: str | None = 
 
     branch = None if args.revision == "main" else args.revision
     more = chosen_prompts(checkpoint, args).for_card + ONNX_USAGE * args.onnx
-    use = Loading(args.repo_id, commit or args.tag or branch, args.trust_free, more)
+    revision = commit or args.tag or branch
+    use = Loading(args.repo_id, revision, args.trust_free, more, pooling_of(args.checkpoint))
     name = args.repo_id and args.repo_id.split("/")[-1]
     run_folder = checkpoint.resolve().parent
     identity = Identity(args.license, args.language)
@@ -174,7 +175,14 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
         print(f"Verified in ONNX Runtime: {onnx}")
 
 
-def print_published(target: "Target", published: "Published", trust_free: bool) -> None:
+def pooling_of(checkpoint: str) -> str:
+    """The pooling that a checkpoint records."""
+    from cmlmcse.models.encoders import recorded_pooling
+
+    return str(recorded_pooling(checkpoint)[0])
+
+
+def print_published(target: "Target", published: "Published", args: argparse.Namespace) -> None:
     """Print what is on the Hub now, and code that loads exactly that."""
     from .card_usage import usage
 
@@ -187,7 +195,7 @@ def print_published(target: "Target", published: "Published", trust_free: bool) 
     else:
         tagged = f", tag {target.tag}" if target.tag else ""
         print(f"Published {target.repo_id} ({target.revision}{tagged}) at {published.oid}")
-    print(f"\n{usage(target.repo_id, published.oid, trust_free)}")
+    print(f"\n{usage(target.repo_id, published.oid, args.trust_free, pooling_of(args.checkpoint))}")
 
 
 @command
@@ -242,4 +250,4 @@ def push(args: argparse.Namespace) -> None:
             card_with_commit, commit_in_card = card, pinned_commit(card_on_hub(api, target))
         export_and_verify(checkpoint, folder, args, card(commit_in_card))
         published = publish(api, target, folder, card_with_commit)
-    print_published(target, published, args.trust_free)
+    print_published(target, published, args)

@@ -20,7 +20,9 @@ from .word_vectors import WordVectors, is_word_vectors, load_word_vectors
 if TYPE_CHECKING:
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
-HEADLESS_POOLINGS = tuple(name for name, pooling in POOLINGS.items() if not pooling.keeps_head)
+HEADLESS_POOLINGS = tuple(  # those of a plain backbone, with its own tokenizer
+    name for name, pooling in POOLINGS.items() if not pooling.keeps_head and not pooling.reads_mask
+)
 # sentence-transformers' name of a pooling mode → our pooling. Its poolings use the last layer only.
 SENTENCE_TRANSFORMERS_POOLINGS = {
     POOLINGS[name].mode: name for name in HEADLESS_POOLINGS if POOLINGS[name].layers == (-1,)
@@ -183,6 +185,18 @@ def recorded_prompts(name_or_path: str) -> Prompts:
             "prompts and is not supported; use another model"
         )
     return prompts
+
+
+def recorded_templates(name_or_path: str) -> dict[str, str]:
+    """The templates that a model of this project records, by the names of their fields; none with another pooling.
+
+    Raises:
+        InputError: as :func:`recorded_pooling`.
+    """
+    source = resolve_model(name_or_path)
+    ours = _own_settings(source, _read_json(source, "config.json", dict) or {}) or {}
+    names = ("prompt_template", "second_prompt_template") if ours.get("pooling") == "prompt" else ()
+    return {name: str(ours[name]) for name in names if name in ours}
 
 
 def resolve_model(name_or_path: str) -> str:
@@ -361,8 +375,9 @@ def _max_length(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: An
     if tokens > rows:
         raise InputError(f"{source}: expected a tokenizer of at most {rows} tokens, as the model has, found {tokens}")
     most = min(model.max_positions, tokenizer.model_max_length)
-    if given is not None and not 3 <= given <= most:
-        raise InputError(f"--max_seq_length must be from 3 to {most}, the most {source} takes, found {given}")
+    least = tokenizer.num_special_tokens_to_add() + 1  # with those of a template, which is never cut
+    if given is not None and not least <= given <= most:
+        raise InputError(f"--max_seq_length must be from {least} to {most}, the most {source} takes, found {given}")
     recorded = (_read_json(source, "sentence_bert_config.json", dict) or {}).get("max_seq_length")
     return given or min(most, recorded or most)
 

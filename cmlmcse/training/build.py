@@ -20,11 +20,13 @@ from cmlmcse.data.batches import (
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
+from cmlmcse.data.prompts import Prompts, read_prompt, without_prompt
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, check_views
 from cmlmcse.models.encoders import load_tokenizer, recorded_prompts
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.pooling import POOLINGS
 
 from .checks import reads_documents
 from .fields import DataArguments, ModelArguments, RunArguments
@@ -60,8 +62,21 @@ def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTra
                 f"rtd_generator must have the backbone's tokenizer of {len(tokenizer)} tokens, found another of "
                 f"{len(generator_vocab)} in {model.rtd_generator}; choose a generator with the same vocabulary"
             )
+    tokenizer = without_prompt(tokenizer)  # that of a model which was trained with one
     add_deletion_token(augmentation, tokenizer)
     return tokenizer
+
+
+def build_prompts(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> Prompts | None:
+    """The templates of the pooling `prompt`; None with another pooling.
+
+    Raises:
+        InputError: a template without its {sentence} or {mask}.
+    """
+    if not POOLINGS[model.pooling].reads_mask:
+        return None
+    templates = [read_prompt(text, tokenizer) for text in (model.prompt_template, model.second_prompt_template)]
+    return Prompts(templates, special_tokens(tokenizer), model.prompt_denoising)
 
 
 def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> CMLMCSEForSentenceEmbedding:
@@ -203,14 +218,19 @@ def check_length(data: DataArguments, positions: int) -> None:
 
 
 def build_collator(
-    model: CMLMCSEForSentenceEmbedding, tokenizer: PreTrainedTokenizerBase, data: DataArguments, run: RunArguments
+    model: CMLMCSEForSentenceEmbedding,
+    tokenizer: PreTrainedTokenizerBase,
+    data: DataArguments,
+    run: RunArguments,
+    prompts: Prompts | None = None,
 ) -> ViewCollator:
     """The collator that the model's objectives need.
 
     Raises:
         InputError: `max_seq_length` is larger than the number of positions.
     """
-    check_length(data, model.max_positions)
+    limit = model.max_positions - (prompts.longest() if prompts else 0)
+    check_length(data, limit)
     masking = Masking(
         data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )
@@ -221,10 +241,11 @@ def build_collator(
         masking if model.auxiliary else None,
         masked_views=2 if model.config.masked_views == "both" else 1,
         augmentation=data.augmentation,
-        limit=model.max_positions,
+        limit=limit,
         mini_batch_size=run.mini_batch_size,
         augment_both=data.augmented_views == "both",
         synonyms=data.synonyms,
         documents=DocumentViews(data.views, data.max_seq_length - around) if reads_documents(data) else None,
+        prompts=prompts,
         plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
     )

@@ -55,6 +55,8 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
     if run.stage == "pretrain":
         if model.lora_r is not None:
             raise InputError("lora_r is for stage train, found it with stage pretrain; leave it out")
+        if POOLINGS[model.pooling].reads_mask:
+            raise InputError("pooling prompt is for stage train, found it with stage pretrain; choose another pooling")
         check_pretraining(data, run)
     elif run.per_device_train_batch_size < 2:
         raise InputError(

@@ -126,11 +126,14 @@ def contrast(
     """
     from transformers import set_seed
 
+    from cmlmcse.data.prompts import with_prompt
+
     from .build import (
         build_collator,
         build_documents,
         build_model,
         build_pieces,
+        build_prompts,
         build_sentences,
         build_tokenizer,
         data_seed,
@@ -150,6 +153,7 @@ def contrast(
 
     set_seed(run_args.seed)  # the seed determines the fresh weights of the head and of a random fusion
     tokenizer = build_tokenizer(model_args, data_args.augmentation)
+    prompts = build_prompts(model_args, tokenizer)
     model = build_model(model_args, tokenizer)
     if reads_documents(data_args):
         documents, held_out = build_documents(data_args, run_args)
@@ -162,8 +166,8 @@ def contrast(
         model=model,
         args=run_args,
         train_dataset=sentences,
-        data_collator=build_collator(model, tokenizer, data_args, run_args),
-        processing_class=tokenizer,
+        data_collator=build_collator(model, tokenizer, data_args, run_args, prompts),
+        processing_class=with_prompt(tokenizer, prompts.templates[0], prompts.around) if prompts else tokenizer,
         dev_set=dev_set,
         start_values=start_values,
     )

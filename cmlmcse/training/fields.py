@@ -44,6 +44,9 @@ class ModelArguments:
                                                "backbone's own). ModernBERT's is 0, which makes the two views equal: "
                                                "set it there.")  # fmt: skip
     pooling: str = of_config("pooling")
+    prompt_template: str = of_config("prompt_template")
+    second_prompt_template: str = of_config("second_prompt_template")
+    prompt_denoising: bool = of_config("prompt_denoising")
     projection: str | None = of_config("projection")
     normalize: bool = of_config("normalize")
     contrastive_loss: str = of_config("contrastive_loss")

@@ -14,7 +14,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import resolve
 from cmlmcse.common.recipes import find_recipe, read_recipe
-from cmlmcse.models.encoders import recorded_pooling
+from cmlmcse.models.encoders import recorded_pooling, recorded_templates
 from modeling_cmlmcse.configuration_cmlmcse import proportion
 from modeling_cmlmcse.distributed import rank
 
@@ -101,22 +101,25 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     if run.device.type == "cuda":
         feed_gpu(run, "dataloader_num_workers" in given | set(fields))
     if another and "pooling" not in given:
-        keep_pooling(model, "normalize" in given)
+        keep_pooling(model, given)
     use_one_gpu(run)
     check_values(model, data, run)
     return path, model, data, run
 
 
-def keep_pooling(model: ModelArguments, normalize_given: bool) -> None:
+def keep_pooling(model: ModelArguments, given: set[str]) -> None:
     """Keep the pooling that another backbone records, in place, and say so: its vectors were trained with it. Whether
-    it normalises is kept too, unless it was given.
+    it normalises and its templates are kept too, unless they are `given`.
 
     What cannot be read is left to the loading of the model, which reports the reason.
     """
     with contextlib.suppress(InputError):
         recorded, normalizes = recorded_pooling(model.model_name_or_path)
-        if recorded is not None and not normalize_given:
+        if recorded is not None and "normalize" not in given:
             model.normalize = normalizes
+        for name, template in recorded_templates(model.model_name_or_path).items():
+            if name not in given:
+                setattr(model, name, template)
         if recorded not in (None, model.pooling):
             if rank() == 0:
                 print(

@@ -74,10 +74,16 @@ class TrainingLosses(nn.Module):
             return torch.cat([vectors, self._pooled(views["plain"])[None]])
 
     def _pooled(self, packed: dict[str, Any]) -> Tensor:
-        """B packed rows → (B, H) vectors before the training head."""
+        """B packed rows → (B, H) vectors before the training head; with a `template` minus the vectors of the templates
+        without the sentences (template denoising, PromptBERT)."""
         tokens = packed["input_ids"]  # (S,)
         packing = Packing.from_lengths(packed["lengths"], len(tokens), packed["width"])
-        return self.model.pooled(tokens, packing)
+        vectors = self.model.pooled(tokens, packing)  # (B, H)
+        if (template := packed.get("template")) is None:
+            return vectors
+        empty = Packing(template["slots"], template["lengths"], (len(template["lengths"]), template["width"]))
+        empty.counts_columns = True
+        return vectors - self.model.pooled(template["input_ids"], empty).index_select(0, template["index"])
 
     def contrast(self, vectors: Tensor, teachers: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it.

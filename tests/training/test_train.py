@@ -402,7 +402,9 @@ def test_recipes_parse(path):
             name = first_model.model_name_or_path
         assert data.model_type == kind if data.model_type else name.startswith(f"{kind}-{size}")
         if run_args.stage == "train":
-            assert (model.cmlm_weight == 0) == (method in ("simcse", "clear", "diffcse", "contriever", "rankcse"))
+            assert (model.cmlm_weight == 0) == (
+                method in ("simcse", "clear", "diffcse", "contriever", "rankcse", "promptbert")
+            )
         assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else 125)
 
 

@@ -1,0 +1,211 @@
+"""The pooling `prompt`: templates in the tokenizer and in training, template denoising, and what an export does."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.data.batches import Example, ViewCollator, special_tokens
+from cmlmcse.data.masking import Masking
+from cmlmcse.data.prompts import Prompts, longest_prompt, read_prompt, with_prompt, without_prompt
+from cmlmcse.hub.export import export, verify
+from cmlmcse.models.encoders import load_encoder
+from cmlmcse.training.command import train
+from cmlmcse.training.large_batch import backward_in_parts
+from cmlmcse.training.parse import parse_recipe
+from cmlmcse.training.trainer import count_tokens
+from cmlmcse.training.training_losses import TrainingLosses
+from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from support.tiny import load_reference, tiny_tokenizer
+from support.training import history
+
+TEMPLATES = ("the big {sentence} sat on {mask} red", "a {sentence} ran under the {mask}")
+
+
+def prompts_of(tokenizer, denoising: bool = True) -> Prompts:
+    """Both templates."""
+    read = [read_prompt(template, tokenizer) for template in TEMPLATES]
+    return Prompts(read, special_tokens(tokenizer), denoising)
+
+
+def prompted(tokenizer):
+    """The tokenizer of a finished model."""
+    return with_prompt(tokenizer, prompts_of(tokenizer).templates[0], special_tokens(tokenizer))
+
+
+def load(folder: str, **fields) -> CMLMCSEForSentenceEmbedding:
+    """A model without dropout, in fp64."""
+    fields = {"pooling": "prompt", "cmlm_weight": 0.0, "backbone_dropout": 0.0, **fields}
+    torch.manual_seed(1)
+    return CMLMCSEForSentenceEmbedding.from_backbone(folder, **fields).double()
+
+
+def filled(tokenizer, sentence: str, view: int) -> list[int]:
+    """The tokens of a template with the sentence in it, written as one text."""
+    text = TEMPLATES[view].replace("{sentence}", sentence).replace("{mask}", tokenizer.mask_token)
+    return tokenizer(text)["input_ids"]
+
+
+@pytest.mark.parametrize("kind", ("bert", "roberta"))
+def test_the_tokenizer_of_a_finished_model(kind, sentences, tmp_path):
+    """It gives what the plain one gives for the filled template, cuts the sentence and never the template, survives a
+    folder, and can be undone."""
+    plain = tiny_tokenizer(kind)
+    tokenizer = prompted(plain)
+    expected = [filled(plain, sentence, 0) for sentence in sentences]
+    assert tokenizer(sentences)["input_ids"] == expected
+    cut = tokenizer(sentences, truncation=True, max_length=10)["input_ids"]
+    assert cut == [[*row[:3], *row[3:-5][:2], *row[-5:]] for row in expected]
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again(sentences)["input_ids"] == expected
+    assert again.mask_token_id == plain.mask_token_id
+    assert without_prompt(again)(sentences)["input_ids"] == plain(sentences)["input_ids"]
+    config = CMLMCSEConfig(pooling="prompt", prompt_template=TEMPLATES[1], second_prompt_template=TEMPLATES[0])
+    assert (longest_prompt(config, again), longest_prompt(CMLMCSEConfig(), plain)) == (6, 0)
+    assert plain(sentences[0])["input_ids"] == tiny_tokenizer(kind)(sentences[0])["input_ids"]  # was not changed
+
+
+@pytest.mark.parametrize(
+    "template", ("no place {mask}", "{sentence} no mask", "{mask} {sentence}", "{sentence}{sentence}{mask}")
+)
+def test_wrong_templates(template):
+    with pytest.raises(InputError, match=r"a prompt_template must hold \{sentence\} once and \{mask\} after it, found"):
+        read_prompt(template, tiny_tokenizer("bert"))
+
+
+@pytest.mark.parametrize("kind", ("bert", "roberta", "mpnet", "modernbert"))
+def test_the_vector_is_the_state_of_the_mask(kind, backbone_folders, sentences):
+    """That of transformers' own encoder, one sentence at a time; by `encode` and by `forward` on a padded batch."""
+    model, tokenizer = load(backbone_folders[kind]).eval(), prompted(tiny_tokenizer(kind))
+    reference = load_reference(kind, backbone_folders[kind]).double()
+    expected = []
+    for sentence in [*sentences, f"w1 {tokenizer.mask_token} w2"]:  # the template's own mask, not the sentence's
+        tokens = torch.tensor([tokenizer(sentence)["input_ids"]])
+        place = (tokens[0] == tokenizer.mask_token_id).nonzero().max()
+        expected.append(reference(tokens).last_hidden_state[0, place])
+    expected = torch.stack(expected).detach()
+    texts = [*sentences, f"w1 {tokenizer.mask_token} w2"]
+    torch.testing.assert_close(model.encode(texts, tokenizer, convert_to_tensor=True), expected.float())
+    padded = tokenizer(texts, padding=True, return_tensors="pt")
+    torch.testing.assert_close(model(**padded).pooler_output, expected)
+
+
+def test_without_the_template(backbone_folders, sentences):
+    """A plain tokenizer would give other vectors in silence: it is refused."""
+    model, plain = load(backbone_folders["bert"]), tiny_tokenizer("bert")
+    with pytest.raises(ValueError, match="expects the mask token of its template in every sentence, found none"):
+        model.encode(sentences, plain)
+    with pytest.raises(RuntimeError, match="expects the mask token of its template"):
+        model(**plain(sentences, padding=True, return_tensors="pt"))
+    with pytest.raises(ValueError, match="pooling prompt expects input_ids, found inputs_embeds"):
+        model(inputs_embeds=torch.zeros(1, 3, 32))
+
+
+def examples(tokenizer, sentences: list[str]) -> list[Example]:
+    return [Example(tokenizer(text)["input_ids"], 0, row) for row, text in enumerate(sentences)]
+
+
+@pytest.mark.parametrize("kind", ("bert", "roberta", "distilbert"))
+def test_template_denoising(kind, backbone_folders, sentences):
+    """Each view has its template, and from its vector that of the empty template is subtracted, whose words stand where
+    they stood: against transformers' own encoder with positions given, gradients included."""
+    model, tokenizer = load(backbone_folders[kind]).train(), tiny_tokenizer(kind)
+    reference = load_reference(kind, backbone_folders[kind]).double()
+    batch = ViewCollator(tokenizer, 1, prompts=prompts_of(tokenizer))(examples(tokenizer, [*sentences, "cat"]))
+    found = TrainingLosses(model).sentence_vectors(batch["views"])  # (2, N, H)
+    first = 2 if kind == "roberta" else 0  # where positions begin
+    expected = []
+    for view, before in ((0, 3), (1, 2)):
+        for sentence in [*sentences, "cat"]:
+            tokens, count = filled(tokenizer, sentence, view), len(sentence.split())
+            kept = [place for place in range(len(tokens)) if not before <= place < before + count]
+            states = []
+            for places in (range(len(tokens)), kept):
+                row = torch.tensor([[tokens[place] for place in places]])
+                given = {"position_ids": torch.tensor([list(places)]) + first}
+                if kind == "distilbert":  # takes no positions: its embeddings, then its blocks
+                    embedded = reference.embeddings.word_embeddings(row)
+                    embedded = embedded + reference.embeddings.position_embeddings(given["position_ids"])
+                    hidden = reference.transformer(reference.embeddings.LayerNorm(embedded))[0]
+                else:
+                    hidden = reference(row, **given).last_hidden_state
+                states.append(hidden[0, (row[0] == tokenizer.mask_token_id).nonzero().max()])
+            expected.append(states[0] - states[1])
+    expected = torch.stack(expected).view_as(found)
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (gradient,) = torch.autograd.grad((weight * found).sum(), model.get_input_embeddings().weight)
+    (wanted,) = torch.autograd.grad((weight * expected).sum(), reference.get_input_embeddings().weight)
+    torch.testing.assert_close(gradient, wanted)
+    template = batch["views"]["template"]
+    assert len(template["lengths"]) == 2 * 4  # two of the five sentences have one length
+    assert count_tokens(batch) == len(batch["views"]["input_ids"]) + len(template["input_ids"])
+
+
+def test_in_parts_and_beside_the_objectives(backbone_folders):
+    """With SimCSE++'s view and CMLM-CSE: loss and gradients from parts of 3 are those of the whole batch; the masked
+    sentences have no template."""
+    sentences = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for i in range(8)]
+    fields = {"cmlm_weight": 0.5, "temp": 1.0, "contrastive_loss": "off_dropout"}
+    model, tokenizer = load(backbone_folders["bert"], **fields).train(), tiny_tokenizer("bert")
+    masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    found = []
+    for size in (None, 3):
+        options = {"prompts": prompts_of(tokenizer), "plain_view": True, "mini_batch_size": size}
+        batch = ViewCollator(tokenizer, 3, masking, **options)(examples(tokenizer, sentences))
+        losses = TrainingLosses(model)
+        if size is None:
+            assert batch["masked"]["lengths"].tolist() == [len(tokenizer(text)["input_ids"]) for text in sentences] * 2
+            loss = losses(**batch).loss
+            loss.backward()
+        else:
+            loss, _ = backward_in_parts(losses, batch["parts"], lambda part: part.backward(), nullcontext)
+        found.append(
+            (loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        )
+        model.zero_grad()
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-9)
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(found[1][1][name], gradient, msg=name, rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ("bert", "roberta"))
+def test_an_export(kind, backbone_folders, sentences, tmp_path):
+    """It gives the same vectors by AutoModel, by this project and by SentenceTransformer with its code; without that
+    SentenceTransformer refuses it. There is no export without code."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    tokenizer = prompted(tiny_tokenizer(kind))
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.0, pooling="prompt").eval()
+    folder = export(model, tokenizer, tmp_path / "export")
+    assert set(verify(model, tokenizer, folder)) == {"AutoModel", "AutoModel.encode", "SentenceTransformer, with code"}
+    expected = model.encode(sentences, tokenizer)
+    np.testing.assert_allclose(load_encoder(str(folder), show_progress_bar=False)(sentences), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    with pytest.raises(InputError, match="pooling prompt expects an export with code"):
+        export(model, tokenizer, tmp_path / "free", trust_free=True)
+
+
+@pytest.mark.slow
+def test_a_run_and_a_run_from_its_export(recipe, tmp_path):
+    """PromptBERT with CMLM-CSE from a recipe. The development score is that of the exported folder; a run that starts
+    from the export keeps pooling and templates, and starts with that score."""
+    names = dict(zip(("prompt_template", "second_prompt_template"), TEMPLATES, strict=True))
+    results = train(recipe, pooling="prompt", **names, augmentation="delete_tokens").results
+    best = max(history(tmp_path / "run", "eval_dev_score")[1:])
+    assert results["dev"]["spearman"] == pytest.approx(best, abs=1e-3)
+    saved = AutoTokenizer.from_pretrained(tmp_path / "run" / "export")
+    assert saved("cat")["input_ids"] == filled(tiny_tokenizer("bert"), "cat", 0)
+    card = (tmp_path / "run" / "export" / "README.md").read_text()
+    assert "SentenceTransformer(FOLDER_OR_REPO, trust_remote_code=True)" in card
+
+    _, model, _, _ = parse_recipe(["simcse-bert-base", "--model_name_or_path", str(tmp_path / "run" / "export")])
+    assert (model.pooling, model.prompt_template, model.second_prompt_template) == ("prompt", *TEMPLATES)
+    fields = {"model_name_or_path": tmp_path / "run" / "export", "pooling": "prompt", **names}
+    train(recipe, **fields, cmlm_weight=0, output_dir=tmp_path / "next")
+    assert history(tmp_path / "next", "eval_dev_score")[0] == pytest.approx(best, abs=1e-3)
