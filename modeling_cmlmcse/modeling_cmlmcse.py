@@ -2,7 +2,7 @@
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from .auxiliary import AuxiliaryObjective
@@ -19,7 +19,6 @@ from .backbone import (
     embed_tokens,
     has_dropout,
     load_backbone,
-    max_positions,
     quiet_loading,
     run_blocks,
     with_dropout,
@@ -29,24 +28,17 @@ from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig
 from .encoder_mlm import EncoderMLM
 from .enhanced_decoding import EnhancedDecoding
 from .families import TRANSFORMERS_5, Module
-from .fast_cpu import use_fast_cpu_kernels
-from .packing import Packing, Selection, pack_sequences
+from .packing import Packing, Selection
 from .pooling import POOLINGS
 from .pretrained_auxiliary import PretrainedAuxiliary
 from .projection import PROJECTIONS
-from .prompts import DOCUMENT, QUERY, choose_prompt
-from .read_later import read_behind, send
 from .replaced_token_detection import ReplacedTokenDetection
 from .sentence_transformers_files import write_sentence_transformers
+from .text_encoding import NO_TEMPLATE, TextEncoding
 
 logger = logging.get_logger(__name__)
 
 PUSH_ARGUMENTS = ("repo_id", "commit_message", "commit_description", "private", "revision", "create_pr", "tags")
-
-NO_TEMPLATE = (
-    "pooling prompt expects the mask token of its template in every sentence, found none: use the tokenizer of the "
-    "model's own folder, which adds the template"
-)
 
 # An auxiliary objective is built where its weight, the field `<name>_weight`, is above zero.
 AUXILIARY_OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
@@ -72,7 +64,7 @@ class SentenceEmbeddingOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
 
 
-class CMLMCSEForSentenceEmbedding(PreTrainedModel):
+class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
     """Sentence encoder trained by contrast and conditional masked-language modelling (CMLM-CSE, Zhang & Chen 2023).
 
     Token ids (N, T) → sentence embeddings (N, H). With `cmlm_weight` 0 it is SimCSE (Gao et al. 2021).
@@ -111,8 +103,6 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
                 if self.objective_weight(name) > 0
             }
         )
-        self._tokenizer: PreTrainedTokenizerBase | None = None
-        self._tokenizer_source = ""  # the backbone's name; a loaded model has `name_or_path`
         self.post_init()
 
     def _build(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
@@ -177,11 +167,6 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         for objective in self.objectives.values():
             objective.resize_token_embeddings(count)
         return table
-
-    @property
-    def max_positions(self) -> int:
-        """The most tokens a sentence may have."""
-        return max_positions(self.backbone)
 
     @classmethod
     def from_backbone(
@@ -368,122 +353,6 @@ class CMLMCSEForSentenceEmbedding(PreTrainedModel):
         embeddings = self.projection(pooled) if pooling.keeps_head else pooled
         return nn.functional.normalize(embeddings, dim=-1) if self.config.normalize else embeddings
 
-    @torch.no_grad()
-    def encode(
-        self,
-        sentences: str | Iterable[str],
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        batch_size: int = 64,
-        normalize: bool | None = None,
-        max_length: int | None = None,
-        show_progress_bar: bool = False,
-        truncate_dim: int | None = None,
-        batch_tokens: int | None = None,
-        convert_to_tensor: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-    ) -> Any:
-        """Embed sentences without padding, sorted by length, in input order.
-
-        It computes on the model's device and in its precision: `model.to("cuda", torch.bfloat16)` first for bf16. On a
-        CPU it calls :func:`use_fast_cpu_kernels` on the model.
-
-        Args:
-            sentences: N texts: a list, a numpy array, a pandas Series, a column of a dataset; or one text.
-            tokenizer: the model's tokenizer (default: the one in the folder or repository that the model came from).
-            batch_size: sentences in a forward pass.
-            normalize: scale every embedding to length 1, after `truncate_dim` (default: the configuration's).
-            max_length: tokens a sentence is cut to (default: the most the model and tokenizer take).
-            show_progress_bar: whether to show one.
-            truncate_dim: keep the first K dimensions.
-            batch_tokens: tokens in a forward pass, in place of `batch_size`; a longer sentence goes alone.
-            convert_to_tensor: return a torch tensor on the model's device.
-            prompt_name: name of the model's prompt to put before each text (default: its default prompt, if any).
-            prompt: a text to put before each text instead; empty for none.
-
-        Returns:
-            (N, H) float32 numpy array or tensor; (H,) for one text.
-
-        Raises:
-            ValueError: `truncate_dim`, `batch_size` or `batch_tokens` out of range; something else than texts; no
-                tokenizer; no prompt of that name.
-        """
-        tokenizer = self._own_tokenizer() if tokenizer is None else tokenizer
-        if isinstance(sentences, str):
-            options = (batch_size, normalize, max_length, False, truncate_dim, batch_tokens, convert_to_tensor)
-            return self.encode([sentences], tokenizer, *options, prompt_name, prompt)[0]
-        sentences = list(sentences)
-        if wrong := [type(text).__name__ for text in sentences if not isinstance(text, str)]:
-            raise ValueError(f"encode expects texts, found {wrong[0]}; convert them to str")
-        device = execution_device(self)
-        if device.type == "cpu":
-            use_fast_cpu_kernels(self)
-        width = self.config.hidden_size if truncate_dim is None else truncate_dim
-        if not 1 <= width <= self.config.hidden_size:
-            raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
-        if min(batch_size, 1 if batch_tokens is None else batch_tokens) < 1:
-            raise ValueError(f"expected batches of at least 1, found {batch_size} sentences, {batch_tokens} tokens")
-        limit = min(self.max_positions, tokenizer.model_max_length, max_length or self.max_positions)
-        before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
-        texts = [before + text for text in sentences]
-        tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
-        if POOLINGS[self.config.pooling].reads_mask and any(self.config.mask_token_id not in row for row in tokens):
-            raise ValueError(NO_TEMPLATE)
-        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
-        batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
-        embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
-        rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
-        mode = self.training
-        self.eval()
-        shown = logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False)
-        found = (self._encode_batch([tokens[i] for i in order[chosen]], device)[:, :width].float() for chosen in shown)
-        for chosen, vectors in zip(batches, found if convert_to_tensor else read_behind(found), strict=True):
-            embeddings.index_copy_(0, rows[chosen], vectors)
-        self.train(mode)
-        if self.config.normalize if normalize is None else normalize:
-            embeddings = nn.functional.normalize(embeddings, dim=-1)
-        return embeddings if convert_to_tensor else embeddings.numpy()
-
-    def encode_query(self, sentences: str | Iterable[str], *args: Any, **options: Any) -> Any:
-        """:meth:`encode` with the model's prompt for queries, if it has one."""
-        return self.encode(sentences, *args, **{"prompt_name": QUERY, **options})
-
-    def encode_document(self, sentences: str | Iterable[str], *args: Any, **options: Any) -> Any:
-        """:meth:`encode` with the model's prompt for documents, if it has one."""
-        return self.encode(sentences, *args, **{"prompt_name": DOCUMENT, **options})
-
-    def _own_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of the folder or repository that the model was loaded from, loaded once.
-
-        Raises:
-            ValueError: the model was not loaded from one, or there is none.
-        """
-        if self._tokenizer is None:
-            source = self._tokenizer_source or self.name_or_path
-            try:
-                if not source:
-                    raise OSError("the model was not loaded from a folder or repository")
-                with quiet_loading():  # a checkpoint's own model type is unknown to transformers
-                    revision = getattr(self.config, "_commit_hash", None) or "main"  # the model's own
-                    self._tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-            except OSError as error:
-                raise ValueError(f"encode expects a tokenizer, found none: {error}; pass tokenizer=") from error
-        return self._tokenizer
-
-    @staticmethod
-    def similarity(first: Any, second: Any) -> Any:
-        """(N, H) and (M, H) embeddings → (N, M) cosines; arrays give an array, tensors a tensor."""
-        one, other = (nn.functional.normalize(torch.as_tensor(each).float(), dim=-1) for each in (first, second))
-        cosines = one @ other.to(one.device).T
-        return cosines if isinstance(first, Tensor) else cosines.numpy()
-
-    def _encode_batch(self, sequences: list[list[int]], device: torch.device) -> Tensor:
-        """Token lists of B sentences → (B, H) embeddings, computed on this device."""
-        packed = pack_sequences(sequences)
-        tokens, lengths = send(packed["input_ids"], device), send(packed["lengths"], device)
-        pooled = self.pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
-        return self.projection(pooled) if POOLINGS[self.config.pooling].keeps_head else pooled
-
 
 def chosen_states(states: Sequence[Tensor], asked: bool | Sequence[int], packing: Packing) -> tuple[Any, ...] | None:
     """(S, H) states of the embeddings and of each block → (N, T, H) of those that were asked for, None for the others;
@@ -493,14 +362,6 @@ def chosen_states(states: Sequence[Tensor], asked: bool | Sequence[int], packing
     count = len(states)
     kept = range(count) if asked is True else {index % count for index in asked}
     return tuple(packing.unpack(each) if index in kept else None for index, each in enumerate(states))
-
-
-def execution_device(model: PreTrainedModel) -> torch.device:
-    """The device that a model computes on: where its weights are, or where Accelerate brings offloaded ones."""
-    hooks = (getattr(module, "_hf_hook", None) for module in model.modules())
-    devices = (getattr(hook, "execution_device", None) for hook in hooks)
-    given = next((device for device in devices if device is not None), None)
-    return model.device if given is None else torch.device(given)
 
 
 def mask_token_of(name_or_path: str) -> int:
@@ -534,19 +395,6 @@ def no_trained_head(name_or_path: str) -> str:
         f"rtd_generator expects a model with a trained masked-language-model head, found none in {name_or_path}; "
         "choose another generator"
     )
-
-
-def split_batches(lengths: Sequence[int], batch_size: int, batch_tokens: int | None) -> Iterator[slice]:
-    """Lengths of N sentences → slices of at most `batch_size` of them, or of at most `batch_tokens` tokens."""
-    start, total = 0, 0
-    for index, length in enumerate(lengths):
-        full = index - start >= batch_size if batch_tokens is None else total + length > batch_tokens
-        if full and index > start:
-            yield slice(start, index)
-            start, total = index, 0
-        total += length
-    if start < len(lengths):
-        yield slice(start, len(lengths))
 
 
 CMLMCSEConfig.register_for_auto_class()

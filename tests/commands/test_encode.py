@@ -19,7 +19,7 @@ from cmlmcse import encode
 from cmlmcse.data import parts, tables
 from cmlmcse.encode import main
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.modeling_cmlmcse import split_batches
+from modeling_cmlmcse.text_encoding import split_batches
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
 

@@ -1,0 +1,186 @@
+"""Texts → embeddings: what :class:`CMLMCSEForSentenceEmbedding` does with texts instead of tokens."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .backbone import max_positions, quiet_loading
+from .families import Module
+from .fast_cpu import use_fast_cpu_kernels
+from .packing import Packing, pack_sequences
+from .pooling import POOLINGS
+from .prompts import DOCUMENT, QUERY, choose_prompt
+from .read_later import read_behind, send
+
+if TYPE_CHECKING:
+    from .configuration_cmlmcse import CMLMCSEConfig
+
+NO_TEMPLATE = (
+    "pooling prompt expects the mask token of its template in every sentence, found none: use the tokenizer of the "
+    "model's own folder, which adds the template"
+)
+
+
+if TYPE_CHECKING:
+    Base = PreTrainedModel
+else:
+    Base = object  # a mixin, whose other base is a PreTrainedModel
+
+
+class TextEncoding(Base):
+    """The methods of a sentence encoder that take texts."""
+
+    if TYPE_CHECKING:
+        config: CMLMCSEConfig
+        backbone: Module
+        projection: Module
+        pooled: Callable[[Tensor, Packing], Tensor]
+
+    _tokenizer: PreTrainedTokenizerBase | None = None
+    _tokenizer_source = ""  # the backbone's name; a loaded model has `name_or_path`
+
+    @property
+    def max_positions(self) -> int:
+        """The most tokens a sentence may have."""
+        return max_positions(self.backbone)
+
+    @torch.no_grad()
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        batch_size: int = 64,
+        normalize: bool | None = None,
+        max_length: int | None = None,
+        show_progress_bar: bool = False,
+        truncate_dim: int | None = None,
+        batch_tokens: int | None = None,
+        convert_to_tensor: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> Any:
+        """Embed sentences without padding, sorted by length, in input order.
+
+        It computes on the model's device and in its precision: `model.to("cuda", torch.bfloat16)` first for bf16. On a
+        CPU it calls :func:`use_fast_cpu_kernels` on the model.
+
+        Args:
+            sentences: N texts: a list, a numpy array, a pandas Series, a column of a dataset; or one text.
+            tokenizer: the model's tokenizer (default: the one in the folder or repository that the model came from).
+            batch_size: sentences in a forward pass.
+            normalize: scale every embedding to length 1, after `truncate_dim` (default: the configuration's).
+            max_length: tokens a sentence is cut to (default: the most the model and tokenizer take).
+            show_progress_bar: whether to show one.
+            truncate_dim: keep the first K dimensions.
+            batch_tokens: tokens in a forward pass, in place of `batch_size`; a longer sentence goes alone.
+            convert_to_tensor: return a torch tensor on the model's device.
+            prompt_name: name of the model's prompt to put before each text (default: its default prompt, if any).
+            prompt: a text to put before each text instead; empty for none.
+
+        Returns:
+            (N, H) float32 numpy array or tensor; (H,) for one text.
+
+        Raises:
+            ValueError: `truncate_dim`, `batch_size` or `batch_tokens` out of range; something else than texts; no
+                tokenizer; no prompt of that name.
+        """
+        tokenizer = self._own_tokenizer() if tokenizer is None else tokenizer
+        if isinstance(sentences, str):
+            options = (batch_size, normalize, max_length, False, truncate_dim, batch_tokens, convert_to_tensor)
+            return self.encode([sentences], tokenizer, *options, prompt_name, prompt)[0]
+        sentences = list(sentences)
+        if wrong := [type(text).__name__ for text in sentences if not isinstance(text, str)]:
+            raise ValueError(f"encode expects texts, found {wrong[0]}; convert them to str")
+        device = execution_device(self)
+        if device.type == "cpu":
+            use_fast_cpu_kernels(self)
+        width = self.config.hidden_size if truncate_dim is None else truncate_dim
+        if not 1 <= width <= self.config.hidden_size:
+            raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
+        if min(batch_size, 1 if batch_tokens is None else batch_tokens) < 1:
+            raise ValueError(f"expected batches of at least 1, found {batch_size} sentences, {batch_tokens} tokens")
+        limit = min(self.max_positions, tokenizer.model_max_length, max_length or self.max_positions)
+        before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
+        texts = [before + text for text in sentences]
+        tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
+        if POOLINGS[self.config.pooling].reads_mask and any(self.config.mask_token_id not in row for row in tokens):
+            raise ValueError(NO_TEMPLATE)
+        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
+        batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
+        embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
+        rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
+        mode = self.training
+        self.eval()
+        shown = logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False)
+        found = (self._encode_batch([tokens[i] for i in order[chosen]], device)[:, :width].float() for chosen in shown)
+        for chosen, vectors in zip(batches, found if convert_to_tensor else read_behind(found), strict=True):
+            embeddings.index_copy_(0, rows[chosen], vectors)
+        self.train(mode)
+        if self.config.normalize if normalize is None else normalize:
+            embeddings = nn.functional.normalize(embeddings, dim=-1)
+        return embeddings if convert_to_tensor else embeddings.numpy()
+
+    def encode_query(self, sentences: str | Iterable[str], *args: Any, **options: Any) -> Any:
+        """:meth:`encode` with the model's prompt for queries, if it has one."""
+        return self.encode(sentences, *args, **{"prompt_name": QUERY, **options})
+
+    def encode_document(self, sentences: str | Iterable[str], *args: Any, **options: Any) -> Any:
+        """:meth:`encode` with the model's prompt for documents, if it has one."""
+        return self.encode(sentences, *args, **{"prompt_name": DOCUMENT, **options})
+
+    def _own_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the folder or repository that the model was loaded from, loaded once.
+
+        Raises:
+            ValueError: the model was not loaded from one, or there is none.
+        """
+        if self._tokenizer is None:
+            source = self._tokenizer_source or self.name_or_path
+            try:
+                if not source:
+                    raise OSError("the model was not loaded from a folder or repository")
+                with quiet_loading():  # a checkpoint's own model type is unknown to transformers
+                    revision = getattr(self.config, "_commit_hash", None) or "main"  # the model's own
+                    self._tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+            except OSError as error:
+                raise ValueError(f"encode expects a tokenizer, found none: {error}; pass tokenizer=") from error
+        return self._tokenizer
+
+    @staticmethod
+    def similarity(first: Any, second: Any) -> Any:
+        """(N, H) and (M, H) embeddings → (N, M) cosines; arrays give an array, tensors a tensor."""
+        one, other = (nn.functional.normalize(torch.as_tensor(each).float(), dim=-1) for each in (first, second))
+        cosines = one @ other.to(one.device).T
+        return cosines if isinstance(first, Tensor) else cosines.numpy()
+
+    def _encode_batch(self, sequences: list[list[int]], device: torch.device) -> Tensor:
+        """Token lists of B sentences → (B, H) embeddings, computed on this device."""
+        packed = pack_sequences(sequences)
+        tokens, lengths = send(packed["input_ids"], device), send(packed["lengths"], device)
+        pooled = self.pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
+        return self.projection(pooled) if POOLINGS[self.config.pooling].keeps_head else pooled
+
+
+def execution_device(model: PreTrainedModel) -> torch.device:
+    """The device that a model computes on: where its weights are, or where Accelerate brings offloaded ones."""
+    hooks = (getattr(module, "_hf_hook", None) for module in model.modules())
+    devices = (getattr(hook, "execution_device", None) for hook in hooks)
+    given = next((device for device in devices if device is not None), None)
+    return model.device if given is None else torch.device(given)
+
+
+def split_batches(lengths: Sequence[int], batch_size: int, batch_tokens: int | None) -> Iterator[slice]:
+    """Lengths of N sentences → slices of at most `batch_size` of them, or of at most `batch_tokens` tokens."""
+    start, total = 0, 0
+    for index, length in enumerate(lengths):
+        full = index - start >= batch_size if batch_tokens is None else total + length > batch_tokens
+        if full and index > start:
+            yield slice(start, index)
+            start, total = index, 0
+        total += length
+    if start < len(lengths):
+        yield slice(start, len(lengths))
