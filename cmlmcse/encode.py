@@ -165,7 +165,7 @@ def columns_to_copy(args: argparse.Namespace, source: "TextFile") -> list[str]:
 def model_provenance(model: str, pooling: str) -> dict[str, Any]:
     """What identifies a model: its name, its pooling, and, if it is on this machine, the hash of its files."""
     from cmlmcse.evaluation.cache import fingerprint_model
-    from cmlmcse.models.encoders import resolve_model
+    from cmlmcse.models.folders import resolve_model
 
     source = Path(resolve_model(model))
     local = source.exists()

@@ -28,7 +28,8 @@ from cmlmcse.evaluation.tables import format_all_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub.card import Record
 from cmlmcse.hub.card_writer import Identity, bullets, metadata, write_card
-from cmlmcse.models.encoders import HEADLESS_POOLINGS, load_encoder
+from cmlmcse.models.encoders import load_encoder
+from cmlmcse.models.folders import HEADLESS_POOLINGS
 from cmlmcse.study.simcse_lift import lifts, read_rows
 from cmlmcse.training.pretraining_export import pretraining_facts
 from cmlmcse.training.records import write_records

@@ -219,7 +219,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool) -> Adapted:
     from transformers.utils import logging as transformers_logging
 
     from cmlmcse.evaluation.sts import EncodeOnce
-    from cmlmcse.models.encoders import recorded_pooling
+    from cmlmcse.models.folders import recorded_pooling
 
     from .arms import Common, default_arms, run_arms
     from .choice import Verdict, arm_encoder, best_average, judge, load_start

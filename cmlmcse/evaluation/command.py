@@ -264,7 +264,8 @@ def check_models(models: list[str]) -> list[str]:
 
 def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple["EncodeOnce", dict[str, Any]]:
     """Load a model as an encoder with the options of the command line; also the settings for the results."""
-    from cmlmcse.models.encoders import load_encoder, resolve_model, was_trained_here
+    from cmlmcse.models.encoders import load_encoder
+    from cmlmcse.models.folders import resolve_model, was_trained_here
 
     from .sts import EncodeOnce
 

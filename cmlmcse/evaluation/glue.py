@@ -21,7 +21,8 @@ from transformers import (
 from transformers.utils import logging
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.models.encoders import load_tokenizer, resolve_model
+from cmlmcse.models.encoders import load_tokenizer
+from cmlmcse.models.folders import resolve_model
 from modeling_cmlmcse.backbone import max_positions
 
 from .card_metric import CardMetric

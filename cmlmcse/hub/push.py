@@ -89,7 +89,7 @@ def check_checkpoint(name: str) -> Path:
     Raises:
         InputError: it does not exist, or holds something else.
     """
-    from cmlmcse.models.encoders import resolve_model
+    from cmlmcse.models.folders import resolve_model
 
     folder = Path(resolve_model(name))
     if not (folder / "config.json").is_file():
@@ -104,7 +104,7 @@ def check_checkpoint(name: str) -> Path:
 
 def chosen_prompts(checkpoint: Path, args: argparse.Namespace) -> "Prompts":
     """The checkpoint's prompts, or those that are given."""
-    from cmlmcse.models.encoders import recorded_prompts
+    from cmlmcse.models.folders import recorded_prompts
 
     return recorded_prompts(str(checkpoint)).changed(args.query_prompt, args.document_prompt)
 
@@ -177,7 +177,7 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
 
 def pooling_of(checkpoint: str) -> str:
     """The pooling that a checkpoint records."""
-    from cmlmcse.models.encoders import recorded_pooling
+    from cmlmcse.models.folders import recorded_pooling
 
     return str(recorded_pooling(checkpoint)[0])
 
@@ -222,7 +222,7 @@ def push(args: argparse.Namespace) -> None:
         raise InputError(f"the export folder must not exist yet, found {args.output_dir}; choose another or remove it")
     checkpoint = check_checkpoint(args.checkpoint)
     if args.onnx:
-        from cmlmcse.models.encoders import recorded_pooling
+        from cmlmcse.models.folders import recorded_pooling
 
         from .onnx_files import check_onnx
 

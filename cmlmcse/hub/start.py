@@ -8,7 +8,7 @@ from huggingface_hub import metadata_load, try_to_load_from_cache
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
-from cmlmcse.models.encoders import recorded_pooling
+from cmlmcse.models.folders import recorded_pooling
 
 NAMED = 5  # training sets of the start that a card names; the others are counted
 

@@ -1,33 +1,30 @@
 """Load any kind of model, from its folder or Hub name, as one callable: texts → embeddings."""
 
 import contextlib
-import json
-import logging
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import resolve
-from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY, CMLMCSEConfig
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .prompts import PROMPTS_FILE, Prompts
+from .folders import (
+    HEADLESS_POOLINGS,
+    cached_file,
+    own_settings,
+    read_json,
+    recorded_prompts,
+    resolve_model,
+    sentence_transformers_pooling,
+    trained_pooling,
+)
 from .word_vectors import WordVectors, is_word_vectors, load_word_vectors
 
 if TYPE_CHECKING:
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
-HEADLESS_POOLINGS = tuple(  # those of a plain backbone, with its own tokenizer
-    name for name, pooling in POOLINGS.items() if not pooling.keeps_head and not pooling.reads_mask
-)
-# sentence-transformers' name of a pooling mode → our pooling. Its poolings use the last layer only.
-SENTENCE_TRANSFORMERS_POOLINGS = {
-    POOLINGS[name].mode: name for name in HEADLESS_POOLINGS if POOLINGS[name].layers == (-1,)
-}
-SENTENCE_TRANSFORMERS_MODULES = ("Transformer", "Pooling", "Normalize")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 
 
@@ -112,10 +109,10 @@ def load_model_encoder(
             or an argument contradicts what the model records.
     """
     source = resolve_model(name_or_path)
-    config = _read_json(source, "config.json", dict)
+    config = read_json(source, "config.json", dict)
     if config is None:
         raise InputError(f"{source}: expected a model's folder or Hub name, found no config.json; check the name")
-    ours = _own_settings(source, config)
+    ours = own_settings(source, config)
     chosen, normalize = _choose_pooling(source, ours, pooling)
     tokenizer = load_tokenizer(source)
     model = _load_model(source, ours is not None, chosen, normalize)
@@ -136,158 +133,6 @@ def load_model_encoder(
     return Encoder(model, tokenizer, arguments, settings)
 
 
-def _own_settings(source: str, config: dict[str, Any]) -> dict[str, Any] | None:
-    """The settings that this project recorded in a model's config; None for any other model."""
-    # Our checkpoints have our model type. Our exports have a plain backbone's config with one more section.
-    ours = config if config.get("model_type") == CMLMCSEConfig.model_type else config.get(EXPORT_KEY)
-    if ours is not None and not isinstance(ours, dict):
-        raise InputError(f"{source}/config.json: expected {EXPORT_KEY} to be a dict, found {ours!r}; export it again")
-    return ours
-
-
-def was_trained_here(name_or_path: str) -> bool:
-    """Whether this project trained the model. Such a model records its pooling.
-
-    Raises:
-        InputError: the path does not exist, or config.json is malformed.
-    """
-    name_or_path = resolve(name_or_path)
-    if is_word_vectors(name_or_path):
-        return False
-    source = resolve_model(name_or_path)
-    return _own_settings(source, _read_json(source, "config.json", dict) or {}) is not None
-
-
-def recorded_pooling(name_or_path: str) -> tuple[str | None, bool]:
-    """The pooling that a model records, as models that this project trained and sentence-transformers folders do, None
-    for a plain backbone; and whether it normalises.
-
-    Raises:
-        InputError: the path does not exist, or a configuration is malformed or not supported.
-    """
-    source = resolve_model(name_or_path)
-    ours = _own_settings(source, _read_json(source, "config.json", dict) or {})
-    return _sentence_transformers(source) if ours is None else _trained_pooling(ours)
-
-
-def recorded_prompts(name_or_path: str) -> Prompts:
-    """The prompts that a model records. Every folder that this project writes records them for sentence-transformers.
-
-    Raises:
-        InputError: the path does not exist; the file is malformed; or the pooling leaves out the prompts' tokens.
-    """
-    source = resolve_model(name_or_path)
-    with as_input_error(f"{source}/{PROMPTS_FILE}: "):
-        prompts = Prompts.of(_read_json(source, PROMPTS_FILE, dict) or {})
-    if prompts.texts and (_read_json(source, "1_Pooling/config.json", dict) or {}).get("include_prompt") is False:
-        raise InputError(
-            f"{source}: expected a pooling over all tokens, found include_prompt false, which leaves out those of the "
-            "prompts and is not supported; use another model"
-        )
-    return prompts
-
-
-def recorded_templates(name_or_path: str) -> dict[str, str]:
-    """The templates that a model of this project records, by the names of their fields; none with another pooling.
-
-    Raises:
-        InputError: as :func:`recorded_pooling`.
-    """
-    source = resolve_model(name_or_path)
-    ours = _own_settings(source, _read_json(source, "config.json", dict) or {}) or {}
-    names = ("prompt_template", "second_prompt_template") if ours.get("pooling") == "prompt" else ()
-    return {name: str(ours[name]) for name in names if name in ours}
-
-
-def resolve_model(name_or_path: str) -> str:
-    """The folder to load. For a run's output folder this is its `export/`, for `package:NAME/path` a folder in an
-    installed package. A Hub name is returned unchanged.
-
-    Raises:
-        InputError: the path does not exist, or is a file.
-    """
-    name_or_path = resolve(name_or_path)
-    path = Path(name_or_path)
-    if not name_or_path:
-        raise InputError("expected a model's folder or Hub name, found an empty one")
-    if (path / "export" / "config.json").is_file():
-        return str(path / "export")
-    could_be_hub_name = not path.is_absolute() and len(path.parts) <= 2 and not name_or_path.startswith((".", "~"))
-    if not path.is_dir() and (not could_be_hub_name or Path(*path.parts[:1]).exists()):
-        raise InputError(f"{name_or_path}: expected a model's folder, found none; check the path")
-    return name_or_path
-
-
-def _cached_file(source: str, name: str) -> str | None:
-    """The local path of a model's file, downloaded from the Hub if needed; None if the model has no such file."""
-    from transformers.utils import cached_file
-
-    hub_log = logging.getLogger("huggingface_hub")
-    level = hub_log.level
-    hub_log.setLevel(logging.ERROR)  # without a network it would log every retry
-    try:
-        return cached_file(source, name, _raise_exceptions_for_missing_entries=False)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{source}: neither a folder nor a model on the Hub: {reason}") from error
-    finally:
-        hub_log.setLevel(level)
-
-
-def _read_json(source: str, name: str, kind: type) -> Any:
-    """The content of a model's JSON file, which must be a `kind`; None if the model has no such file."""
-    path = _cached_file(source, name)
-    if path is None:
-        return None
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: expected JSON, found something else ({error}); restore the file") from error
-    if not isinstance(content, kind):
-        found = type(content).__name__
-        raise InputError(f"{path}: expected a JSON {kind.__name__}, found a {found}; restore the file")
-    return content
-
-
-def _sentence_transformers(source: str) -> tuple[str | None, bool]:
-    """The pooling that a sentence-transformers folder records (None if it records none), and whether it normalises.
-
-    Raises:
-        InputError: the folder has modules or a pooling that are not supported here.
-    """
-    listed = _read_json(source, "modules.json", list) or []
-    modules = {item.get("type", "").split(".")[-1]: item.get("path", "") for item in listed}
-    unknown = [name for name in modules if name not in SENTENCE_TRANSFORMERS_MODULES]
-    if unknown:
-        raise InputError(
-            f"{source}: expected sentence-transformers modules among {', '.join(SENTENCE_TRANSFORMERS_MODULES)}, "
-            f"found {', '.join(unknown)} too, which is not supported; use another model"
-        )
-    config = _read_json(source, f"{modules.get('Pooling', '1_Pooling')}/config.json", dict)
-    if config is None:
-        return None, "Normalize" in modules
-    modes = _pooling_modes(config)
-    if len(modes) != 1 or modes[0] not in SENTENCE_TRANSFORMERS_POOLINGS:
-        known = " or ".join(SENTENCE_TRANSFORMERS_POOLINGS)
-        raise InputError(f"{source}: expected the sentence-transformers pooling {known}, found {modes}")
-    return SENTENCE_TRANSFORMERS_POOLINGS[modes[0]], "Normalize" in modules
-
-
-def _trained_pooling(ours: dict[str, Any]) -> tuple[str, bool]:
-    """The pooling that this project recorded, and whether the model normalises."""
-    return str(ours.get("pooling")), ours.get("normalize") is True
-
-
-def _pooling_modes(config: dict[str, Any]) -> list[str]:
-    """The pooling modes of a sentence-transformers configuration. New folders have one key, old ones a flag each."""
-    if "pooling_mode" in config:
-        mode = config["pooling_mode"]
-        return [mode] if isinstance(mode, str) else list(mode)
-    flags = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-    on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
-    return [flags.get(key, key.removeprefix("pooling_mode_")) for key in on]
-
-
 def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None) -> tuple[str, bool]:
     """The pooling, and whether vectors are normalised. The pooling is the one that our model was trained with, else
     the given one, else the one that a sentence-transformers folder records.
@@ -300,8 +145,8 @@ def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None)
             raise InputError(
                 f"{source} was trained with the pooling {ours.get('pooling')!r}, found --pooling {given!r}; drop it"
             )
-        return _trained_pooling(ours)
-    recorded, normalize = _sentence_transformers(source)
+        return trained_pooling(ours)
+    recorded, normalize = sentence_transformers_pooling(source)
     pooling = given or recorded
     if pooling not in HEADLESS_POOLINGS:
         known, found = ", ".join(HEADLESS_POOLINGS), "none" if pooling is None else repr(pooling)
@@ -315,7 +160,7 @@ def load_tokenizer(source: str) -> Any:
 
     from modeling_cmlmcse.backbone import quiet_loading
 
-    if not any(_cached_file(source, name) for name in TOKENIZER_FILES):
+    if not any(cached_file(source, name) for name in TOKENIZER_FILES):
         raise InputError(f"{source}: expected a tokenizer, found none of {', '.join(TOKENIZER_FILES)}")
     try:
         with quiet_loading():  # a checkpoint's own model type is unknown to transformers
@@ -355,9 +200,9 @@ def _load_head(source: str, model: "CMLMCSEForSentenceEmbedding") -> None:
     """
     from safetensors.torch import load_file
 
-    listed = _read_json(source, "modules.json", list) or []
+    listed = read_json(source, "modules.json", list) or []
     paths = [item.get("path", "") for item in listed if item.get("type", "").endswith("Dense")]
-    file = _cached_file(source, f"{paths[0]}/model.safetensors") if paths else None
+    file = cached_file(source, f"{paths[0]}/model.safetensors") if paths else None
     if file is not None and POOLINGS[model.config.pooling].keeps_head:
         head = {name.removeprefix("linear."): tensor for name, tensor in load_file(file).items()}
         model.projection.dense.load_state_dict(head)
@@ -378,7 +223,7 @@ def _max_length(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: An
     least = tokenizer.num_special_tokens_to_add() + 1  # with those of a template, which is never cut
     if given is not None and not least <= given <= most:
         raise InputError(f"--max_seq_length must be from {least} to {most}, the most {source} takes, found {given}")
-    recorded = (_read_json(source, "sentence_bert_config.json", dict) or {}).get("max_seq_length")
+    recorded = (read_json(source, "sentence_bert_config.json", dict) or {}).get("max_seq_length")
     return given or min(most, recorded or most)
 
 

@@ -23,7 +23,8 @@ from cmlmcse.data.masking import Masking
 from cmlmcse.data.prompts import Prompts, read_prompt, without_prompt
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, check_views
-from cmlmcse.models.encoders import load_tokenizer, recorded_prompts
+from cmlmcse.models.encoders import load_tokenizer
+from cmlmcse.models.folders import recorded_prompts
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS

@@ -14,7 +14,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import resolve
 from cmlmcse.common.recipes import find_recipe, read_recipe
-from cmlmcse.models.encoders import recorded_pooling, recorded_templates
+from cmlmcse.models.folders import recorded_pooling, recorded_templates
 from modeling_cmlmcse.configuration_cmlmcse import proportion
 from modeling_cmlmcse.distributed import rank
 

@@ -12,7 +12,8 @@ from transformers.utils import cached_file, logging
 
 from cmlmcse.data.parts import write_npy
 from cmlmcse.evaluation.cache import fingerprint_model
-from cmlmcse.models.encoders import Encoder, load_model_encoder, recorded_pooling, resolve_model
+from cmlmcse.models.encoders import Encoder, load_model_encoder
+from cmlmcse.models.folders import recorded_pooling, resolve_model
 
 from .checks import teacher_names
 from .fields import DataArguments, ModelArguments, RunArguments
