@@ -236,8 +236,8 @@ def test_a_loss_that_is_no_number(options, good, recipe, tmp_path, monkeypatch, 
 
     calls, contrast = [], TrainingLosses.contrast
 
-    def broken(self, vectors):
-        loss, *rest = contrast(self, vectors)
+    def broken(self, *given):
+        loss, *rest = contrast(self, *given)
         calls.append(0)
         return (loss * (1.0 if len(calls) <= good else float("nan")), *rest)
 

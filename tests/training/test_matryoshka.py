@@ -42,7 +42,9 @@ def test_closed_form(tmp_path):
 @pytest.mark.parametrize(("pooling", "views"), [("avg", 2), ("avg", 3), ("cls", 2)])
 def test_sum_over_the_cut_vectors(name, pooling, views, tmp_path):
     """Value and gradient, by the loss of each cut; with the pooling `cls` behind its head."""
-    losses = build(tmp_path, pooling=pooling, contrastive_loss=name, hard_negative_weight=0.3, contrastive_weight=2.0)
+    views = 3 if CONTRASTIVE_LOSSES[name].plain_view else views
+    option = {CONTRASTIVE_LOSSES[name].option: 0.3}
+    losses = build(tmp_path, pooling=pooling, contrastive_loss=name, contrastive_weight=2.0, **option)
     given, again = vectors(views).requires_grad_(), vectors(views).requires_grad_()
     losses.contrast(given)[0].backward()
     behind = losses.model.projection(again)
