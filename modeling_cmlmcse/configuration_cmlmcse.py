@@ -92,7 +92,8 @@ class CMLMCSEConfig(PretrainedConfig):
             does (RankCSE: 1). It needs a teacher. 0 is without.
         distillation_loss: how two rankings are compared: `list_mle` (the whole order) or `list_net` (who comes first).
         distillation_temp: temperature τ₂ of the student's similarities in the distillation (RankCSE: 0.05).
-        teacher_temp: temperature τ₃ of the teacher's in `list_net`. The default is half of τ₂'s, as in RankCSE.
+        teacher_temp: temperature τ₃ of the teacher's in `list_net`. The default, 0.025, is half of
+            τ₂'s default, as in RankCSE.
         teacher_share: α, the share of the first of two teachers in the similarities (RankCSE: a third).
         cmlm_weight: λ of L = L_contrast + λ L_MLM, the weight of the conditional MLM. Both losses are means, over
             sentences and over masked words, as in InfoCSE's code; in the paper's Eq. 5 they are sums, whose λ is this

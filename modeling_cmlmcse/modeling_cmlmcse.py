@@ -343,7 +343,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             RuntimeError: a row has none. On a GPU it is a failed device assertion, so that no step waits for the check.
         """
         if POOLINGS[self.config.pooling].reads_mask and tokens is not None:
-            packing.marks = packing.last_of_rows(tokens.eq(self.config.mask_token_id or -1))  # (B,)
+            mask = self.config.mask_token_id
+            packing.marks = packing.last_of_rows(tokens.eq(-1 if mask is None else mask))  # (B,)
             torch._assert_async((packing.marks >= 0).all(), NO_TEMPLATE)
 
     def embedding_of(self, outputs: Sequence[Tensor], packing: Packing) -> Tensor:

@@ -96,7 +96,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         else:
             names, first, last, besides = list(arms), max(max_steps // LONGER, 1), max_steps, None
         plan = {"arms": {name: arms[name] for name in names}, "steps": [first, last], "every": min(EVERY, first)}
-        plan |= {"besides": besides, "further": []}
+        plan |= {"besides": besides, "further": [], "bf16": common.fields.get("bf16", False)}
         write_json(folder / PLAN, plan)
     elif {name: arms.get(name) for name in plan["arms"]} != plan["arms"]:
         raise InputError(

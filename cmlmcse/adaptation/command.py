@@ -29,8 +29,8 @@ PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poo
 SCORES_AT_THE_END = {"plain": 3, "finished": 5}
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
-         "second_prompt_template", "normalize", "stage", "streaming", "data_seed", "max_train_samples", "eval_steps",
-         "save_steps", "logging_steps", "disable_tqdm")  # fmt: skip
+         "second_prompt_template", "query_prompt", "document_prompt", "normalize", "stage", "streaming", "data_seed",
+         "max_train_samples", "eval_steps", "save_steps", "logging_steps", "disable_tqdm")  # fmt: skip
 
 
 class Adapted(NamedTuple):
@@ -221,7 +221,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool) -> Adapted:
     from cmlmcse.evaluation.sts import EncodeOnce
     from cmlmcse.models.folders import recorded_pooling
 
-    from .arms import Common, default_arms, run_arms
+    from .arms import Common, default_arms, read_plan, run_arms
     from .choice import Verdict, arm_encoder, best_average, judge, load_start
     from .results import adapt_results, load_labelled
     from .text import read_text
@@ -231,6 +231,8 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool) -> Adapted:
     transformers_logging.disable_progress_bar()
     recorded, _ = recorded_pooling(args.model)
     pooling = args.pooling or (PLAIN_POOLING if recorded is None else None)
+
+    bf16 = (read_plan(folder) or {}).get("bf16", bf16)  # an interrupted call's, whatever is faster today
 
     def load() -> "Encoder":
         return load_start(args.model, pooling, args.device, bf16=bf16)
@@ -242,7 +244,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool) -> Adapted:
     if text.note:
         say(text.note)
     if bf16:
-        say("training and scoring compute in bf16, which is faster here; --bf16 false keeps fp32")
+        say("training and scoring compute in bf16; --bf16 false keeps fp32")
     choosing, confirming = text.criterion.halves(args.seed)
     scoring = time.perf_counter()
     at_start = EncodeOnce(start)
@@ -271,7 +273,8 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool) -> Adapted:
 
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)
     results["adapt"] |= {"choose_before": round(choosing.summary(to_beat), 4), "bm25": round(bm25, 4)}
-    results |= {"precision": "bf16" if bf16 else "fp32", "seconds": round(time.perf_counter() - started, 1)}
+    precision = trials[winner].record["hardware"]["precision"]
+    results |= {"precision": precision, "seconds": round(time.perf_counter() - started, 1)}
     examples = text.neighbours(confirming, at_start, average.once, args.seed)
     write_folder(folder, args, (start, average.encoder if verdict.better else start), results, examples, labelled)
     return Adapted(folder, results)
@@ -308,7 +311,7 @@ def write_folder(
 
     start, best = sides
     shutil.rmtree(folder / "export", ignore_errors=True)  # written by this command before it was interrupted
-    best.tokenizer.model_max_length = results["text"]["model_tokens"]  # scored so; the tokenizer may allow more
+    best.tokenizer.model_max_length = int(start.settings["max_seq_length"])  # scored so; the tokenizer may allow more
     exported = export(best.model, best.tokenizer, folder / "export")
     if labelled:
         documents = load_collection(args.text, args.text_column, args.title_column)

@@ -8,6 +8,7 @@ from typing import Any
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.evaluation.tables import labelled_scores
+from modeling_cmlmcse.pooling import POOLINGS
 
 CURVE = "curves"
 STYLE = (
@@ -69,6 +70,8 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("p", f"A model that trains on the questions of a score gets better at them in any case. {on_practice(found)}"),
         ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
     ]  # fmt: skip
+    pooling = results.get("encoder", {}).get("pooling")
+    trust = ", trust_remote_code=True" if pooling in POOLINGS and POOLINGS[pooling].reads_mask else ""
     return [
         *blocks,
         *labelled_blocks(results.get("labelled", {})),
@@ -81,7 +84,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("list", text_and_cost(results)),
         ("h2", "How to load it"),
         ("code", "from sentence_transformers import SentenceTransformer\n"
-                 f'model = SentenceTransformer("{(folder / "export").as_posix()}")\n'
+                 f'model = SentenceTransformer("{(folder / "export").as_posix()}"{trust})\n'
                  'vectors = model.encode(["a sentence"])'),
         ("h2", "What to try next"),
         ("list", next_steps(kept, found, text)),

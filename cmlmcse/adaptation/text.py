@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import measure_lengths, sample_rows
-from cmlmcse.data.prompts import longest_prompt
+from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.evaluation.label_free import Criterion, build_criterion, choose_criterion, enough_ask
 from cmlmcse.evaluation.sts import Encode
 from cmlmcse.models.encoders import Encoder
@@ -124,8 +124,8 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     rest, held_out = hold_out(documents, args.seed)
     criterion = choose_criterion(held_out, rest, args.seed)
     texts = [f"{row['title']} {row['text']}".strip() for row in sample_rows(documents, args.seed)]
-    sizes = measure_lengths(texts, start.tokenizer)
-    limit = int(start.settings["max_seq_length"]) - longest_prompt(start.model.config, start.tokenizer)
+    sizes = measure_lengths(texts, without_template(start.tokenizer))
+    limit = int(start.settings["max_seq_length"]) - longest_template(start.model.config, start.tokenizer)
     titles = sum(1 for title in documents["title"] if title)
     length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, LONGEST)))
     cut = sizes.cut(limit)

@@ -21,8 +21,8 @@ from modeling_cmlmcse.packing import pack_sequences
 from .augmentation import Tokens, build_augmentation, no_augmentation
 from .batch_transfer import Batch
 from .masking import MaskedTokens, Masking, mask_tokens
-from .prompts import Prompts
 from .shuffle import permuted
+from .templates import Templates
 from .text import BLOCK_ROWS
 from .views import DocumentViews, Pieces
 
@@ -180,7 +180,7 @@ class ViewCollator:
         augment_both: whether both views are augmented, each with its own random numbers (CLEAR).
         synonyms: the file that the augmentation `substitute` reads.
         documents: makes the views of rows that are documents; None if rows are sentences.
-        prompts: the templates of the views; None without.
+        templates: those of the views; None without.
         plain_view: whether a batch also has each first view's text before augmentation, for a view without dropout.
 
     Raises:
@@ -200,7 +200,7 @@ class ViewCollator:
         synonyms: str | None = None,
         documents: DocumentViews | None = None,
         plain_view: bool = False,
-        prompts: Prompts | None = None,
+        templates: Templates | None = None,
     ) -> None:
         self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
         self.mini_batch_size = mini_batch_size
@@ -208,7 +208,7 @@ class ViewCollator:
         self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
         self.documents = documents
-        self.plain_view, self.prompts = plain_view, prompts
+        self.plain_view, self.templates = plain_view, templates
         self.around = special_tokens(tokenizer) if documents else ([], [])
         self._random, self._shared = CounterGenerator(seed), CounterGenerator(seed)
 
@@ -242,7 +242,7 @@ class ViewCollator:
 
     def _pack(self, sentences: list[list[int]], views: list[int]) -> dict[str, Any]:
         """The packed rows of some views, each with the template of its view if there are templates."""
-        return pack_sequences(sentences) if self.prompts is None else self.prompts.pack(sentences, views)
+        return pack_sequences(sentences) if self.templates is None else self.templates.pack(sentences, views)
 
     def _rng(self, example: Example, view: int, purpose: str) -> np.random.Generator:
         """A generator that depends only on (seed, epoch, row), the view and the purpose, valid until the next call."""

@@ -53,7 +53,7 @@ def adapted_card(
         "training": bullets(facts),
         "limits": "\n".join(f"- {line}" for line in limits),
     }
-    return write_card(encoder_metadata(identity, None if same else name, start), values, template)
+    return write_card(encoder_metadata(identity, None if same else name, start, same=same), values, template)
 
 
 def measured(kept: Record, same: bool) -> str:

@@ -60,6 +60,12 @@ PAPERS = {
   booktitle = {ACL},
   year      = {2023}
 }""",
+    "PromptBERT": """@inproceedings{jiang2022promptbert,
+  title     = {{PromptBERT}: Improving {BERT} Sentence Embeddings with Prompts},
+  author    = {Jiang, Ting and Jiao, Jian and Huang, Shaohan and Zhang, Zihan and others},
+  booktitle = {EMNLP},
+  year      = {2022}
+}""",
     "SimCSE": """@inproceedings{gao2021simcse,
   title     = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
   author    = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
@@ -129,8 +135,8 @@ def model_card(
     method, name = method_of(fields), name or run["recipe"]
     values = {
         "name": name,
-        "summary": f"A sentence encoder trained {'without labels' if unlabelled(fields) else 'on labelled pairs'} by "
-        f"{method} from `{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
+        "summary": f"A sentence encoder trained {supervision(fields)} by {method} from "
+        f"`{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
         "use": use._replace(pooling=fields["pooling"]).text(run.get("example")) + backends_text(fields["pooling"]),
         "results": results_text(name, run, results),
         "plots": [{"title": file.stem.replace("_", " "), "file": f"{file.parent.name}/{file.name}"} for file in plots],
@@ -147,6 +153,7 @@ def encoder_metadata(
     name: str | None = None,
     source: str | None = None,
     measured: Sequence[CardMetric] = (),
+    same: bool = False,
 ) -> ModelCardData:
     """The metadata of an encoder's card, with a model-index of all measured numbers.
 
@@ -155,6 +162,7 @@ def encoder_metadata(
         name: the model's name.
         source: the model that it was trained from.
         measured: the numbers.
+        same: whether these are the source's own weights.
     """
     hub_name = source is not None and not is_local(source) and ":" not in source
     entries = [
@@ -177,18 +185,21 @@ def encoder_metadata(
         model_name=name,
         eval_results=entries or None,
         base_model=source if hub_name else None,
-        base_model_relation="finetune" if hub_name else None,
+        base_model_relation="finetune" if hub_name and not same else None,
     )
 
 
-def unlabelled(fields: Record) -> bool:
-    """Whether the run trained without labels: each sentence is its own positive."""
-    return fields["positive_column"] is None
+def supervision(fields: Record) -> str:
+    """Whether the run read labels. Without them each sentence is its own positive."""
+    if fields["positive_column"] is not None:
+        return "on labelled pairs"
+    return "without labels, but for what its teacher has seen," if fields.get("teacher") else "without labels"
 
 
 def method_of(fields: Record) -> str:
     """The papers' name of the method that a recipe's fields give, and the objectives added to it."""
-    terms = [term.title for name, term in CONTRAST_TERMS.items() if fields.get(f"{name}_weight", 0) > 0]
+    terms = ["PromptBERT's templates"] if POOLINGS[fields["pooling"]].reads_mask else []
+    terms += [term.title for name, term in CONTRAST_TERMS.items() if fields.get(f"{name}_weight", 0) > 0]
     used = [objective for name, objective in AUXILIARY_OBJECTIVES.items() if fields.get(f"{name}_weight", 0) > 0]
     naming = next((objective for objective in used if objective.method(fields)), None)
     contrast = CONTRASTIVE_LOSSES[fields["contrastive_loss"]].method
@@ -233,16 +244,24 @@ def training_text(run: Record) -> str:
     """Start, text, recipe, seed, time and hardware in words. Settings that the method does not use are left out."""
     fields, hardware, versions = run.part("fields"), run.part("hardware"), run.part("versions")
     text = run.get("train_data") or {}
-    used = {name: one for name, one in AUXILIARY_OBJECTIVES.items() if fields.get(f"{name}_weight", 0) > 0}
+    titles = {name: term.title for name, term in CONTRAST_TERMS.items()}
+    titles |= {name: objective.title for name, objective in AUXILIARY_OBJECTIVES.items()}
+    used = {name: title for name, title in titles.items() if fields.get(f"{name}_weight", 0) > 0}
+    of_contrast = CONTRASTIVE_LOSSES[fields["contrastive_loss"]].option
+    masked = any(name in AUXILIARY_OBJECTIVES for name in used)
+    teachers = [public_name(name.strip()) for name in (fields.get("teacher") or "").split(",") if name.strip()]
     facts = {
         "start": start_text(public_name(fields["model_name_or_path"]), run.get("start")),
         "text": f"`{public_name(fields['train_file'])}`" + (f", sha256 `{text['sha256']}`" if "sha256" in text else ""),
         "recipe": f"`{run['recipe']}`",
         "views": None if fields.get("views", "dropout") == "dropout" else fields["views"],
         "augmentation": None if fields.get("augmentation", "none") == "none" else fields["augmentation"],
-        **{f"weight of {one.title}": fields[f"{name}_weight"] for name, one in used.items()},
-        "mask rate": fields["mlm_probability"] if used else None,
+        **{f"weight of {title}": fields[f"{name}_weight"] for name, title in used.items()},
+        "teachers": ", ".join(f"`{name}`" for name in teachers) or None,
+        "template": fields.get("prompt_template") if POOLINGS[fields["pooling"]].reads_mask else None,
+        "mask rate": fields["mlm_probability"] if masked else None,
         "temperature": fields["temp"],
+        "factor of the positive's cosine": fields.get("positive_ratio") if of_contrast == "positive_ratio" else None,
         "Matryoshka dimensions, a vector can be cut to them": fields.get("matryoshka_dims"),
         "learning rate": fields.get("learning_rate"),
         "sentences per batch": fields.get("per_device_train_batch_size"),
@@ -261,8 +280,9 @@ def training_text(run: Record) -> str:
 
 
 def encoder_record(encoder: Encoder) -> dict[str, Any]:
-    """What the records of a run keep of the encoder: its dimension and the tokens that it reads."""
-    return {"dimension": encoder.model.config.hidden_size, "max_tokens": int(encoder.settings["max_seq_length"])}
+    """What the records of a run keep of the encoder: its dimension, the tokens that it reads, and its pooling."""
+    config, limit = encoder.model.config, int(encoder.settings["max_seq_length"])
+    return {"dimension": config.hidden_size, "max_tokens": limit, "pooling": config.pooling}
 
 
 def encoder_facts(kept: dict[str, Any] | None) -> dict[str, str]:

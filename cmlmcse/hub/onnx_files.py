@@ -49,10 +49,12 @@ def check_onnx(pooling: str) -> None:
     """Check before any work that ONNX files can be written.
 
     Raises:
-        InputError: a package is missing, or other layers than the last are pooled.
+        InputError: a package is missing, other layers than the last are pooled, or the pooling needs the model's code.
     """
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise InputError(f'--onnx expects the extra onnx, found no {", ".join(missing)}; pip install "cmlmcse[onnx]"')
+    if POOLINGS[pooling].reads_mask:
+        raise InputError(f"--onnx expects a pooling that readers of ONNX files know, found {pooling}; drop --onnx")
     if POOLINGS[pooling].layers != (-1,):
         raise InputError(
             f"--onnx expects a pooling of the last layer, found {pooling}: readers of ONNX files see no other layer; "

@@ -142,6 +142,8 @@ def write_card(checkpoint: Path, args: argparse.Namespace, commit: str | None = 
         return bare_card(use, identity)
     with as_input_error(f"{run_folder}: expected JSON in run.json and results.json: "):
         record, results = (json.loads(path.read_text(encoding="utf-8")) for path in records)
+    if checkpoint.name not in ("export", record.get("best_checkpoint")):
+        record.pop("example", None)  # the similarities of other weights
     return model_card(record, results, use, plots_of(run_folder), identity, args.card_template or TEMPLATE, name)
 
 

@@ -20,7 +20,7 @@ from cmlmcse.data.batches import (
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
-from cmlmcse.data.prompts import Prompts, read_prompt, without_prompt
+from cmlmcse.data.templates import Templates, read_template, without_template
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, check_views
 from cmlmcse.models.encoders import load_tokenizer
@@ -63,12 +63,12 @@ def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTra
                 f"rtd_generator must have the backbone's tokenizer of {len(tokenizer)} tokens, found another of "
                 f"{len(generator_vocab)} in {model.rtd_generator}; choose a generator with the same vocabulary"
             )
-    tokenizer = without_prompt(tokenizer)  # that of a model which was trained with one
+    tokenizer = without_template(tokenizer)  # that of a model which was trained with one
     add_deletion_token(augmentation, tokenizer)
     return tokenizer
 
 
-def build_prompts(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> Prompts | None:
+def build_templates(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> Templates | None:
     """The templates of the pooling `prompt`; None with another pooling.
 
     Raises:
@@ -76,8 +76,8 @@ def build_prompts(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> 
     """
     if not POOLINGS[model.pooling].reads_mask:
         return None
-    templates = [read_prompt(text, tokenizer) for text in (model.prompt_template, model.second_prompt_template)]
-    return Prompts(templates, special_tokens(tokenizer), model.prompt_denoising)
+    templates = [read_template(text, tokenizer) for text in (model.prompt_template, model.second_prompt_template)]
+    return Templates(templates, special_tokens(tokenizer), model.prompt_denoising)
 
 
 def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> CMLMCSEForSentenceEmbedding:
@@ -223,14 +223,14 @@ def build_collator(
     tokenizer: PreTrainedTokenizerBase,
     data: DataArguments,
     run: RunArguments,
-    prompts: Prompts | None = None,
+    templates: Templates | None = None,
 ) -> ViewCollator:
     """The collator that the model's objectives need.
 
     Raises:
         InputError: `max_seq_length` is larger than the number of positions.
     """
-    limit = model.max_positions - (prompts.longest() if prompts else 0)
+    limit = model.max_positions - (templates.longest() if templates else 0)
     check_length(data, limit)
     masking = Masking(
         data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
@@ -247,6 +247,6 @@ def build_collator(
         augment_both=data.augmented_views == "both",
         synonyms=data.synonyms,
         documents=DocumentViews(data.views, data.max_seq_length - around) if reads_documents(data) else None,
-        prompts=prompts,
+        templates=templates,
         plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
     )

@@ -126,15 +126,15 @@ def contrast(
     """
     from transformers import set_seed
 
-    from cmlmcse.data.prompts import with_prompt
+    from cmlmcse.data.templates import with_template
 
     from .build import (
         build_collator,
         build_documents,
         build_model,
         build_pieces,
-        build_prompts,
         build_sentences,
+        build_templates,
         build_tokenizer,
         data_seed,
     )
@@ -153,7 +153,7 @@ def contrast(
 
     set_seed(run_args.seed)  # the seed determines the fresh weights of the head and of a random fusion
     tokenizer = build_tokenizer(model_args, data_args.augmentation)
-    prompts = build_prompts(model_args, tokenizer)
+    templates = build_templates(model_args, tokenizer)
     model = build_model(model_args, tokenizer)
     if reads_documents(data_args):
         documents, held_out = build_documents(data_args, run_args)
@@ -166,8 +166,8 @@ def contrast(
         model=model,
         args=run_args,
         train_dataset=sentences,
-        data_collator=build_collator(model, tokenizer, data_args, run_args, prompts),
-        processing_class=with_prompt(tokenizer, prompts.templates[0], prompts.around) if prompts else tokenizer,
+        data_collator=build_collator(model, tokenizer, data_args, run_args, templates),
+        processing_class=with_template(tokenizer, templates.templates[0], templates.around) if templates else tokenizer,
         dev_set=dev_set,
         start_values=start_values,
     )

@@ -28,7 +28,7 @@ CONFIG_HELP = argument_texts(CMLMCSEConfig.__doc__ or "")
 def of_config(name: str) -> Any:
     """A dataclass field with the default and the help text that :class:`CMLMCSEConfig` has for it."""
     text = CONFIG_HELP[name]
-    return described(CONFIG_DEFAULTS[name].default, text[0].upper() + text[1:] if text[0] != "λ" else text)
+    return described(CONFIG_DEFAULTS[name].default, text[0].upper() + text[1:] if text[0].isascii() else text)
 
 
 @dataclass

@@ -64,7 +64,7 @@ def test_text_of_a_card(tmp_path):
         "- seed: 11",
         "sha256 `abc`",
         "cut to 32 tokens",
-        "- start: `bert-base-uncased`, a pre-trained language model; its card names no training data",
+        "- start: `bert-base-uncased`, a pre-trained language model under the licence apache-2.0; its card",
         "- embedding: 768 dimensions, compared by cosine",
         "- longest text: 512 tokens",
         "- weight of CMLM-CSE's conditional masked-language modelling: 0.005",
@@ -78,10 +78,21 @@ def test_text_of_a_card(tmp_path):
     assert "Not measured" not in card
 
 
-def test_settings_that_were_not_used():
-    """A card of SimCSE speaks of no mask rate; one of CLEAR names its augmentation."""
+def test_settings_that_were_used():
+    """A card of SimCSE speaks of no mask rate. What was used is named: terms, teachers, templates, views."""
     simcse = model_card({**RECORD, "fields": {**FIELDS, "cmlm_weight": 0}}, RESULTS)
     assert not re.findall("^- (?:mask rate|weight of|views|augmentation)", simcse, re.MULTILINE)
+    taught = {**FIELDS, "contrastive_loss": "off_dropout", "positive_ratio": 0.9, "distillation_weight": 0.5}
+    card = model_card({**RECORD, "fields": {**taught, "teacher": "o/big, /home/someone/small"}}, RESULTS)
+    assert "trained without labels, but for what its teacher has seen, by" in card
+    assert "- weight of RankCSE's ranking distillation: 0.5\n" in card
+    assert "- teachers: `o/big`, `small`\n" in card
+    assert "- factor of the positive's cosine: 0.9\n" in card
+    prompted = {**FIELDS, "cmlm_weight": 0, "pooling": "prompt", "prompt_template": "X means [MASK]"}
+    card = model_card({**RECORD, "fields": prompted}, RESULTS)
+    assert "by SimCSE with PromptBERT's templates from" in card
+    assert "- template: X means [MASK]\n" in card
+    assert "jiang2022promptbert" in card
     changed = {**FIELDS, "augmentation": "reorder", "views": "crops"}
     assert "- views: crops\n- augmentation: reorder\n" in model_card({**RECORD, "fields": changed}, RESULTS)
 
@@ -99,8 +110,10 @@ def test_what_the_start_had_seen(names, expected, tmp_path):
     found = start_record(str(tmp_path))
     assert (found["license"], found["datasets"]) == ("mit", names)
     assert start_text("m", {**found, "finished": True}) == (
-        f"`m`, a finished sentence encoder; its card names as training data, {expected}"
+        f"`m`, a finished sentence encoder under the licence mit; its card names as training data, {expected}"
     )
+    (tmp_path / "modules.json").write_text('[{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]')
+    assert start_record(str(tmp_path))["finished"]  # also where this project could not load it
 
 
 @pytest.mark.parametrize(

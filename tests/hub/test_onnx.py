@@ -19,6 +19,13 @@ def model(backbone_folders) -> CMLMCSEForSentenceEmbedding:
     return CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling="avg", cmlm_weight=0.0).eval()
 
 
+def test_a_pooling_that_needs_the_code(monkeypatch) -> None:
+    """No reader of ONNX files knows where a template has its mask token."""
+    monkeypatch.setattr(onnx_files, "find_spec", lambda name: name)
+    with pytest.raises(InputError, match="readers of ONNX files know, found prompt"):
+        check_onnx("prompt")
+
+
 @pytest.mark.parametrize(
     ("missing", "pooling", "words"),
     [

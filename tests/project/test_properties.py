@@ -19,7 +19,7 @@ from cmlmcse.data.batches import special_tokens
 from cmlmcse.data.lines import read_documents, read_lines
 from cmlmcse.data.masking import Masking, mask_tokens, mask_words
 from cmlmcse.data.parts import write_npy, write_parquet
-from cmlmcse.data.prompts import read_prompt, with_prompt
+from cmlmcse.data.templates import read_template, with_template
 from cmlmcse.encode import output_table
 from cmlmcse.evaluation.beir_data import from_folder
 from cmlmcse.evaluation.sts_data import read_pairs
@@ -141,8 +141,8 @@ def test_embedding_does_not_depend_on_its_batch(pooling, models, sentences, data
     """Alone, in any order, in batches of any size: to 1e-5."""
     model, tokenizer = models[pooling], tiny_tokenizer("bert")
     if POOLINGS[pooling].reads_mask:
-        prompt = read_prompt("the {sentence} sat on {mask}", tokenizer)
-        tokenizer = with_prompt(tokenizer, prompt, special_tokens(tokenizer))
+        prompt = read_template("the {sentence} sat on {mask}", tokenizer)
+        tokenizer = with_template(tokenizer, prompt, special_tokens(tokenizer))
     together = model.encode(sentences, tokenizer)
     order = data.draw(st.permutations(range(len(sentences))))
     size = data.draw(st.integers(1, len(sentences)))

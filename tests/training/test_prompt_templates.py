@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.batches import Example, ViewCollator, special_tokens
 from cmlmcse.data.masking import Masking
-from cmlmcse.data.prompts import Prompts, longest_prompt, read_prompt, with_prompt, without_prompt
+from cmlmcse.data.templates import Templates, longest_template, read_template, with_template, without_template
 from cmlmcse.hub.export import export, verify
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training.command import train
@@ -25,15 +25,15 @@ from support.training import history
 TEMPLATES = ("the big {sentence} sat on {mask} red", "a {sentence} ran under the {mask}")
 
 
-def prompts_of(tokenizer, denoising: bool = True) -> Prompts:
+def templates_of(tokenizer, denoising: bool = True) -> Templates:
     """Both templates."""
-    read = [read_prompt(template, tokenizer) for template in TEMPLATES]
-    return Prompts(read, special_tokens(tokenizer), denoising)
+    read = [read_template(template, tokenizer) for template in TEMPLATES]
+    return Templates(read, special_tokens(tokenizer), denoising)
 
 
 def prompted(tokenizer):
     """The tokenizer of a finished model."""
-    return with_prompt(tokenizer, prompts_of(tokenizer).templates[0], special_tokens(tokenizer))
+    return with_template(tokenizer, templates_of(tokenizer).templates[0], special_tokens(tokenizer))
 
 
 def load(folder: str, **fields) -> CMLMCSEForSentenceEmbedding:
@@ -63,9 +63,9 @@ def test_the_tokenizer_of_a_finished_model(kind, sentences, tmp_path):
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert again(sentences)["input_ids"] == expected
     assert again.mask_token_id == plain.mask_token_id
-    assert without_prompt(again)(sentences)["input_ids"] == plain(sentences)["input_ids"]
+    assert without_template(again)(sentences)["input_ids"] == plain(sentences)["input_ids"]
     config = CMLMCSEConfig(pooling="prompt", prompt_template=TEMPLATES[1], second_prompt_template=TEMPLATES[0])
-    assert (longest_prompt(config, again), longest_prompt(CMLMCSEConfig(), plain)) == (6, 0)
+    assert (longest_template(config, again), longest_template(CMLMCSEConfig(), plain)) == (6, 0)
     assert plain(sentences[0])["input_ids"] == tiny_tokenizer(kind)(sentences[0])["input_ids"]  # was not changed
 
 
@@ -74,7 +74,7 @@ def test_the_tokenizer_of_a_finished_model(kind, sentences, tmp_path):
 )
 def test_wrong_templates(template):
     with pytest.raises(InputError, match=r"a prompt_template must hold \{sentence\} once and \{mask\} after it, found"):
-        read_prompt(template, tiny_tokenizer("bert"))
+        read_template(template, tiny_tokenizer("bert"))
 
 
 @pytest.mark.parametrize("kind", ("bert", "roberta", "mpnet", "modernbert"))
@@ -115,7 +115,7 @@ def test_template_denoising(kind, backbone_folders, sentences):
     they stood: against transformers' own encoder with positions given, gradients included."""
     model, tokenizer = load(backbone_folders[kind]).train(), tiny_tokenizer(kind)
     reference = load_reference(kind, backbone_folders[kind]).double()
-    batch = ViewCollator(tokenizer, 1, prompts=prompts_of(tokenizer))(examples(tokenizer, [*sentences, "cat"]))
+    batch = ViewCollator(tokenizer, 1, templates=templates_of(tokenizer))(examples(tokenizer, [*sentences, "cat"]))
     found = TrainingLosses(model).sentence_vectors(batch["views"])  # (2, N, H)
     first = 2 if kind == "roberta" else 0  # where positions begin
     expected = []
@@ -155,7 +155,7 @@ def test_in_parts_and_beside_the_objectives(backbone_folders):
     masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     found = []
     for size in (None, 3):
-        options = {"prompts": prompts_of(tokenizer), "plain_view": True, "mini_batch_size": size}
+        options = {"templates": templates_of(tokenizer), "plain_view": True, "mini_batch_size": size}
         batch = ViewCollator(tokenizer, 3, masking, **options)(examples(tokenizer, sentences))
         losses = TrainingLosses(model)
         if size is None:

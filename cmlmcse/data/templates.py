@@ -33,7 +33,7 @@ class Prompt(NamedTuple):
         return len(self.before) + len(self.after)
 
 
-def read_prompt(template: str, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Prompt:
     """The tokens of a template such as `This sentence of "{sentence}" means {mask}.`
 
     Raises:
@@ -51,7 +51,7 @@ def read_prompt(template: str, tokenizer: PreTrainedTokenizerBase) -> Prompt:
     return Prompt(*(tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts))
 
 
-class Prompts:
+class Templates:
     """The templates of the views of a batch: the first view has the first template, all others have the second.
 
     Args:
@@ -99,7 +99,7 @@ class Prompts:
         return {**packed, "template": {**template, "index": torch.tensor([places[kind] for kind in kinds])}}
 
 
-def with_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, around: tuple[list[int], list[int]]) -> Any:
+def with_template(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, around: tuple[list[int], list[int]]) -> Any:
     """A tokenizer that puts the template around every sentence, and cuts the sentence alone.
 
     Args:
@@ -128,7 +128,7 @@ def with_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, around: tupl
     return rebuilt(tokenizer, copied)
 
 
-def without_prompt(tokenizer: PreTrainedTokenizerBase) -> Any:
+def without_template(tokenizer: PreTrainedTokenizerBase) -> Any:
     """The plain tokenizer of one with a template; any other as it is."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     fields = json.loads(backend.to_str()) if backend is not None else {}
@@ -142,11 +142,11 @@ def without_prompt(tokenizer: PreTrainedTokenizerBase) -> Any:
     return rebuilt(tokenizer, Tokenizer.from_str(json.dumps(fields)))
 
 
-def longest_prompt(config: CMLMCSEConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+def longest_template(config: CMLMCSEConfig, tokenizer: PreTrainedTokenizerBase) -> int:
     """How many tokens a model's templates add to a sentence at most; 0 with another pooling."""
     if not POOLINGS[config.pooling].reads_mask:
         return 0
-    return max(len(read_prompt(text, tokenizer)) for text in (config.prompt_template, config.second_prompt_template))
+    return max(len(read_template(text, tokenizer)) for text in (config.prompt_template, config.second_prompt_template))
 
 
 def rebuilt(tokenizer: PreTrainedTokenizerBase, backend: Tokenizer) -> PreTrainedTokenizerFast:
