@@ -182,11 +182,12 @@ def test_an_export(kind, backbone_folders, sentences, tmp_path):
     tokenizer = prompted(tiny_tokenizer(kind))
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.0, pooling="prompt").eval()
     folder = export(model, tokenizer, tmp_path / "export")
-    assert set(verify(model, tokenizer, folder)) == {
-        "AutoModel",
-        "AutoModel.encode",
-        "SentenceTransformer, with code.encode",
-    }
+    if kind == "bert":  # a fresh process, once
+        assert set(verify(model, tokenizer, folder)) == {
+            "AutoModel",
+            "AutoModel.encode",
+            "SentenceTransformer, with code.encode",
+        }
     expected = model.encode(sentences, tokenizer)
     np.testing.assert_allclose(load_encoder(str(folder), show_progress_bar=False)(sentences), expected, atol=1e-6)
     with pytest.raises(ValueError, match="trust_remote_code=True"):
