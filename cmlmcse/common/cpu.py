@@ -1,10 +1,8 @@
 """What a CPU needs to be fast: small kernel caches, which commands set before anything else, and its best precision."""
 
 import os
-import time
 from functools import cache
 
-LEAST_GAIN = 1.25  # below, fp32 stays: near a tie the choice would differ between processes
 CACHED_KERNELS = "32"  # enough for the shapes that recur within one training step
 
 
@@ -28,15 +26,7 @@ def bf16_is_faster() -> bool:
     """
     import torch  # commands set the caches before PyTorch is imported
 
-    from modeling_cmlmcse.linear import linear
+    from modeling_cmlmcse.linear import linear, second_is_faster
 
-    seconds: dict[torch.dtype, list[float]] = {torch.float32: [], torch.bfloat16: []}
-    with torch.no_grad():
-        for _ in range(6):  # in turns, so that other work on the machine meets both
-            for precision, times in seconds.items():
-                left, right = torch.ones(1024, 768, dtype=precision), torch.ones(768, 768, dtype=precision)
-                start = time.perf_counter()
-                linear(left, right)
-                times.append(time.perf_counter() - start)
-    fp32, bf16 = (min(times) for times in seconds.values())
-    return fp32 > LEAST_GAIN * bf16
+    fp32, bf16 = (torch.ones(1024, 768, dtype=precision) for precision in (torch.float32, torch.bfloat16))
+    return second_is_faster(lambda: linear(fp32, fp32[:768]), lambda: linear(bf16, bf16[:768]))

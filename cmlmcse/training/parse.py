@@ -23,9 +23,7 @@ from .fields import DataArguments, ModelArguments, RunArguments
 
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
-GPU_SAVE_MINUTES = (
-    5.0  # a checkpoint of 1 to 2 GiB takes seconds, as save_steps do on a GPU; a killed run loses 5 minutes
-)
+GPU_SAVE_MINUTES = 5.0  # a checkpoint of 1 to 2 GiB takes seconds, as save_steps do on a GPU
 GPU_WORKERS = 2  # without any, a GPU waits while each batch is collated; how many are best has not been measured
 # Appended to the command line, because TrainingArguments checks at construction that these fields fit save_steps.
 WITHOUT_DEV_SCORES = ("--eval_strategy", "no", "--load_best_model_at_end", "false")

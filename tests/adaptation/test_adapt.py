@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -131,7 +132,7 @@ def test_bf16_is_measured(seconds, faster, monkeypatch):
         clock[0] += seconds[left.dtype == torch.bfloat16]
 
     monkeypatch.setattr("modeling_cmlmcse.linear.linear", linear)
-    monkeypatch.setattr(cpu.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     assert cpu.bf16_is_faster.__wrapped__() == faster
 
 
