@@ -1,5 +1,6 @@
 """A run that is stopped and resumed is, to the bit, the run that was not: in every method, however its text is read."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -123,11 +124,19 @@ def impatient(recipe):
         return whole(recipe("impatient", cmlm_weight=0, early_stopping_patience=2))
 
 
-@pytest.fixture(scope="module", params=(0, 2))
-def stream(recipe, request):
-    """CLEAR's run over streamed text, uninterrupted, read by so many workers, on which the order depends."""
-    fields = {**METHODS["clear"], "streaming": True, "dataloader_num_workers": request.param}
-    return whole(recipe(f"stream {request.param}", **fields))
+@pytest.fixture(scope="module")
+def stream(recipe):
+    """CLEAR's run over streamed text, uninterrupted, read by so many workers, on which the order depends.
+
+    A function that keeps its runs: pytest may build a module's fixture with parameters more than once.
+    """
+
+    @functools.cache
+    def read_by(workers: int) -> Run:
+        fields = {**METHODS["clear"], "streaming": True, "dataloader_num_workers": workers}
+        return whole(recipe(f"stream {workers}", **fields))
+
+    return read_by
 
 
 def forged_score(trainer: ContrastiveTrainer) -> dict[str, float]:
@@ -183,10 +192,11 @@ def test_every_method(method, recipe, request, tmp_path):
         assert all(np.array_equal(value, auxiliary[1][name]) for name, value in auxiliary[0].items())
 
 
+@pytest.mark.parametrize("workers", (0, 2))
 @pytest.mark.parametrize("step", (EVERY, LATE))
-def test_streamed_text(step, stream, tmp_path):
+def test_streamed_text(step, workers, stream, tmp_path):
     """A stream is read again up to where the run was; in the second epoch, which has an order of its own, too."""
-    assert_same_end(resumed(stream, step, tmp_path / "part"), stream.folder)
+    assert_same_end(resumed(stream(workers), step, tmp_path / "part"), stream(workers).folder)
 
 
 @pytest.mark.parametrize("step", (3, 6, 9))
