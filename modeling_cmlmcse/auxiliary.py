@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from .backbone import MaskedLMHead, Module
 from .configuration_cmlmcse import CMLMCSEConfig
-from .losses import at_least_fp32
+from .vocabulary_loss import all_at_once, vocabulary_loss
 
 
 class AuxiliaryLoss(NamedTuple):
@@ -81,9 +81,24 @@ class AuxiliaryObjective(nn.Module):
 def masked_token_loss(logits: Tensor, labels: Tensor) -> AuxiliaryLoss:
     """Summed cross-entropy of (M, V) logits with (M,) true tokens, in fp32 under any autocast. `accuracy` counts the
     correct predictions."""
-    with torch.autocast(logits.device.type, enabled=False):
-        total = nn.functional.cross_entropy(at_least_fp32(logits), labels, reduction="sum")
-    return AuxiliaryLoss(total, {"accuracy": (logits.detach().argmax(dim=-1) == labels).float().sum()})
+    total, right = all_at_once(logits, labels)
+    return AuxiliaryLoss(total, {"accuracy": right})
+
+
+def head_loss(head: MaskedLMHead, hidden: Tensor, labels: Tensor, words: Tensor | None = None) -> AuxiliaryLoss:
+    """:func:`masked_token_loss` of `head(hidden, words)`, without holding all logits (vocabulary_loss.py).
+
+    Args:
+        head: the head.
+        hidden: (M, H) states.
+        labels: (M,) true tokens.
+        words: (V, W) word embeddings, for a :class:`TiedMaskedLMHead`.
+    """
+    scorer = head.scorer(words)
+    if scorer is None:
+        return masked_token_loss(head(hidden, words), labels)
+    total, right = vocabulary_loss(head.before_decoder(hidden), *scorer, labels)
+    return AuxiliaryLoss(total, {"accuracy": right})
 
 
 def zero_with_graph(module: nn.Module, sentences: Tensor) -> AuxiliaryLoss:

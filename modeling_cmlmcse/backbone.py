@@ -170,6 +170,11 @@ class MaskedLMHead(nn.Module):
         """(M, H) → (M, W): all but the decoder."""
         return self.LayerNorm(self.activation(self.dense(hidden)))
 
+    def scorer(self, words: Tensor | None = None) -> tuple[Tensor, Tensor | None] | None:
+        """Weight (V, W) and bias (V,) of the decoder; None where it is more than these, as an adapter's is."""
+        plain = type(self.decoder) is nn.Linear and not (self.decoder._forward_hooks or self.decoder._forward_pre_hooks)
+        return (self.decoder.weight, self.decoder.bias) if plain else None
+
     @torch.no_grad()
     def copy_from(self, model: PreTrainedModel, trained: bool) -> None:
         """Take the weights of a masked-language model's head; of an untrained one only the decoder, which is the
@@ -213,6 +218,11 @@ class TiedMaskedLMHead(MaskedLMHead):
         """(M, H) states and (V, W) word embeddings → (M, V) logits."""
         assert words is not None
         return nn.functional.linear(self.before_decoder(hidden), words, self.bias)
+
+    def scorer(self, words: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The word embeddings and the bias."""
+        assert words is not None
+        return words, self.bias
 
     @torch.no_grad()
     def copy_from(self, model: PreTrainedModel, trained: bool) -> None:

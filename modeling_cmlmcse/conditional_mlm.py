@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, masked_token_loss, zero_with_graph
+from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, head_loss, zero_with_graph
 from .backbone import (
     MaskedLMHead,
     Module,
@@ -62,10 +62,10 @@ class ConditionalMLM(AuxiliaryObjective):
         """The summed cross-entropy of the masked tokens. Without any it is exactly zero, and still has a graph."""
         if len(masked["mlm_labels"]) == 0:
             return zero_with_graph(self, sentences)
-        return masked_token_loss(self.masked_logits(sentences, masked), masked["mlm_labels"])
+        return head_loss(self.head, self.fused(sentences, masked), masked["mlm_labels"])
 
-    def masked_logits(self, sentences: Tensor, masked: dict[str, Any]) -> Tensor:
-        """(B, H) sentence vectors and a packed masked batch → (M, V) logits of the masked tokens alone."""
+    def fused(self, sentences: Tensor, masked: dict[str, Any]) -> Tensor:
+        """(B, H) sentence vectors and a packed masked batch → (M, H) states of the masked tokens alone."""
         tokens = masked["input_ids"]  # (S,)
         packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
         positions = masked["mlm_positions"]  # (M,)
@@ -75,8 +75,7 @@ class ConditionalMLM(AuxiliaryObjective):
             features = run_blocks(self.extractor, features, packing)[-1]
         # position 0 := h
         conditioned = features.index_copy(0, packing.starts, sentences.to(features.dtype))
-        fused = run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1]  # (M, H)
-        return self.head(fused)
+        return run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1]  # (M, H)
 
     @torch.no_grad()
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:

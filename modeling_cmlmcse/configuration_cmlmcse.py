@@ -27,6 +27,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .replaced_token_detection
     import .sentence_transformers_files
     import .text_encoding
+    import .vocabulary_loss
 """
 
 import copy

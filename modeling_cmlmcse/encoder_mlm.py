@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, masked_token_loss, zero_with_graph
+from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, head_loss, zero_with_graph
 from .backbone import MaskedLMHead, Module, TiedMaskedLMHead, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
 from .packing import Packing, Selection
@@ -35,8 +35,7 @@ class EncoderMLM(AuxiliaryObjective):
         chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
         hidden = embed_tokens(encoder, tokens, packing)  # (S, H)
         hidden = run_blocks(encoder, hidden, packing, Selection(positions, chosen))[-1]  # (M, H)
-        logits = self.head(hidden, encoder.get_input_embeddings().weight)  # (M, V)
-        return masked_token_loss(logits, masked["mlm_labels"])
+        return head_loss(self.head, hidden, masked["mlm_labels"], encoder.get_input_embeddings().weight)
 
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
         """Take the head of the pretrained masked-language model."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, masked_token_loss, zero_with_graph
+from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, head_loss, zero_with_graph
 from .backbone import Module, TiedMaskedLMHead, build_blocks, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
 from .packing import Packing, Selection
@@ -99,8 +99,7 @@ class EnhancedDecoding(AuxiliaryObjective):
         tokens = masked["input_ids"].index_copy(0, masked["mlm_positions"], masked["mlm_labels"])  # (S,)
         packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
         decoded, places = self.decoder(encoder, sentences, tokens, packing)  # (P, H), (P,)
-        logits = self.head(decoded, encoder.get_input_embeddings().weight)  # (P, V)
-        return masked_token_loss(logits, tokens.index_select(0, places))
+        return head_loss(self.head, decoded, tokens.index_select(0, places), encoder.get_input_embeddings().weight)
 
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
         """Take the head of the pretrained masked-language model."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from modeling_cmlmcse.auxiliary import AuxiliaryLoss, masked_token_loss, zero_with_graph
+from modeling_cmlmcse.auxiliary import AuxiliaryLoss, head_loss, zero_with_graph
 from modeling_cmlmcse.backbone import (
     MaskedLMHead,
     Module,
@@ -157,9 +157,9 @@ class AuxiliaryPretraining(PreTrainedModel):
         if len(labels) == 0:
             return {"mlm": zero_with_graph(self, labels)}
         hidden, decoded, words = self.states(masked)
-        found = {"mlm": masked_token_loss(self.logits(hidden), labels)}
+        found = {"mlm": head_loss(self._head[0], hidden, labels)}
         if decoded is not None:
-            found["auxiliary"] = masked_token_loss(self.logits(decoded), words)
+            found["auxiliary"] = head_loss(self._head[0], decoded, words)
         return found
 
     def states(self, masked: dict[str, Any]) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -186,10 +186,6 @@ class AuxiliaryPretraining(PreTrainedModel):
         lexical = states[self.lexical_layers - 1]  # (S, H)
         conditioned = lexical.index_copy(0, packing.starts, sentences.to(lexical.dtype))
         return hidden, run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1], labels
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(M, H) states → (M, V) logits, by the MLM head."""
-        return self._head[0](hidden)
 
 
 def with_first_tokens(packing: Packing, positions: Tensor, chosen: Packing) -> tuple[Selection, Tensor]:
