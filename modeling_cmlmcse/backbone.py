@@ -104,9 +104,14 @@ def with_dropout(config: PretrainedConfig, probability: float) -> PretrainedConf
     return config
 
 
+def dropouts(config: PretrainedConfig) -> dict[str, float]:
+    """Every dropout probability of a backbone's encoder, by the name in its configuration."""
+    return {name: getattr(config, name) for name in family_of(config).dropouts}
+
+
 def has_dropout(config: PretrainedConfig) -> bool:
     """Whether a backbone's encoder drops anything out."""
-    return any(getattr(config, name) > 0 for name in family_of(config).dropouts)
+    return any(probability > 0 for probability in dropouts(config).values())
 
 
 def max_positions(encoder: Module) -> int:

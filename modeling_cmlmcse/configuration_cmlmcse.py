@@ -128,6 +128,8 @@ class CMLMCSEConfig(PretrainedConfig):
             the other words' embeddings. RetroMAE's paper has it in pre-training only; 0 is without.
         decoder_hidden_share: share of the other words that this decoder does not see when it predicts a word
             (RetroMAE: 0.5).
+        exported_dropouts: the backbone's own dropout probabilities by name, which an export has again, where training
+            uses others (`backbone_dropout`). :meth:`from_backbone` fills it in.
         prompts: texts by name that are put before a sentence when it is encoded: `query`, `document`, ….
         default_prompt_name: the prompt of texts that are encoded as neither query nor document. The default is none.
 
@@ -180,6 +182,7 @@ class CMLMCSEConfig(PretrainedConfig):
         mlm_tied: bool = False,
         retromae_weight: float = 0.0,
         decoder_hidden_share: float = 0.5,
+        exported_dropouts: dict[str, float] | None = None,
         prompts: dict[str, str] | None = None,
         default_prompt_name: str | None = None,
         **kwargs: Any,
@@ -224,6 +227,7 @@ class CMLMCSEConfig(PretrainedConfig):
         self.mlm_tied = in_range("mlm_tied", mlm_tied, bool, False, True)
         self.retromae_weight = in_range("retromae_weight", retromae_weight, float, 0.0, 1e6)
         self.decoder_hidden_share = in_range("decoder_hidden_share", decoder_hidden_share, float, 0.0, 1.0)
+        self.exported_dropouts = exported_dropouts
         self.prompts = complete_prompts(prompts, default_prompt_name)
         self.default_prompt_name = default_prompt_name if self.prompts else None
         # sentence-transformers' layer pooling reads them; an export's config.json is the backbone's own
@@ -278,7 +282,7 @@ class CMLMCSEConfig(PretrainedConfig):
         fields["projection"] = self.projection if POOLINGS[self.pooling].keeps_head else "none"
         if self.prompts:
             fields |= {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
-        return {**self.backbone_config.to_dict(), EXPORT_KEY: fields}
+        return {**self.backbone_config.to_dict(), **(self.exported_dropouts or {}), EXPORT_KEY: fields}
 
     def _generator_config(self, given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
         """The generator's configuration: the backbone's own unless another is given.

@@ -16,6 +16,7 @@ from transformers.utils import ModelOutput, logging
 from .auxiliary import AuxiliaryObjective
 from .backbone import (
     build_encoder,
+    dropouts,
     embed_tokens,
     has_dropout,
     load_backbone,
@@ -202,8 +203,6 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         network = PretrainedAuxiliary.choose(donor, name_or_path) if config_fields.get("cmlm_weight") != 0 else None
         if network is not None:
             config_fields |= network.check(config_fields)
-        if backbone_dropout is not None:
-            in_range("backbone_dropout", backbone_dropout, float, 0.0, 1.0)
         pretrained, has_head = load_backbone(name_or_path, from_scratch, new_token_id)
         if POOLINGS[config_fields.get("pooling", "cls")].reads_mask and config_fields.get("mask_token_id") is None:
             config_fields["mask_token_id"] = mask_token_of(name_or_path)
@@ -213,7 +212,11 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             if rtd_generator is None and not has_head:
                 raise ValueError(no_trained_head(name_or_path))
             config_fields["generator_config"] = generator.config
-        backbone = pretrained.config if backbone_dropout is None else with_dropout(pretrained.config, backbone_dropout)
+        backbone = pretrained.config
+        if backbone_dropout is not None:
+            in_range("backbone_dropout", backbone_dropout, float, 0.0, 1.0)
+            config_fields["exported_dropouts"] = dropouts(backbone)
+            backbone = with_dropout(backbone, backbone_dropout)
         if backbone_dropout is None and not has_dropout(backbone):
             logger.warning(
                 f"{name_or_path} has no dropout: in training without labels the two views of a sentence will be "

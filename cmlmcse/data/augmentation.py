@@ -1,8 +1,8 @@
 """Augmentations for the contrastive loss. They are found by name in `AUGMENTATIONS`; `a+b` applies a, then b.
 
 An augmentation takes the word pieces of a sentence without special tokens (L,) and a random generator, and returns at
-least one word piece. It is a pure function of its arguments. Some augmentations also need the id of [DEL] or a list of
-synonyms. :func:`build_augmentation` gets these from the tokenizer and the file of synonyms.
+least one word piece. It is a pure function of its arguments. Some augmentations also need the id of [DEL], a list of
+synonyms or the field `deletion_rate`. :func:`build_augmentation` gives them these.
 
 CLEAR's figures are for texts of 512 tokens. Percentages of the tokens are rounded down, and short sentences
 have fewer spans: see :func:`spans`.
@@ -26,7 +26,7 @@ Augmentation = Callable[[Tokens, np.random.Generator], Tokens]
 
 DEL_TOKEN = "[DEL]"
 REPETITION_RATE = 0.32  # CMLM-CSE §4.3.2 (2): "repeating 32% of the words"
-DELETION_RATE = 0.1  # Contriever's released script
+DELETION_RATE = 0.1  # Contriever's released script; TSDAE §3.2 deletes 0.6
 DELETED_PERCENT = 70  # CLEAR §4.1: del-word, best of 30 to 90
 SUBSTITUTED_PERCENT = 30  # CLEAR §4.1: subs
 SPANS = 5  # CLEAR §4.1: 5 spans for del-span, 5 pairs of spans for reorder, each span is 5 % of the text
@@ -45,9 +45,9 @@ def drop_one_token(tokens: Tokens, rng: np.random.Generator) -> Tokens:
     return np.delete(tokens, rng.integers(len(tokens))) if len(tokens) > 1 else tokens
 
 
-def delete_tokens(tokens: Tokens, rng: np.random.Generator) -> Tokens:
-    """Delete each token with probability 0.1; one stays at least (Contriever §3.1, word deletion)."""
-    kept = rng.random(len(tokens)) >= DELETION_RATE
+def delete_tokens(tokens: Tokens, rng: np.random.Generator, rate: float = DELETION_RATE) -> Tokens:
+    """Delete each token with this probability; one stays at least (Contriever §3.1, TSDAE §3.2)."""
+    kept = rng.random(len(tokens)) >= rate
     kept[rng.integers(len(tokens))] |= not kept.any()
     return tokens[kept]
 
@@ -137,7 +137,8 @@ class Chain:
 
 
 class Entry(NamedTuple):
-    """An augmentation and its parameter besides (tokens, rng), if any: `deleted` (the id of [DEL]) or `synonyms`."""
+    """An augmentation and its parameter besides (tokens, rng), if any: `deleted` (the id of [DEL]), `synonyms` or
+    `rate` (`deletion_rate`)."""
 
     augment: Callable[..., Tokens]
     needs: str | None = None
@@ -147,7 +148,7 @@ AUGMENTATIONS: dict[str, Entry] = {
     "none": Entry(no_augmentation),
     "repeat_tokens": Entry(repeat_tokens),
     "drop_one_token": Entry(drop_one_token),
-    "delete_tokens": Entry(delete_tokens),
+    "delete_tokens": Entry(delete_tokens, needs="rate"),
     "del_word": Entry(delete_words, needs="deleted"),
     "del_span": Entry(delete_spans, needs="deleted"),
     "reorder": Entry(reorder_spans),
@@ -196,13 +197,19 @@ def deletion_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return tokenizer.get_vocab().get(DEL_TOKEN)
 
 
-def build_augmentation(name: str, tokenizer: PreTrainedTokenizerBase, synonyms: str | None = None) -> Augmentation:
+def build_augmentation(
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    synonyms: str | None = None,
+    deletion_rate: float = DELETION_RATE,
+) -> Augmentation:
     """Build an augmentation by its name, or several joined as `a+b`.
 
     Args:
         name: names in `AUGMENTATIONS`, joined by +.
         tokenizer: the tokenizer of the sentences, with [DEL] if needed (:func:`add_deletion_token`).
         synonyms: the JSON file that `substitute` reads.
+        deletion_rate: the probability with which `delete_tokens` deletes a token.
 
     Raises:
         InputError: the augmentation is unknown, the tokenizer lacks [DEL], or the file of synonyms is missing or
@@ -217,6 +224,8 @@ def build_augmentation(name: str, tokenizer: PreTrainedTokenizerBase, synonyms: 
             steps.append(partial(unit.augment, deleted=deleted))
         elif unit.needs == "synonyms":
             steps.append(partial(unit.augment, synonyms=load_synonyms(synonyms, tokenizer)))
+        elif unit.needs == "rate":
+            steps.append(partial(unit.augment, rate=deletion_rate))
         else:
             steps.append(unit.augment)
     return steps[0] if len(steps) == 1 else Chain(steps)

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_cmlmcse.packing import pack_sequences
 
-from .augmentation import Tokens, build_augmentation, no_augmentation
+from .augmentation import DELETION_RATE, Tokens, build_augmentation, no_augmentation
 from .batch_transfer import Batch
 from .masking import MaskedTokens, Masking, mask_tokens
 from .shuffle import permuted
@@ -179,6 +179,7 @@ class ViewCollator:
             each with its own `views` and `masked` (see large_batch.py). None: the batch is not divided.
         augment_both: whether both views are augmented, each with its own random numbers (CLEAR).
         synonyms: the file that the augmentation `substitute` reads.
+        deletion_rate: the probability with which `delete_tokens` deletes a token.
         documents: makes the views of rows that are documents; None if rows are sentences.
         templates: those of the views; None without.
         plain_view: whether a batch also has each first view's text before augmentation, for a view without dropout.
@@ -201,10 +202,11 @@ class ViewCollator:
         documents: DocumentViews | None = None,
         plain_view: bool = False,
         templates: Templates | None = None,
+        deletion_rate: float = DELETION_RATE,
     ) -> None:
         self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
         self.mini_batch_size = mini_batch_size
-        self.augment = build_augmentation(augmentation, tokenizer, synonyms)
+        self.augment = build_augmentation(augmentation, tokenizer, synonyms, deletion_rate)
         self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
         self.documents = documents

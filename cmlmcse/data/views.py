@@ -12,17 +12,28 @@ import numpy as np
 
 from cmlmcse.common.errors import InputError
 
+from .telling_words import TellingWords
+
 WINDOW = 256  # tokens of a document that one epoch reads (Contriever §5: chunks of 256 tokens)
 CROP_SHARE = (0.1, 0.5)  # of the window (Contriever's released script: ratio_min, ratio_max)
 MIN_PIECE = 5  # tokens; a shorter piece says too little to be a positive
 CUT_SHARE = (0.2, 0.8)  # where neighbours are cut, as a share of the window: both have something to say
+ASKED_WORDS = (2, 7)  # words of a query: users type a few
+ASKED_TOKENS = (8, 32)  # tokens of a passage that asks, a short sentence or a long one
 
 
 class Pieces(NamedTuple):
-    """A tokenised document without special tokens: its `title`, empty if it has none, and its `body`."""
+    """A tokenised document without special tokens.
+
+    Attributes:
+        title: empty if it has none.
+        body: the text.
+        words: which words of a document are telling, for the view `words`.
+    """
 
     title: list[int]
     body: list[int]
+    words: TellingWords | None = None
 
 
 View = Callable[[Pieces, int, int, np.random.Generator, np.random.Generator], list[int] | None]
@@ -71,13 +82,59 @@ def title_body(
     return (document.body if view else document.title)[:limit]
 
 
+def words(
+    document: Pieces, view: int, limit: int, shared: np.random.Generator, own: np.random.Generator
+) -> list[int] | None:
+    """Two to seven telling words of the document, in their order, as a user would type them; and a passage.
+
+    A word is drawn by its weight (:class:`TellingWords`), so that every epoch asks with others.
+    """
+    assert document.words is not None
+    telling, weights = document.words.of([*document.title, *document.body][:WINDOW])
+    if not telling:
+        return None
+    if view:
+        return passage(document, limit, own)
+    count = min(int(own.integers(ASKED_WORDS[0], ASKED_WORDS[1] + 1)), len(telling))
+    chosen = np.sort(own.choice(len(telling), count, replace=False, p=weights / weights.sum()))
+    return [token for place in chosen for token in telling[place]][:limit]
+
+
+def sentence(
+    document: Pieces, view: int, limit: int, shared: np.random.Generator, own: np.random.Generator
+) -> list[int] | None:
+    """A short piece of the body, as long as a sentence; and a passage, which may hold it (ICT, Lee et al. 2019, keeps
+    the sentence in a tenth of its passages)."""
+    if len(document.body) < 2 * MIN_PIECE:
+        return None
+    if view:
+        return passage(document, limit, own)
+    return cut_window(document.body, min(int(own.integers(*ASKED_TOKENS)), limit), own)
+
+
+def passage(document: Pieces, limit: int, rng: np.random.Generator) -> list[int]:
+    """A piece of the body, half of the time its start; and before it, half of the time, the title. A user's documents
+    are encoded from their title on."""
+    title = document.title if rng.random() < 0.5 else []
+    room = max(limit - len(title), MIN_PIECE)
+    body = document.body[:room] if rng.random() < 0.5 else cut_window(document.body, room, rng)
+    return [*title, *body][:limit]
+
+
 def cut_window(tokens: list[int], length: int, rng: np.random.Generator) -> list[int]:
     """At most `length` consecutive tokens, at a random place."""
     start = int(rng.integers(max(len(tokens) - length, 0) + 1))
     return tokens[start : start + length]
 
 
-VIEWS: dict[str, View] = {"dropout": dropout, "crops": crops, "neighbours": neighbours, "title_body": title_body}
+VIEWS: dict[str, View] = {
+    "dropout": dropout,
+    "crops": crops,
+    "neighbours": neighbours,
+    "title_body": title_body,
+    "words": words,
+    "sentence": sentence,
+}
 
 
 def view_names(names: str) -> list[str]:
@@ -103,23 +160,30 @@ class DocumentViews:
     Args:
         names: names in `VIEWS`, joined by +.
         limit: the most tokens of a view, without special tokens.
+        words: the telling words of the text; only the view `words` needs them (:func:`needs_words`).
 
     Raises:
         InputError: an unknown name.
     """
 
-    def __init__(self, names: str, limit: int) -> None:
+    def __init__(self, names: str, limit: int, words: TellingWords | None = None) -> None:
         self.views = [VIEWS[name] for name in view_names(names)]
-        self.limit = limit
+        self.limit, self.words = limit, words
 
     def __call__(self, document: Pieces, view: int, shared: np.random.Generator, own: np.random.Generator) -> list[int]:
         """The tokens of view 0 or 1, without special tokens."""
+        document = document._replace(words=self.words)
         chosen = self.views[int(shared.integers(len(self.views)))] if len(self.views) > 1 else self.views[0]
         for candidate in (chosen, crops):
             tokens = candidate(document, view, self.limit, shared, own)
             if tokens is not None:
                 return tokens
         return dropout(document, view, self.limit, shared, own)
+
+
+def needs_words(names: str) -> bool:
+    """Whether one of the views reads the telling words."""
+    return "words" in view_names(names)
 
 
 def check_views(names: str, documents: int, titles: int, longest: int) -> None:
@@ -140,7 +204,7 @@ def check_views(names: str, documents: int, titles: int, longest: int) -> None:
                 f"views title_body expects documents with a title and another text, found none among {documents}; set "
                 "title_column, or choose the views crops"
             )
-        if name in ("crops", "neighbours") and longest < 2 * MIN_PIECE:
+        if name in ("crops", "neighbours", "sentence") and longest < 2 * MIN_PIECE:
             raise InputError(
                 f"views {name} expects documents of at least {2 * MIN_PIECE} tokens, found none among {documents}; "
                 "choose the views dropout, or put blank lines between documents instead of after each sentence"

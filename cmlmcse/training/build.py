@@ -20,16 +20,16 @@ from cmlmcse.data.batches import (
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
+from cmlmcse.data.telling_words import TellingWords
 from cmlmcse.data.templates import Templates, read_template, without_template
 from cmlmcse.data.text import load_sentences
-from cmlmcse.data.views import DocumentViews, check_views
+from cmlmcse.data.views import DocumentViews, check_views, needs_words
 from cmlmcse.models.encoders import load_tokenizer
 from cmlmcse.models.folders import recorded_prompts
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .checks import reads_documents
 from .fields import DataArguments, ModelArguments, RunArguments
 from .lora import add_lora
 from .teachers import teacher_vectors
@@ -224,8 +224,9 @@ def build_collator(
     data: DataArguments,
     run: RunArguments,
     templates: Templates | None = None,
+    documents: TrainingSentences | None = None,
 ) -> ViewCollator:
-    """The collator that the model's objectives need.
+    """The collator that the model's objectives need; of `documents`, if rows are documents.
 
     Raises:
         InputError: `max_seq_length` is larger than the number of positions.
@@ -235,7 +236,6 @@ def build_collator(
     masking = Masking(
         data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )
-    around = sum(map(len, special_tokens(tokenizer)))
     return ViewCollator(
         tokenizer,
         data_seed(run),
@@ -246,7 +246,15 @@ def build_collator(
         mini_batch_size=run.mini_batch_size,
         augment_both=data.augmented_views == "both",
         synonyms=data.synonyms,
-        documents=DocumentViews(data.views, data.max_seq_length - around) if reads_documents(data) else None,
+        deletion_rate=data.deletion_rate,
+        documents=build_views(data, tokenizer, documents) if documents is not None else None,
         templates=templates,
         plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
     )
+
+
+def build_views(data: DataArguments, tokenizer: PreTrainedTokenizerBase, documents: TrainingSentences) -> DocumentViews:
+    """The views of the documents, for some of which their words are counted."""
+    words = TellingWords.count(documents.table, tokenizer) if needs_words(data.views) else None
+    around = sum(map(len, special_tokens(tokenizer)))
+    return DocumentViews(data.views, data.max_seq_length - around, words)

@@ -34,6 +34,7 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         if model.backbone_dropout is not None:
             in_range("backbone_dropout", model.backbone_dropout, float, 0.0, 1.0)
         one_of("augmented_views", data.augmented_views, ("second", "both"))
+        in_range("deletion_rate", data.deletion_rate, float, 0.0, 0.99)
         one_of("stage", run.stage, ("train", "pretrain"))
     check_augmentation(data.augmentation, data.synonyms)
     check_documents(data, run)

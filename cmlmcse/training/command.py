@@ -166,7 +166,9 @@ def contrast(
         model=model,
         args=run_args,
         train_dataset=sentences,
-        data_collator=build_collator(model, tokenizer, data_args, run_args, templates),
+        data_collator=build_collator(
+            model, tokenizer, data_args, run_args, templates, sentences if reads_documents(data_args) else None
+        ),
         processing_class=with_template(tokenizer, templates.templates[0], templates.around) if templates else tokenizer,
         dev_set=dev_set,
         start_values=start_values,

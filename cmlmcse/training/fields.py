@@ -12,7 +12,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from cmlmcse.common.docstrings import argument_texts
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.augmentation import AUGMENTATIONS
+from cmlmcse.data.augmentation import AUGMENTATIONS, DELETION_RATE
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 
 
@@ -151,8 +151,9 @@ class DataArguments(PretrainingArguments):
                                             "negatives.")  # fmt: skip
     views: str = described("dropout", "The two texts of a document that the contrast pulls together: dropout (the text "
                            "twice, SimCSE), crops (two crops of a window of 256 tokens, Contriever), neighbours (the "
-                           "text before and after a cut, coCondenser), title_body. a+b draws one for each document "
-                           "and epoch. All but dropout read documents: rows of a table, texts between blank "
+                           "text before and after a cut, coCondenser), title_body, words (a few telling words and a "
+                           "passage), sentence (a short piece and a passage). a+b draws one for each document and "
+                           "epoch. All but dropout read documents: rows of a table, texts between blank "
                            "lines.")  # fmt: skip
     title_column: str | None = described(None, "Column of the titles of documents (default: title, if there is one).")
     streaming: bool = described(False, "Read the text as a stream. It is shuffled in a buffer of 10,000 sentences.")
@@ -164,6 +165,8 @@ class DataArguments(PretrainingArguments):
                               "CLEAR §3.3). a+b applies a, then b.")  # fmt: skip
     augmented_views: str = described("second", "Views to augment: second (CMLM-CSE; the first view stays the original "
                                      "sentence) or both, independently (CLEAR).")  # fmt: skip
+    deletion_rate: float = described(DELETION_RATE, "Probability with which the augmentation delete_tokens deletes a "
+                                     "token (Contriever: 0.1; TSDAE: 0.6).")  # fmt: skip
     synonyms: str | None = described(None, "File for the augmentation substitute: a JSON object, word → list of words. "
                                      "cmlmcse/data/synonyms.py says where to get one.")  # fmt: skip
     data_dir: str | None = described(None, "Folder of evaluation data, sts/<set>/<subset>.tsv (default: the Hub).")

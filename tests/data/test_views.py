@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.batches import Example, ViewCollator, tokenize_pieces
 from cmlmcse.data.masking import Masking
+from cmlmcse.data.telling_words import TellingWords
 from cmlmcse.data.views import MIN_PIECE, VIEWS, WINDOW, DocumentViews, Pieces, check_views
 from support.tiny import tiny_tokenizer
 
@@ -98,10 +100,75 @@ def test_batches_depend_on_seed_epoch_and_row_alone():
     [
         ("title_body", 0, 50, "views title_body expects documents with a title and another text, found none among 7"),
         ("crops", 7, 9, "views crops expects documents of at least 10 tokens, found none among 7"),
-        ("dropout+halves", 7, 50, "views must be one of dropout, crops, neighbours, title_body"),
+        ("dropout+halves", 7, 50, "views must be one of dropout, crops, neighbours, title_body, words, sentence"),
     ],
 )
 def test_text_that_cannot_give_the_views(views, titles, longest, message):
     with pytest.raises(InputError) as error:
         check_views(views, 7, titles, longest)
     assert message in str(error.value)
+
+
+def counted(texts, titles=None):
+    """The telling words of tokenised documents, and the tokenizer."""
+    tokenizer = tiny_tokenizer("bert")
+    titles = titles or [""] * len(texts)
+    pieces = tokenize_pieces(Dataset.from_dict({"title": titles, "text": texts}), tokenizer)
+    return TellingWords.count(pieces, tokenizer), tokenizer
+
+
+def ids(tokenizer, text):
+    """Its tokens without special ones."""
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_telling_words_are_rare_and_frequent_here():
+    """TF-IDF by hand: weights log(1 + times here) · log((documents + 1) / documents with it); what stands in one
+    document alone, short words and signs are out."""
+    texts = ["tree tree small cat on", "small cat dog on", "cat cat on", "cat mat"]
+    words, tokenizer = counted(texts, ["dog", "", "", ""])
+    assert words.documents == 4
+    tokens = ids(tokenizer, "dog tree tree small small cat on")
+    found, weights = words.of(tokens)
+    assert found == [ids(tokenizer, word) for word in ("dog", "small", "cat")]
+    expected = [np.log(2) * np.log(5 / 2), np.log(3) * np.log(5 / 2), np.log(2) * np.log(5 / 4)]
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
+
+
+def test_words_of_a_text_without_titles():
+    words, tokenizer = counted(["cat dog", "cat mat", ""])
+    assert words.of(ids(tokenizer, "dog cat"))[0] == [ids(tokenizer, "cat")]
+
+
+def test_a_word_in_pieces_is_as_rare_as_its_rarest_piece():
+    words = TellingWords(10, np.array([9, 9, 3, 8]), np.array([False, False, True, False]), np.array([4, 4, 2, 4]))
+    found, weights = words.of([0, 1, 2, 3])
+    assert found == [[0], [1, 2], [3]]
+    np.testing.assert_allclose(weights / np.log(2), np.log(11 / np.array([9, 3, 8])), rtol=1e-12)
+
+
+def test_words_ask_for_a_passage():
+    """Two to seven different telling words, in their order; drawn by weight, others in every epoch."""
+    rare, common = list(range(1, 21)), list(range(21, 41))
+    found = np.array([0] + [2] * 20 + [90] * 20)
+    words = TellingWords(100, found, np.zeros(41, dtype=bool), np.full(41, 5))
+    document = Pieces([], rare + common, words)
+    queries = [drawn("words", 0, seed, document) for seed in range(400)]
+    assert {len(query) for query in queries} == set(range(2, 8))
+    assert all(query == sorted(set(query)) for query in queries)
+    share = np.mean([token <= 20 for query in queries for token in query])
+    assert share > 0.9  # log(101/2) against log(101/90)
+    passages = [drawn("words", 1, seed, document, limit=10) for seed in range(100)]
+    assert all(one == list(range(one[0], one[0] + 10)) for one in passages)
+    assert 0.3 < np.mean([one[0] == 1 for one in passages]) < 0.7
+    unknown = Pieces([], [0, 0, 0], words)
+    assert drawn("words", 0, 0, unknown) is drawn("words", 1, 0, unknown) is None
+
+
+def test_a_passage_is_read_with_its_title_half_of_the_time():
+    document = Pieces([1, 2, 3], BODY)
+    passages = [drawn("sentence", 1, seed, document, limit=20) for seed in range(200)]
+    assert all(len(one) == 20 for one in passages)
+    assert 0.4 < np.mean([one[:3] == [1, 2, 3] for one in passages]) < 0.6
+    sizes = {len(drawn("sentence", 0, seed, document)) for seed in range(300)}
+    assert (min(sizes), max(sizes)) == (8, 31)

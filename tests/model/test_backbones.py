@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, ElectraForPreTraining, T5Config
+from transformers import AutoConfig, AutoModelForMaskedLM, ElectraForPreTraining, T5Config
 from transformers.utils import logging
 
 from cmlmcse.hub.export import export
@@ -16,7 +16,7 @@ from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse import attention as attention_module
 from modeling_cmlmcse.attention import packed_attention
-from modeling_cmlmcse.backbone import MaskedLMHead, blocks, build_blocks, build_encoder, family_of
+from modeling_cmlmcse.backbone import MaskedLMHead, blocks, build_blocks, build_encoder, dropouts, family_of
 from modeling_cmlmcse.packing import Packing, Selection
 from support.batches import make_batch
 from support.processes import run_fresh
@@ -26,7 +26,7 @@ NEW_KINDS = ("electra", "distilbert", "mpnet", "modernbert")
 FRESH = """
 import sys, json
 import numpy as np
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 folders, out, sentences = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 found = {}
 for kind, folder in json.loads(folders).items():
@@ -163,6 +163,8 @@ def test_backbone_dropout(kind, backbone_folders, sentences, monkeypatch):
         first, second = (TrainingLosses(model).sentence_vectors(views) for _ in range(2))
         assert torch.equal(first, second) is same
         assert probabilities == ([] if same else 2 * 6 * [0.3])
+        exported = AutoConfig.for_model(**model.config.to_export_dict())
+        assert set(dropouts(exported).values()) == {0.1}  # the backbone's own, for whoever trains it further
 
 
 def test_backbone_dropout_out_of_range(backbone_folders):
