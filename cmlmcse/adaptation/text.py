@@ -19,8 +19,10 @@ UNKNOWN = 0.05  # share of unknown tokens above which a text is foreign; five En
 LETTERS = 3.0  # letters of a token below which it is; those five have 4.1 to 5.1, a German text has 2.6
 LETTERS_READ = 2000  # of each text; 2,000 texts of them are 4 MB
 FIRST_SYLLABLE = 0x2E80  # from here on Unicode has the scripts of East Asia
-HALVES, WORDS = "halves", "words"  # criteria that confirm
-ASKED_BY_HALVES = ("title_body", "dropout")  # views that do not practise them; the others take pieces of one document
+PRACTISE = {  # criteria that can confirm, and the views that practise their questions
+    "halves": ("crops", "neighbours", "sentence"),
+    "words": ("words",),
+}
 EXAMPLES = 10  # questions whose neighbours the report shows
 
 
@@ -75,12 +77,16 @@ class Text(NamedTuple):
         }
 
     def unpractised(self, views: str) -> Criterion | None:
-        """The criterion whose questions training with these views does not practise; None if the text cannot ask them.
+        """The criterion whose questions training with these views does not practise; None if there is none, or the text
+        cannot ask it.
 
-        Pieces of one document are what `crops` and `neighbours` train on, so that `halves` and `parts` rise with them
-        in any case.
+        Pieces of one document are what `crops`, `neighbours` and `sentence` train on, so that `halves` and `parts` rise
+        with them in any case.
         """
-        return self.confirming.get(HALVES if set(views.split("+")) <= set(ASKED_BY_HALVES) else WORDS)
+        for name, practising in PRACTISE.items():
+            if not set(views.split("+")) & set(practising):
+                return self.confirming.get(name)
+        return None
 
     def neighbours(self, queries: Criterion, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
         """Some queries, drawn at random, with the nearest passage before and after.
@@ -130,7 +136,7 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, LONGEST)))
     cut = sizes.cut(limit)
     titles_ask = enough_ask(build_criterion("title_body", held_out, rest, args.seed), held_out)
-    built = (build_criterion(name, held_out, rest, args.seed) for name in (HALVES, WORDS))
+    built = (build_criterion(name, held_out, rest, args.seed) for name in PRACTISE)
     confirming = {asked.name: asked for asked in built if asked and enough_ask(asked, held_out)}
     facts = len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
     return Text(*facts, criterion, confirming, foreign(texts, start.tokenizer))

@@ -84,7 +84,7 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     low, high = adapted["interval"]
     assert low <= adapted["best_candidate"] - adapted["before"] <= high
     best = max(adapted["arms"], key=lambda name: adapted["arms"][name]["score"])
-    assert re.fullmatch("title_body(.crops)?, rate 0.003", best)
+    assert re.fullmatch("title_body(.words)?, rate 0.003", best)
     assert adapted["arms"][best]["score"] > adapted["choose_before"] + 10
     assert adapted["chosen"].startswith(best if low > 0 else "start")
     assert all(arm["scores"][0] == [0, pytest.approx(adapted["choose_before"])] for arm in adapted["arms"].values())
@@ -172,7 +172,12 @@ def test_arms():
     assert names[0] == "title_body, rate 0.0003"
     assert len(names) == 5
     assert not any("title" in name for name in default_arms(False, True, {}))
-    assert list(default_arms(True, True, {"views": "crops"})) == ["crops, rate 3e-05", "crops, rate 0.0001"]
+    crops = default_arms(True, True, {"views": "crops"})
+    assert list(crops) == ["crops, rate 3e-05", "crops, rate 0.0001"]
+    assert all(fields["backbone_dropout"] == 0 for fields in crops.values())
+    assert default_arms(True, True, {"backbone_dropout": "0.1"}).popitem()[1]["backbone_dropout"] == "0.1"
+    alike = default_arms(False, True, {"views": "dropout"})  # which nothing else makes two views of
+    assert all("backbone_dropout" not in fields for fields in alike.values())
 
 
 @pytest.mark.parametrize(
@@ -362,13 +367,15 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path,
 
 @pytest.mark.parametrize(("views", "name"), [
     ("title_body", "halves"), ("dropout", "halves"), ("title_body+dropout", "halves"),
-    ("crops", "words"), ("neighbours", "words"), ("title_body+crops", "words"),
+    ("crops", "words"), ("neighbours", "words"), ("title_body+crops", "words"), ("sentence", "words"),
+    ("words", "halves"), ("title_body+words", "halves"), ("words+sentence", None),
 ])  # fmt: skip
 def test_no_arm_confirms_itself(views, name, corpus, backbone):
-    """Views that take pieces of documents are not confirmed by pieces of documents."""
+    """Views that take pieces of documents are not confirmed by pieces of documents, nor words by words."""
     start = load_start(backbone, "avg", "cpu")
     args = parse(["model", str(corpus), "--output_dir", "new"])
-    assert read_text(args, start).unpractised(views).name == name
+    found = read_text(args, start).unpractised(views)
+    assert (found and found.name) == name
 
 
 def test_no_change_is_not_better():
