@@ -34,7 +34,7 @@ def vocabulary_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels:
     if torch.compiler.is_compiling():
         return all_at_once(nn.functional.linear(hidden, weight, bias), labels)
     kind = hidden.device.type
-    if torch.is_autocast_enabled(kind):
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # "meta" has none
         hidden = hidden.to(torch.get_autocast_dtype(kind))
     with torch.autocast(kind, enabled=False):
         return _InBlocks.apply(hidden, weight, bias, labels)
