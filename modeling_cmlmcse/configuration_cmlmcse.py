@@ -48,6 +48,7 @@ FUSION_INITS = (*OWN_FUSION_INITS, "checkpoint")
 MASKED_VIEWS = ("both", "first")
 CONDITIONS = ("before_head", "after_head")
 PROMPT_TEMPLATES = ('This sentence of "{sentence}" means {mask}.', 'This sentence : "{sentence}" means {mask}.')
+DENOISINGS = ("position", "pad", "none")  # the first is the default
 LEXICAL_SHARE = 8 / 12  # CMLM-CSE Table 6: 8 of 12 layers extract, 3 fuse
 FUSION_SHARE = 3 / 12
 
@@ -66,22 +67,27 @@ class CMLMCSEConfig(PretrainedConfig):
         prompt_template: the template of the pooling `prompt`. {sentence} stands for the sentence, {mask} for the mask
             token. The default is PromptBERT's for BERT.
         second_prompt_template: the template of the second view in training. The default is PromptBERT's for BERT.
-        prompt_denoising: whether training subtracts the state of the template without the sentence (PromptBERT).
+        negative_prompt_template: a template that negates the sentence. The mask token's state in it is a hard negative
+            of the sentence in training (CoT-BERT, whose loss is `extended_info_nce`). The default is none.
+        prompt_denoising: what training subtracts from a vector: the state of the mask token in the template without the
+            sentence, whose words keep their positions (`position`, PromptBERT), or with padding tokens in the
+            sentence's place, which attention sees (`pad`, CoT-BERT); or nothing (`none`).
         mask_token_id: the mask token that the pooling `prompt` reads. :meth:`from_backbone` fills it in.
         projection: the training head. `mlp` is Linear and Tanh (SimCSE), `batchnorm` is InfoCSE's, `nonlinear` is
             CLEAR's, `none` is none. The default is SimCSE's code: `mlp` for [CLS], `none` for averages.
         normalize: whether embeddings are scaled to length 1, as some finished encoders do. Cosines stay the same, dot
             products do not. Training is the same.
-        contrastive_loss: `info_nce` (SimCSE), `nt_xent` (CLEAR), or `off_dropout`, whose negatives have no dropout
-            (SimCSE++); it encodes each sentence once more and has no hard negatives.
+        contrastive_loss: `info_nce` (SimCSE), `nt_xent` (CLEAR), `extended_info_nce`, whose hard negatives are
+            compared with the positive too (CoT-BERT), or `off_dropout`, whose negatives have no dropout (SimCSE++); it
+            encodes each sentence once more.
         contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss".
         matryoshka_dims: numbers of leading dimensions, as 256,128,64, that a vector can be cut to. The contrastive loss
             is the sum of those of the cut vectors, each with weight 1 (Kusupati et al. 2022, Eq. 1); name the full
             size too. The head must be `none`, or stay at inference (`cls`). The default is the full size alone.
         temp: temperature τ of the contrastive loss. The default is SimCSE's.
-        hard_negative_weight: number added to the logit of a sentence's own hard negative. It needs text with hard
-            negatives (negative_column). 0 makes it as likely as any other negative, as in supervised SimCSE, whose
-            paper's α is e to this number.
+        hard_negative_weight: number added to the logit of a sentence's own hard negative, which is labelled
+            (negative_column), mined (mined_negatives) or made by negative_prompt_template. 0 makes it as likely as any
+            other negative, as in supervised SimCSE, whose paper's α is e to this number.
         positive_ratio: factor r of the positive's cosine in the contrastive loss `off_dropout` (SimCSE++; its code's
             script for that loss alone has 0.9).
         dimension_weight: weight of SimCSE++'s contrast between the dimensions of the two views; its code has 0.1. 0 is
@@ -147,7 +153,8 @@ class CMLMCSEConfig(PretrainedConfig):
         pooling: str = "cls_before_pooler",
         prompt_template: str = PROMPT_TEMPLATES[0],
         second_prompt_template: str = PROMPT_TEMPLATES[1],
-        prompt_denoising: bool = True,
+        negative_prompt_template: str | None = None,
+        prompt_denoising: str = DENOISINGS[0],
         mask_token_id: int | None = None,
         projection: str | None = None,
         normalize: bool = False,
@@ -191,7 +198,8 @@ class CMLMCSEConfig(PretrainedConfig):
         depth = self.backbone_config.num_hidden_layers
         self.pooling = one_of("pooling", pooling, POOLINGS)
         self.prompt_template, self.second_prompt_template = prompt_template, second_prompt_template
-        self.prompt_denoising = in_range("prompt_denoising", prompt_denoising, bool, False, True)
+        self.negative_prompt_template = negative_prompt_template or None
+        self.prompt_denoising = one_of("prompt_denoising", prompt_denoising, DENOISINGS)
         self.mask_token_id = mask_token_id
         head = POOLINGS[self.pooling].usual_head if projection is None else projection
         self.projection = one_of("projection", head, PROJECTIONS)

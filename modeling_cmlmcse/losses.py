@@ -20,15 +20,15 @@ def at_least_fp32(tensor: Tensor) -> Tensor:
 def info_nce(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> Tensor:
     """InfoNCE over in-batch negatives, one direction (SimCSE; CMLM-CSE Eq. 4), averaged over the batch.
 
-    A third view holds a hard negative for each sentence (supervised SimCSE, §4): the hard negatives of all sentences
-    are candidates too. With several processes the anchors are this process's own sentences, and the candidates those of
+    More views hold hard negatives of each sentence (supervised SimCSE, §4, has one): those of all sentences are
+    candidates too. With several processes the anchors are this process's own sentences, and the candidates those of
     all of them, gradients included.
 
     Args:
-        views: (2, N, H), the two views b and c of the N sentences of all processes, or (3, N, H) with the hard
-            negatives d; similarities are cosines.
+        views: (V, N, H) of all processes: the views b and c of the N sentences, and V − 2 hard negatives d of each;
+            similarities are cosines.
         temp: temperature τ.
-        hard_negative_weight: α, added to the logit of a sentence's own hard negative (SimCSE's code: its log-weight).
+        hard_negative_weight: α, added to the logits of a sentence's own hard negatives (SimCSE's code: its log-weight).
 
     Returns:
         The scalar mean over i of −log( exp(cos(b_i, c_i)/τ) / Σ_j exp(cos(b_i, c_j)/τ) ), the sum with hard negatives
@@ -45,13 +45,13 @@ def nt_xent(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> Te
     """NT-Xent over all 2N views, positives both ways (SimCLR; CLEAR §3.1, Eq. 1 and 2), averaged over the 2N.
 
     Every view is an anchor, the other view of its sentence is its positive, and all but itself are candidates. CLEAR
-    writes a sum; the mean, as SimCLR has it, keeps its weight beside the MLM loss for any batch size. A third view and
-    `hard_negative_weight` are as in :func:`info_nce`, for both views of a sentence.
+    writes a sum; the mean, as SimCLR has it, keeps its weight beside the MLM loss for any batch size. Hard negatives
+    and `hard_negative_weight` are as in :func:`info_nce`, for both views of a sentence.
 
     Args:
-        views: (2, N, H), or (3, N, H) with hard negatives; similarities are cosines.
+        views: (V, N, H), V − 2 of them hard negatives; similarities are cosines.
         temp: temperature τ.
-        hard_negative_weight: added to the logit of a sentence's own hard negative.
+        hard_negative_weight: added to the logits of a sentence's own hard negatives.
 
     Returns:
         The scalar mean over the 2N views z_i, with z_j the other view, of
@@ -68,34 +68,62 @@ def nt_xent(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> Te
         return nn.functional.cross_entropy(similarities, torch.cat([second, first]))
 
 
+def extended_info_nce(views: Tensor, temp: float, hard_negative_weight: float = 0.0) -> Tensor:
+    """InfoNCE whose hard negatives are negatives of the positive too (CoT-BERT, Zhang et al. 2024, Eq. 3), a mean over
+    the batch. Without hard negatives it is :func:`info_nce`.
+
+    With several processes the anchors are this process's own sentences, and the candidates those of all of them.
+
+    Args:
+        views: (V, N, H) of all processes: the views b and c of the N sentences, and V − 2 hard negatives d of each;
+            similarities are cosines.
+        temp: temperature τ.
+        hard_negative_weight: added to the logits of a sentence's own hard negatives.
+
+    Returns:
+        The scalar mean over i of −log( exp(cos(b_i, c_i)/τ) / Σ_j [ exp(cos(b_i, c_j)/τ) + exp(cos(b_i, d_j)/τ) +
+        exp(cos(c_i, d_j)/τ) ] ).
+    """
+    with torch.autocast(views.device.type, enabled=False):
+        views = nn.functional.normalize(at_least_fp32(views), dim=-1)  # (V, N, H)
+        anchors, positives = own_rows(views[:2], dim=1)  # (n, H) each
+        groups = anchors @ views[1:].flatten(0, 1).T, positives @ views[2:].flatten(0, 1).T
+        similarities = torch.cat(groups, dim=1) / temp  # (n, (2V−3)·N)
+        labels, *hard = own_columns(views[1:])
+        hard += [own + views[2:].shape[:2].numel() for own in hard]  # the same in the second group
+        return nn.functional.cross_entropy(weigh(similarities, hard, hard_negative_weight), labels)
+
+
 def off_dropout(views: Tensor, temp: float, positive_ratio: float = 1.0) -> Tensor:
     """InfoNCE whose negatives have no dropout (off-dropout of SimCSE++, Xu et al. 2023), averaged over the batch.
 
     Dropout makes the two views of a sentence differ, which the positive needs; between different sentences it is noise.
-    With several processes the anchors are this process's own sentences, and the candidates those of all of them.
+    Hard negatives, which the paper does not have, are candidates like the other sentences. With several processes the
+    anchors are this process's own sentences, and the candidates those of all of them.
 
     Args:
-        views: (3, N, H) of all processes: the views b and c of the N sentences, and z, the sentences without dropout.
+        views: (V, N, H) of all processes: the views b and c of the N sentences, and without dropout z, the sentences,
+            and V − 3 hard negatives d of each.
         temp: temperature τ.
         positive_ratio: r, the factor of the positive's cosine (pos_ratio in the authors' code).
 
     Returns:
-        The scalar mean over i of −log( p_i / (p_i + Σ_{j≠i} exp(cos(z_i, z_j)/τ)) ), p_i = exp(r·cos(b_i, c_i)/τ).
+        The scalar mean over i of −log( p_i / (p_i + Σ_{j≠i} exp(cos(z_i, z_j)/τ) + Σ_j exp(cos(z_i, d_j)/τ)) ),
+        p_i = exp(r·cos(b_i, c_i)/τ).
 
     Raises:
-        ValueError: another number of views, as labelled text with hard negatives gives.
+        ValueError: fewer than three views.
     """
-    if len(views) != 3:
+    if len(views) < 3:
         raise ValueError(
-            f"contrastive_loss off_dropout expects two views and the sentences without dropout, found {len(views)}; it "
-            "is for text without hard negatives"
+            f"contrastive_loss off_dropout expects two views and the sentences without dropout, found {len(views)}"
         )
     with torch.autocast(views.device.type, enabled=False):
-        views = nn.functional.normalize(at_least_fp32(views), dim=-1)  # (3, N, H)
-        first, second, plain = own_rows(views, dim=1)  # (n, H) each
-        similarities = plain @ views[2].T / temp  # (n, N)
+        views = nn.functional.normalize(at_least_fp32(views), dim=-1)  # (V, N, H)
+        first, second, plain = own_rows(views[:3], dim=1)  # (n, H) each
+        similarities = plain @ views[2:].flatten(0, 1).T / temp  # (n, (V−2)·N)
         positives = positive_ratio * (first * second).sum(dim=-1, keepdim=True) / temp  # (n, 1)
-        (itself,) = own_columns(views[2:])  # (n,)
+        itself = own_columns(views[2:])[0]  # (n,)
         return nn.functional.cross_entropy(similarities.scatter(1, itself[:, None], positives), itself)
 
 
@@ -120,17 +148,21 @@ class ContrastiveLoss(NamedTuple):
         compute: views (V, N, H), temperature and the value of `option` → a scalar.
         method: the published method that it makes by itself.
         option: the configuration's field that it reads besides the temperature.
-        plain_view: whether the last view is the first one's text without dropout, which costs one more encoding.
+        plain_view: whether views from the third on have no dropout, the third of which is the first one's text, which
+            costs one more encoding.
+        about_hard_negatives: whether it is just another loss's formula without any.
     """
 
     compute: Callable[[Tensor, float, float], Tensor]
     method: str
     option: str = "hard_negative_weight"
     plain_view: bool = False
+    about_hard_negatives: bool = False
 
 
 CONTRASTIVE_LOSSES: dict[str, ContrastiveLoss] = {
     "info_nce": ContrastiveLoss(info_nce, "SimCSE"),
+    "extended_info_nce": ContrastiveLoss(extended_info_nce, "CoT-BERT", about_hard_negatives=True),
     "nt_xent": ContrastiveLoss(nt_xent, "CLEAR"),
     "off_dropout": ContrastiveLoss(off_dropout, "SimCSE++", option="positive_ratio", plain_view=True),
 }

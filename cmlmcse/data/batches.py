@@ -22,7 +22,7 @@ from .augmentation import DELETION_RATE, Tokens, build_augmentation, no_augmenta
 from .batch_transfer import Batch
 from .masking import MaskedTokens, Masking, mask_tokens
 from .shuffle import permuted
-from .templates import Templates
+from .templates import NEGATED, Templates
 from .text import BLOCK_ROWS
 from .views import DocumentViews, Pieces
 
@@ -36,7 +36,7 @@ class Example(NamedTuple):
     In a labelled row `others` holds the positive and, if there is one, the hard negative (supervised SimCSE, §4). In a
     row that is a document, `title` holds the tokens of its title (perhaps none) and `tokens` those of its body, both
     without special tokens; its views are made by :class:`DocumentViews`. `teachers` holds the sentence's vector (H_t,)
-    by each teacher of a ranking distillation.
+    by each teacher of a ranking distillation. `negatives` holds the rows that are mined hard negatives of this one.
     """
 
     tokens: list[int]
@@ -45,6 +45,12 @@ class Example(NamedTuple):
     others: Sequence[list[int]] = ()
     title: list[int] | None = None
     teachers: Sequence[np.ndarray] = ()
+    negatives: Sequence["Example"] = ()
+
+    @property
+    def labelled_views(self) -> int:
+        """How many views have a text of this row: two, or three with a labelled hard negative."""
+        return max(2, 1 + len(self.others))
 
     def text(self, view: int) -> list[int]:
         """The tokens from which a view is made. Only in a labelled row do they differ between views."""
@@ -182,7 +188,8 @@ class ViewCollator:
         deletion_rate: the probability with which `delete_tokens` deletes a token.
         documents: makes the views of rows that are documents; None if rows are sentences.
         templates: those of the views; None without.
-        plain_view: whether a batch also has each first view's text before augmentation, for a view without dropout.
+        plain_view: whether a batch also has the first view's text before augmentation, for a view without dropout;
+            hard negatives are without it then too.
 
     Raises:
         InputError: the augmentation is unknown, or its [DEL] or synonyms are missing.
@@ -211,6 +218,7 @@ class ViewCollator:
         self.special = frozenset(tokenizer.all_special_ids)
         self.documents = documents
         self.plain_view, self.templates = plain_view, templates
+        self.negates = templates is not None and templates.negates
         self.around = special_tokens(tokenizer) if documents else ([], [])
         self._random, self._shared = CounterGenerator(seed), CounterGenerator(seed)
 
@@ -223,12 +231,12 @@ class ViewCollator:
 
     def _batch(self, examples: list[Example]) -> dict[str, Any]:
         """Build a batch, or one of the parts of a larger batch."""
-        num_views = max(2, 1 + len(examples[0].others))
-        rows = [(example, view) for view in range(num_views) for example in examples]
-        packed = self._pack([self._view(*row) for row in rows], [view for _, view in rows])
+        total = examples[0].labelled_views + len(examples[0].negatives) + self.negates
+        num_views = 2 if self.plain_view else total  # with dropout
+        packed = self._pack(examples, range(num_views), self._view)
         batch: dict[str, Any] = {"views": {**packed, "num_views": num_views}}
         if self.plain_view:
-            batch["views"]["plain"] = self._pack([self._text(example, 0) for example in examples], [0] * len(examples))
+            batch["views"]["plain"] = self._pack(examples, (0, *range(2, total)), self._text)
         if examples[0].teachers:
             by_teacher = zip(*(example.teachers for example in examples), strict=True)
             batch["views"]["teachers"] = [torch.from_numpy(np.stack(vectors)) for vectors in by_teacher]
@@ -242,16 +250,34 @@ class ViewCollator:
             )
         return batch
 
-    def _pack(self, sentences: list[list[int]], views: list[int]) -> dict[str, Any]:
-        """The packed rows of some views, each with the template of its view if there are templates."""
-        return pack_sequences(sentences) if self.templates is None else self.templates.pack(sentences, views)
+    def _pack(
+        self, examples: list[Example], views: Sequence[int], make: Callable[[Example, int], list[int]]
+    ) -> dict[str, Any]:
+        """The packed rows of some views, one view after the other; if there are templates, each in that of its view."""
+        rows = [(example, view) for view in views for example in examples]
+        sentences = [make(*row) for row in rows]
+        if self.templates is None:
+            return pack_sequences(sentences)
+        return self.templates.pack(sentences, [self._template(*row) for row in rows])
+
+    def _template(self, example: Example, view: int) -> int:
+        """The template of a view: the first view's, the one that negates, or that of all others."""
+        negated = self.negates and view == example.labelled_views + len(example.negatives)
+        return NEGATED if negated else min(view, 1)
 
     def _rng(self, example: Example, view: int, purpose: str) -> np.random.Generator:
         """A generator that depends only on (seed, epoch, row), the view and the purpose, valid until the next call."""
         return self._random.at(example, 2 * view + (purpose == "mask"))
 
     def _text(self, example: Example, view: int) -> list[int]:
-        """The tokens of one view before augmentation, with special tokens."""
+        """The tokens of one view before augmentation, with special tokens.
+
+        Views behind those of the row itself are the mined negatives, each with the text that is its own second view in
+        this epoch; the last one may be the first view's text again, for the template that negates it.
+        """
+        if (further := view - example.labelled_views) >= 0:
+            mined = example.negatives
+            return self._text(mined[further], 1) if further < len(mined) else self._text(example, 0)
         if self.documents is None:
             return example.text(view)
         pieces = Pieces(example.title or [], example.tokens)

@@ -19,6 +19,7 @@ from modeling_cmlmcse.packing import pack_sequences
 from modeling_cmlmcse.pooling import POOLINGS
 
 SENTENCE, MASK = "{sentence}", "{mask}"
+NEGATED = 2  # which of a batch's templates negates the sentence
 PIECES = ("[LEAD]", "[BEFORE]", "$A", "[AFTER]", "[TRAIL]")  # of a tokenizer with a template
 
 
@@ -52,24 +53,36 @@ def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Prompt:
 
 
 class Templates:
-    """The templates of the views of a batch: the first view has the first template, all others have the second.
+    """The templates of the views of a batch.
+
+    The first view has the first template and all others have the second, but for the view that negates the sentence,
+    which has the third (CoT-BERT).
 
     Args:
-        templates: both.
+        templates: two, or three.
         around: the tokens that the tokenizer puts before and after every sentence.
-        denoising: whether a batch also has the templates without the sentences.
+        denoising: what a batch has besides: the templates without the sentences, whose words keep their places
+            (`position`), or with padding tokens in the sentences' places (`pad`); or nothing (`none`).
+        padding: the tokenizer's padding token, for `pad`.
     """
 
-    def __init__(self, templates: Sequence[Prompt], around: tuple[list[int], list[int]], denoising: bool) -> None:
-        self.templates, self.around, self.denoising = templates, around, denoising
+    def __init__(
+        self, templates: Sequence[Prompt], around: tuple[list[int], list[int]], denoising: str, padding: int = 0
+    ) -> None:
+        self.templates, self.around, self.denoising, self.padding = templates, around, denoising, padding
+
+    @property
+    def negates(self) -> bool:
+        """Whether there is a template that negates the sentence."""
+        return len(self.templates) > NEGATED
 
     def longest(self) -> int:
         """How many tokens a template adds at most."""
         return max(map(len, self.templates))
 
-    def insert(self, tokens: list[int], view: int) -> list[int]:
-        """A view's tokens with its template around the sentence, inside the special tokens."""
-        prompt, (start, end) = self.templates[min(view, 1)], self.bounds(tokens)
+    def insert(self, tokens: list[int], template: int) -> list[int]:
+        """A view's tokens with a template around the sentence, inside the special tokens."""
+        prompt, (start, end) = self.templates[template], self.bounds(tokens)
         return [*tokens[:start], *prompt.before, *tokens[start:end], *prompt.after, *tokens[end:]]
 
     def bounds(self, tokens: list[int]) -> tuple[int, int]:
@@ -77,26 +90,36 @@ class Templates:
         lead, trail = map(len, self.around)
         return lead, len(tokens) - trail
 
-    def pack(self, sentences: Sequence[list[int]], views: Sequence[int]) -> dict[str, Any]:
-        """Token lists of B sentences and the view of each → the packed rows with their templates.
+    def pack(self, sentences: Sequence[list[int]], chosen: Sequence[int]) -> dict[str, Any]:
+        """Token lists of B sentences and the template of each → the packed rows with their templates.
 
-        With `denoising`, `template` holds the templates without the sentences, packed too. Their words stay in their
-        places: `slots` leaves the sentence's columns empty. Rows of one view and length share one; `index` (B,) says
-        which.
+        With denoising the rows of E templates without sentences follow, so that one pass encodes all. `slots` (S,) are
+        the places of all tokens on the grid: in the following rows a token keeps its place. Sentences of one length in
+        one template share a row; `template_of` (B,) says which, from 0.
         """
-        packed = pack_sequences([self.insert(*row) for row in zip(sentences, views, strict=True)])
-        if not self.denoising:
-            return packed
-        kinds = [(min(view, 1), len(row)) for row, view in zip(sentences, views, strict=True)]
+        chosen = [self.templates.index(self.templates[each]) for each in chosen]  # equal templates are one
+        rows = [self.insert(*row) for row in zip(sentences, chosen, strict=True)]
+        if self.denoising == "none":
+            return pack_sequences(rows)
+        kinds = list(zip(chosen, map(len, sentences), strict=True))
         places = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
-        template = pack_sequences([self.insert([*self.around[0], *self.around[1]], view) for view, _ in places])
-        width, slots = packed["width"], []
-        for row, (view, length) in enumerate(places):
-            start, count = len(self.around[0]) + len(self.templates[view].before), length - sum(map(len, self.around))
-            total = length + len(self.templates[view])
-            slots += [row * width + column for column in range(total) if not start <= column < start + count]
-        template |= {"width": width, "slots": torch.tensor(slots)}
-        return {**packed, "template": {**template, "index": torch.tensor([places[kind] for kind in kinds])}}
+        empty = [self.without_sentence(*kind) for kind in places]
+        columns = [*map(range, map(len, rows)), *(kept for _, kept in empty)]
+        packed = pack_sequences([*rows, *(tokens for tokens, _ in empty)])
+        packed["width"] = max(map(len, rows))
+        slots = [row * packed["width"] + column for row, kept in enumerate(columns) for column in kept]
+        return {**packed, "slots": torch.tensor(slots), "template_of": torch.tensor([places[kind] for kind in kinds])}
+
+    def without_sentence(self, template: int, length: int) -> tuple[list[int], Sequence[int]]:
+        """A template around a sentence of `length` tokens, special ones included, without the sentence: the tokens and
+        their columns."""
+        (lead, trail), before = self.around, self.templates[template].before
+        count = length - len(lead) - len(trail)
+        row = self.insert([*lead, *[self.padding] * count, *trail], template)
+        start = len(lead) + len(before)
+        inside = range(start, start + count) if self.denoising == "position" else ()
+        kept = [column for column in range(len(row)) if column not in inside]
+        return [row[column] for column in kept], kept
 
 
 def with_template(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, around: tuple[list[int], list[int]]) -> Any:
@@ -146,7 +169,14 @@ def longest_template(config: CMLMCSEConfig, tokenizer: PreTrainedTokenizerBase) 
     """How many tokens a model's templates add to a sentence at most; 0 with another pooling."""
     if not POOLINGS[config.pooling].reads_mask:
         return 0
-    return max(len(read_template(text, tokenizer)) for text in (config.prompt_template, config.second_prompt_template))
+    return max(len(read_template(text, tokenizer)) for text in template_texts(config))
+
+
+def template_texts(fields: Any) -> list[str]:
+    """The templates that a configuration or the fields of a recipe name: of the first view, of the others, and perhaps
+    the one that negates the sentence."""
+    negating = fields.negative_prompt_template
+    return [fields.prompt_template, fields.second_prompt_template, *([negating] if negating else [])]
 
 
 def rebuilt(tokenizer: PreTrainedTokenizerBase, backend: Tokenizer) -> PreTrainedTokenizerFast:

@@ -43,6 +43,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write plots to this folder (PNG and SVG)")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep embeddings in this folder, and reuse them")
     parser.add_argument("--pooling", help="pooling of a model that records none: cls_before_pooler, avg, avg_top2, …")
+    parser.add_argument("--prompt_template", metavar="TEXT", help="template of the pooling prompt, for a plain "
+                        "backbone, with {sentence} and {mask} (default: PromptBERT's)")  # fmt: skip
     parser.add_argument("--whitening", nargs="?", type=positive, const=ALL_DIMENSIONS, metavar="K", help="whiten the "
                         "embeddings (Su et al. 2021), and keep the K dimensions of largest variance (default: all)"
                         )  # fmt: skip
@@ -272,9 +274,10 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
     # With several models, --pooling applies only to those that record none. With one model, a different --pooling is an
     # error of load_encoder.
     model = resolve(model)
-    pooling = None if len(args.models) > 1 and was_trained_here(model) else args.pooling
+    own = len(args.models) > 1 and was_trained_here(model)
+    pooling, template = (None, None) if own else (args.pooling, args.prompt_template)
     limits = (args.max_seq_length, args.batch_size, args.device)
-    encoder: Any = load_encoder(model, pooling, *limits, show_progress_bar=sys.stderr.isatty())
+    encoder: Any = load_encoder(model, pooling, *limits, sys.stderr.isatty(), template)
     settings = {**encoder.settings, "data": args.data_dir or "Hub"}
     for line in short_sight(model, encoder, data.get("retrieval") or {}):
         print(f"warning: {line}", file=sys.stderr)

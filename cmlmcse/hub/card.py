@@ -66,6 +66,12 @@ PAPERS = {
   booktitle = {EMNLP},
   year      = {2022}
 }""",
+    "CoT-BERT": """@inproceedings{zhang2024cotbert,
+  title     = {{CoT-BERT}: Enhancing Unsupervised Sentence Representation through Chain-of-Thought},
+  author    = {Zhang, Bowen and Chang, Kehua and Li, Chunping},
+  booktitle = {ICANN},
+  year      = {2024}
+}""",
     "SimCSE": """@inproceedings{gao2021simcse,
   title     = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
   author    = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
@@ -199,6 +205,7 @@ def supervision(fields: Record) -> str:
 def method_of(fields: Record) -> str:
     """The papers' name of the method that a recipe's fields give, and the objectives added to it."""
     terms = ["PromptBERT's templates"] if POOLINGS[fields["pooling"]].reads_mask else []
+    terms += ["CoT-BERT's negated template"] if fields.get("negative_prompt_template") else []
     terms += [term.title for name, term in CONTRAST_TERMS.items() if fields.get(f"{name}_weight", 0) > 0]
     used = [objective for name, objective in AUXILIARY_OBJECTIVES.items() if fields.get(f"{name}_weight", 0) > 0]
     naming = next((objective for objective in used if objective.method(fields)), None)
@@ -259,6 +266,7 @@ def training_text(run: Record) -> str:
         **{f"weight of {title}": fields[f"{name}_weight"] for name, title in used.items()},
         "teachers": ", ".join(f"`{name}`" for name in teachers) or None,
         "template": fields.get("prompt_template") if POOLINGS[fields["pooling"]].reads_mask else None,
+        "template of a hard negative": fields.get("negative_prompt_template"),
         "mask rate": fields["mlm_probability"] if masked else None,
         "temperature": fields["temp"],
         "factor of the positive's cosine": fields.get("positive_ratio") if of_contrast == "positive_ratio" else None,

@@ -11,7 +11,7 @@ from cmlmcse.common.locations import resolve
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .folders import (
-    HEADLESS_POOLINGS,
+    PLAIN_POOLINGS,
     cached_file,
     own_settings,
     read_json,
@@ -71,6 +71,7 @@ def load_encoder(
     batch_size: int = 64,
     device: str | None = None,
     show_progress_bar: bool = True,
+    prompt_template: str | None = None,
 ) -> Encoder | WordVectors:
     """Load a model as :func:`load_model_encoder` does, or a text file of word vectors.
 
@@ -79,7 +80,8 @@ def load_encoder(
     """
     name_or_path = resolve(name_or_path)
     if not is_word_vectors(name_or_path):
-        return load_model_encoder(name_or_path, pooling, max_seq_length, batch_size, device, show_progress_bar)
+        options = pooling, max_seq_length, batch_size, device, show_progress_bar, prompt_template
+        return load_model_encoder(name_or_path, *options)
     if pooling is not None or max_seq_length is not None:
         option = "--max_seq_length" if pooling is None else "--pooling"
         raise InputError(f"{option} expects a model with layers, found word vectors in {name_or_path}; drop it")
@@ -93,6 +95,7 @@ def load_model_encoder(
     batch_size: int = 64,
     device: str | None = None,
     show_progress_bar: bool = True,
+    prompt_template: str | None = None,
 ) -> Encoder:
     """Load an exported folder, a training checkpoint, a run's output folder, or a plain backbone.
 
@@ -103,6 +106,7 @@ def load_model_encoder(
         batch_size: sentences per forward pass.
         device: where to compute (default: cuda if there is one, else cpu).
         show_progress_bar: whether to show a progress bar.
+        prompt_template: with the pooling `prompt`, for a model that records no template (default: PromptBERT's).
 
     Raises:
         InputError: the model or its tokenizer is missing, a file cannot be read, the kind of model is not supported,
@@ -117,6 +121,10 @@ def load_model_encoder(
     tokenizer = load_tokenizer(source)
     model = _load_model(source, ours is not None, chosen, normalize)
     recorded_prompts(source).give(model)
+    if ours is None and POOLINGS[chosen].reads_mask:
+        tokenizer = _give_template(model, tokenizer, prompt_template)
+    elif prompt_template is not None:
+        raise InputError(f"--prompt_template expects a plain backbone with --pooling prompt, found {source}; drop it")
     limit = _max_length(source, model, tokenizer, max_seq_length)
     model = _to_device(model, device)
     arguments = {
@@ -130,6 +138,8 @@ def load_model_encoder(
         "batch_size": batch_size,
         "device": str(model.device),
     }
+    if POOLINGS[model.config.pooling].reads_mask:
+        settings["prompt_template"] = model.config.prompt_template
     return Encoder(model, tokenizer, arguments, settings)
 
 
@@ -148,10 +158,20 @@ def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None)
         return trained_pooling(ours)
     recorded, normalize = sentence_transformers_pooling(source)
     pooling = given or recorded
-    if pooling not in HEADLESS_POOLINGS:
-        known, found = ", ".join(HEADLESS_POOLINGS), "none" if pooling is None else repr(pooling)
+    if pooling not in PLAIN_POOLINGS:
+        known, found = ", ".join(PLAIN_POOLINGS), "none" if pooling is None else repr(pooling)
         raise InputError(f"{source} records no pooling: expected --pooling with one of {known}, found {found}")
     return pooling, normalize
+
+
+def _give_template(model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, template: str | None) -> Any:
+    """The tokenizer of a plain backbone with a template, by default that of the model's configuration, where it is
+    noted."""
+    from cmlmcse.data.batches import special_tokens
+    from cmlmcse.data.templates import read_template, with_template
+
+    model.config.prompt_template = template or model.config.prompt_template
+    return with_template(tokenizer, read_template(model.config.prompt_template, tokenizer), special_tokens(tokenizer))
 
 
 def load_tokenizer(source: str) -> Any:

@@ -13,9 +13,8 @@ from modeling_cmlmcse.pooling import POOLINGS
 from .prompts import PROMPTS_FILE, Prompts
 from .word_vectors import is_word_vectors
 
-HEADLESS_POOLINGS = tuple(  # those of a plain backbone, with its own tokenizer
-    name for name, pooling in POOLINGS.items() if not pooling.keeps_head and not pooling.reads_mask
-)
+PLAIN_POOLINGS = tuple(name for name, pooling in POOLINGS.items() if not pooling.keeps_head)  # of a plain backbone
+HEADLESS_POOLINGS = tuple(name for name in PLAIN_POOLINGS if not POOLINGS[name].reads_mask)  # with its own tokenizer
 # sentence-transformers' name of a pooling mode → our pooling. Its poolings use the last layer only.
 SENTENCE_TRANSFORMERS_POOLINGS = {
     POOLINGS[name].mode: name for name in HEADLESS_POOLINGS if POOLINGS[name].layers == (-1,)

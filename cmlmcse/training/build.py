@@ -21,7 +21,7 @@ from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.telling_words import TellingWords
-from cmlmcse.data.templates import Templates, read_template, without_template
+from cmlmcse.data.templates import Templates, read_template, template_texts, without_template
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, check_views, needs_words
 from cmlmcse.models.encoders import load_tokenizer
@@ -72,12 +72,16 @@ def build_templates(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -
     """The templates of the pooling `prompt`; None with another pooling.
 
     Raises:
-        InputError: a template without its {sentence} or {mask}.
+        InputError: a template without its {sentence} or {mask}, or a tokenizer without the padding token to use.
     """
     if not POOLINGS[model.pooling].reads_mask:
         return None
-    templates = [read_template(text, tokenizer) for text in (model.prompt_template, model.second_prompt_template)]
-    return Templates(templates, special_tokens(tokenizer), model.prompt_denoising)
+    templates = [read_template(text, tokenizer) for text in template_texts(model)]
+    if model.prompt_denoising == "pad" and tokenizer.pad_token_id is None:
+        raise InputError(
+            "prompt_denoising pad expects a tokenizer with a padding token, found none; use prompt_denoising position"
+        )
+    return Templates(templates, special_tokens(tokenizer), model.prompt_denoising, tokenizer.pad_token_id or 0)
 
 
 def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> CMLMCSEForSentenceEmbedding:

@@ -13,7 +13,7 @@ from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .fields import DataArguments, ModelArguments, RunArguments, fsdp_requested
+from .fields import CONFIG_DEFAULTS, DataArguments, ModelArguments, RunArguments, fsdp_requested
 from .pretraining_model import DECODERS
 
 
@@ -43,8 +43,6 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
     if data.negative_column is not None and data.positive_column is None:
         raise InputError("negative_column expects a positive_column, found none; set --positive_column")
     check_contrast(model, data)
-    if model.hard_negative_weight != 0 and data.negative_column is None:
-        raise InputError("hard_negative_weight expects hard negatives, found none; set --negative_column")
     if not 0.0 < data.mlm_probability < 1.0:
         raise InputError(f"mlm_probability must be between 0 and 1, found {data.mlm_probability}; fix the recipe")
     if data.max_seq_length < 3:
@@ -81,22 +79,36 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
 
 
 def check_contrast(model: ModelArguments, data: DataArguments) -> None:
-    """Check that the text has what the contrastive loss reads, and no more.
+    """Check that the contrastive loss reads the numbers that are given, and has the hard negatives that it is about.
 
     Raises:
-        InputError: hard negatives, or a factor of the positive, that it does not use.
+        InputError: a number that it does not use, or no hard negatives.
     """
     loss = CONTRASTIVE_LOSSES[model.contrastive_loss]
-    if loss.plain_view and data.negative_column is not None:
+    for name in {each.option: None for each in CONTRASTIVE_LOSSES.values()}:
+        value = getattr(model, name)
+        if value != CONFIG_DEFAULTS[name].default and loss.option != name:
+            users = " or ".join(known for known, each in CONTRASTIVE_LOSSES.items() if each.option == name)
+            raise InputError(
+                f"{name} is for contrastive_loss {users}, found {value} with {model.contrastive_loss}; leave it out"
+            )
+    if model.negative_prompt_template and not POOLINGS[model.pooling].reads_mask:
         raise InputError(
-            f"contrastive_loss {model.contrastive_loss} expects text without hard negatives, found negative_column "
-            f"{data.negative_column}; leave it out, or use contrastive_loss info_nce"
+            f"negative_prompt_template expects pooling prompt, found {model.pooling}; set --pooling prompt, or leave "
+            "it out"
         )
-    if model.positive_ratio != 1 and loss.option != "positive_ratio":
+    needing = [f"hard_negative_weight {model.hard_negative_weight}"] * (model.hard_negative_weight != 0)
+    needing += [f"contrastive_loss {model.contrastive_loss}"] * loss.about_hard_negatives
+    if needing and not hard_negatives(model, data):
         raise InputError(
-            f"positive_ratio is for contrastive_loss off_dropout, found {model.positive_ratio} with "
-            f"{model.contrastive_loss}; leave it out"
+            f"{needing[0]} expects hard negatives, found none; set --negative_column, --mined_negatives or "
+            "--negative_prompt_template"
         )
+
+
+def hard_negatives(model: ModelArguments, data: DataArguments) -> int:
+    """How many hard negatives each row has."""
+    return (data.negative_column is not None) + bool(model.negative_prompt_template)
 
 
 def check_teacher(model: ModelArguments, data: DataArguments) -> None:

@@ -182,7 +182,6 @@ def count_tokens(inputs: dict[str, Any]) -> int:
     """Tokens of a batch (all views, without padding); the batch may be in parts."""
     packed = [part.get("views") or part["masked"] for part in inputs.get("parts", [inputs])]
     packed += [views["plain"] for views in packed if "plain" in views]
-    packed += [views["template"] for views in packed if "template" in views]
     return sum(rows["input_ids"].numel() for rows in packed)
 
 

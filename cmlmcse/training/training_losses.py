@@ -53,7 +53,7 @@ class TrainingLosses(nn.Module):
 
         Args:
             views: packed rows of all V views, one view after the other (:func:`pack_sequences`), and `num_views`;
-                perhaps `plain`, the N packed rows of a view without dropout, and `teachers`, (N, H_t) vectors each.
+                perhaps `plain`, the packed rows of views without dropout, and `teachers`, (N, H_t) vectors each.
             masked: packed masked sentences and their labels (see :class:`AuxiliaryObjective`).
         """
         loss, sentences, logs = self.contrast(self.sentence_vectors(views), views.get("teachers", ()))
@@ -66,24 +66,24 @@ class TrainingLosses(nn.Module):
     # The pieces of a step. large_batch.py runs them separately for each part of a batch.
 
     def sentence_vectors(self, views: dict[str, Any]) -> Tensor:
-        """V·N packed rows → (V, N, H) sentence vectors before the training head; (V + 1, N, H) with a `plain` view."""
+        """V·N packed rows → (V, N, H) sentence vectors before the training head, and behind them those of the `plain`
+        rows, without dropout."""
         vectors = self._pooled(views).unflatten(0, (views["num_views"], -1))
         if "plain" not in views:
             return vectors
         with without_dropout(self.model.backbone):
-            return torch.cat([vectors, self._pooled(views["plain"])[None]])
+            return torch.cat([vectors, self._pooled(views["plain"]).unflatten(0, (-1, vectors.shape[1]))])
 
     def _pooled(self, packed: dict[str, Any]) -> Tensor:
-        """B packed rows → (B, H) vectors before the training head; with a `template` minus the vectors of the templates
-        without the sentences (template denoising, PromptBERT)."""
+        """B packed rows → (B, H) vectors before the training head. With `template_of` E templates without sentences
+        follow the B rows, and each row's vector is minus that of its own (template denoising, PromptBERT)."""
         tokens = packed["input_ids"]  # (S,)
-        packing = Packing.from_lengths(packed["lengths"], len(tokens), packed["width"])
-        vectors = self.model.pooled(tokens, packing)  # (B, H)
-        if (template := packed.get("template")) is None:
-            return vectors
-        empty = Packing(template["slots"], template["lengths"], (len(template["lengths"]), template["width"]))
-        empty.counts_columns = True
-        return vectors - self.model.pooled(template["input_ids"], empty).index_select(0, template["index"])
+        if (template_of := packed.get("template_of")) is None:
+            return self.model.pooled(tokens, Packing.from_lengths(packed["lengths"], len(tokens), packed["width"]))
+        packing = Packing(packed["slots"], packed["lengths"], (len(packed["lengths"]), packed["width"]))
+        packing.counts_columns = True  # of what follows; padding tokens written in a sentence count too
+        vectors, empty = self.model.pooled(tokens, packing).tensor_split([len(template_of)])  # (B, H), (E, H)
+        return vectors - empty.index_select(0, template_of)
 
     def contrast(self, vectors: Tensor, teachers: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it.

@@ -93,6 +93,11 @@ def test_settings_that_were_used():
     assert "by SimCSE with PromptBERT's templates from" in card
     assert "- template: X means [MASK]\n" in card
     assert "jiang2022promptbert" in card
+    negated = {**prompted, "contrastive_loss": "extended_info_nce", "negative_prompt_template": "X is not [MASK]"}
+    card = model_card({**RECORD, "fields": negated}, RESULTS)
+    assert "by CoT-BERT with PromptBERT's templates and CoT-BERT's negated template from" in card
+    assert "- template of a hard negative: X is not [MASK]\n" in card
+    assert "zhang2024cotbert" in card
     changed = {**FIELDS, "augmentation": "reorder", "views": "crops"}
     assert "- views: crops\n- augmentation: reorder\n" in model_card({**RECORD, "fields": changed}, RESULTS)
 

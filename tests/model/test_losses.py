@@ -11,6 +11,7 @@ from modeling_cmlmcse.losses import (
     CONTRASTIVE_LOSSES,
     alignment,
     anisotropy,
+    extended_info_nce,
     info_nce,
     nt_xent,
     off_dropout,
@@ -19,8 +20,8 @@ from modeling_cmlmcse.losses import (
 from modeling_cmlmcse.ranking import ranking_consistency, ranking_distillation
 from support.processes import run_together
 
-# every contrastive loss with each number of views that it takes
-CASES = [(name, count) for name, loss in CONTRASTIVE_LOSSES.items() for count in ((3,) if loss.plain_view else (2, 3))]
+# every contrastive loss without hard negatives, with one and with two
+CASES = [(name, views + loss.plain_view) for name, loss in CONTRASTIVE_LOSSES.items() for views in (2, 3, 4)]
 
 
 def test_equal_views_give_log_batch():
@@ -65,6 +66,19 @@ def test_hard_negatives_closed_forms():
         hard = 7 + math.exp(weight)
         assert info_nce(ones, 0.05, weight).item() == pytest.approx(math.log(8 + hard), abs=1e-5)
         assert nt_xent(ones, 0.05, weight).item() == pytest.approx(math.log(15 + hard), abs=1e-5)
+        assert extended_info_nce(ones, 0.05, weight).item() == pytest.approx(math.log(8 + 2 * hard), abs=1e-5)
+
+
+def test_negatives_of_the_positive():
+    """CoT-BERT's Eq. 3: anchor and hard negative are at right angles, and the positive is between them. SimCSE's loss
+    does not see how near the hard negative is to the positive, and this one does."""
+    eye = torch.eye(8)
+    views = torch.stack([eye[:4] + eye[4:], eye[:4], eye[:4] - eye[4:]])
+    near = math.exp(math.sqrt(0.5) / 0.5)
+    expected = -math.log(near / (near + 3 + 4 + near + 3))
+    assert extended_info_nce(views, 0.5).item() == pytest.approx(expected, abs=1e-6)
+    assert info_nce(views, 0.5).item() == pytest.approx(-math.log(near / (near + 3 + 4)), abs=1e-6)
+    assert extended_info_nce(views[:2], 0.5).item() == info_nce(views[:2], 0.5).item()
 
 
 def test_off_dropout_closed_forms():
@@ -78,8 +92,8 @@ def test_off_dropout_closed_forms():
         collapsed = torch.stack([torch.ones(8, 8), torch.ones(8, 8), torch.eye(8)])
         assert off_dropout(collapsed, 0.5, ratio).item() == pytest.approx(expected, abs=1e-5)
     assert off_dropout(torch.randn(3, 1, 5), 0.05, 0.9).item() == pytest.approx(0.0, abs=1e-6)
-    with pytest.raises(ValueError, match="off_dropout expects two views and the sentences without dropout, found 4"):
-        off_dropout(torch.ones(4, 2, 3), 0.05)
+    with pytest.raises(ValueError, match="off_dropout expects two views and the sentences without dropout, found 2"):
+        off_dropout(torch.ones(2, 2, 3), 0.05)
 
 
 def test_dimension_contrast_closed_forms():
@@ -116,21 +130,30 @@ def by_loops(name: str, views: torch.Tensor, temp: float, weight: float) -> torc
     """A contrastive loss, one anchor and one candidate after the other."""
     count, size = views.shape[:2]
     cosine = torch.nn.CosineSimilarity(dim=0)
+    # view of the anchor → views of its candidates
+    compared = {
+        "info_nce": [{0: range(1, count)}],
+        "extended_info_nce": [{0: range(1, count), 1: range(2, count)}],
+        "nt_xent": [{0: range(count)}, {1: range(count)}],
+        "off_dropout": [{2: range(2, count)}],
+    }[name]
     losses = []
-    for i in range(size if name == "off_dropout" else 0):
-        positive = weight * cosine(views[0, i], views[1, i]) / temp
-        negatives = [cosine(views[2, i], views[2, j]) / temp for j in range(size) if j != i]
-        losses.append(torch.stack([positive, *negatives]).logsumexp(0) - positive)
-    for anchor in {"info_nce": (0,), "nt_xent": (0, 1), "off_dropout": ()}[name]:
+    for groups in compared:
         for i in range(size):
             scores, positive = [], None
-            for view in range(count):
-                for j in range(size):
-                    if (view, j) == (anchor, i) or (name == "info_nce" and view == 0):
-                        continue
-                    score = cosine(views[anchor, i], views[view, j]) / temp
-                    scores.append(score + weight if view == 2 and i == j else score)
-                    positive = scores[-1] if view == 1 - anchor and i == j else positive
+            for anchor, candidates in groups.items():
+                for view in candidates:
+                    for j in range(size):
+                        score = cosine(views[anchor, i], views[view, j]) / temp
+                        if name == "off_dropout" and (view, j) == (2, i):  # its place is the positive's
+                            positive = score = weight * cosine(views[0, i], views[1, i]) / temp
+                        elif (view, j) == (anchor, i):
+                            continue
+                        elif name != "off_dropout" and view >= 2 and i == j:
+                            score = score + weight
+                        elif {anchor, view} == {0, 1} and i == j:
+                            positive = score
+                        scores.append(score)
             losses.append(torch.stack(scores).logsumexp(0) - positive)
     return torch.stack(losses).mean()
 

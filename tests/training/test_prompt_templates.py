@@ -23,12 +23,13 @@ from support.tiny import load_reference, tiny_tokenizer
 from support.training import history
 
 TEMPLATES = ("the big {sentence} sat on {mask} red", "a {sentence} ran under the {mask}")
+NEGATED = "a {sentence} w3 {mask} under the blue {mask}"  # two masks, as CoT-BERT
 
 
-def templates_of(tokenizer, denoising: bool = True) -> Templates:
-    """Both templates."""
-    read = [read_template(template, tokenizer) for template in TEMPLATES]
-    return Templates(read, special_tokens(tokenizer), denoising)
+def templates_of(tokenizer, denoising: str = "position", texts: tuple[str, ...] = TEMPLATES) -> Templates:
+    """The templates of the views."""
+    read = [read_template(template, tokenizer) for template in texts]
+    return Templates(read, special_tokens(tokenizer), denoising, tokenizer.pad_token_id)
 
 
 def prompted(tokenizer):
@@ -45,7 +46,7 @@ def load(folder: str, **fields) -> CMLMCSEForSentenceEmbedding:
 
 def filled(tokenizer, sentence: str, view: int) -> list[int]:
     """The tokens of a template with the sentence in it, written as one text."""
-    text = TEMPLATES[view].replace("{sentence}", sentence).replace("{mask}", tokenizer.mask_token)
+    text = (*TEMPLATES, NEGATED)[view].replace("{sentence}", sentence).replace("{mask}", tokenizer.mask_token)
     return tokenizer(text)["input_ids"]
 
 
@@ -92,6 +93,10 @@ def test_the_vector_is_the_state_of_the_mask(kind, backbone_folders, sentences):
     torch.testing.assert_close(model.encode(texts, tokenizer, convert_to_tensor=True), expected.float())
     padded = tokenizer(texts, padding=True, return_tensors="pt")
     torch.testing.assert_close(model(**padded).pooler_output, expected)
+    options = {"prompt_template": TEMPLATES[0], "show_progress_bar": False}
+    plain = load_encoder(backbone_folders[kind], "prompt", **options)  # as `cmlmcse evaluate --pooling prompt`
+    assert plain.settings["prompt_template"] == TEMPLATES[0]
+    np.testing.assert_allclose(plain(texts), expected.float(), atol=1e-5)
 
 
 def test_without_the_template(backbone_folders, sentences):
@@ -109,55 +114,87 @@ def examples(tokenizer, sentences: list[str]) -> list[Example]:
     return [Example(tokenizer(text)["input_ids"], 0, row) for row, text in enumerate(sentences)]
 
 
+def state_of_mask(kind: str, reference, tokens: list[int], places: list[int], mask: int) -> torch.Tensor:
+    """transformers' own state of the last mask token of one row, whose tokens stand at these places."""
+    row = torch.tensor([tokens])
+    given = {"position_ids": torch.tensor([places]) + (2 if kind == "roberta" else 0)}
+    if kind == "distilbert":  # takes no positions: its embeddings, then its blocks
+        embedded = reference.embeddings.word_embeddings(row)
+        embedded = embedded + reference.embeddings.position_embeddings(given["position_ids"])
+        hidden = reference.transformer(reference.embeddings.LayerNorm(embedded))[0]
+    else:
+        hidden = reference(row, **given).last_hidden_state
+    return hidden[0, (row[0] == mask).nonzero().max()]
+
+
+@pytest.mark.parametrize("denoising", ("position", "pad"))
 @pytest.mark.parametrize("kind", ("bert", "roberta", "distilbert"))
-def test_template_denoising(kind, backbone_folders, sentences):
-    """Each view has its template, and from its vector that of the empty template is subtracted, whose words stand where
-    they stood: against transformers' own encoder with positions given, gradients included."""
+def test_template_denoising(kind, denoising, backbone_folders, sentences):
+    """Each view has its template, and a third one negates the sentence. From a vector that of the empty template is
+    subtracted, whose words stand where they stood, alone or with padding between them: against transformers' own
+    encoder with positions given, one row at a time, gradients included."""
     model, tokenizer = load(backbone_folders[kind]).train(), tiny_tokenizer(kind)
     reference = load_reference(kind, backbone_folders[kind]).double()
-    batch = ViewCollator(tokenizer, 1, templates=templates_of(tokenizer))(examples(tokenizer, [*sentences, "cat"]))
-    found = TrainingLosses(model).sentence_vectors(batch["views"])  # (2, N, H)
-    first = 2 if kind == "roberta" else 0  # where positions begin
+    templates = templates_of(tokenizer, denoising, (*TEMPLATES, NEGATED))
+    batch = ViewCollator(tokenizer, 1, templates=templates)(examples(tokenizer, [*sentences, "cat"]))
+    assert batch["views"]["num_views"] == 3
+    found = TrainingLosses(model).sentence_vectors(batch["views"])  # (3, N, H)
     expected = []
-    for view, before in ((0, 3), (1, 2)):
+    for view, before in ((0, 3), (1, 2), (2, 2)):
         for sentence in [*sentences, "cat"]:
-            tokens, count = filled(tokenizer, sentence, view), len(sentence.split())
-            kept = [place for place in range(len(tokens)) if not before <= place < before + count]
-            states = []
-            for places in (range(len(tokens)), kept):
-                row = torch.tensor([[tokens[place] for place in places]])
-                given = {"position_ids": torch.tensor([list(places)]) + first}
-                if kind == "distilbert":  # takes no positions: its embeddings, then its blocks
-                    embedded = reference.embeddings.word_embeddings(row)
-                    embedded = embedded + reference.embeddings.position_embeddings(given["position_ids"])
-                    hidden = reference.transformer(reference.embeddings.LayerNorm(embedded))[0]
-                else:
-                    hidden = reference(row, **given).last_hidden_state
-                states.append(hidden[0, (row[0] == tokenizer.mask_token_id).nonzero().max()])
-            expected.append(states[0] - states[1])
+            tokens, inside = filled(tokenizer, sentence, view), range(before, before + len(sentence.split()))
+            whole = state_of_mask(kind, reference, tokens, list(range(len(tokens))), tokenizer.mask_token_id)
+            empty = [tokenizer.pad_token_id if place in inside else token for place, token in enumerate(tokens)]
+            kept = [place for place in range(len(tokens)) if denoising == "pad" or place not in inside]
+            row = kind, reference, [empty[place] for place in kept], kept, tokenizer.mask_token_id
+            expected.append(whole - state_of_mask(*row))
     expected = torch.stack(expected).view_as(found)
     torch.testing.assert_close(found, expected)
     weight = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     (gradient,) = torch.autograd.grad((weight * found).sum(), model.get_input_embeddings().weight)
     (wanted,) = torch.autograd.grad((weight * expected).sum(), reference.get_input_embeddings().weight)
     torch.testing.assert_close(gradient, wanted)
-    template = batch["views"]["template"]
-    assert len(template["lengths"]) == 2 * 4  # two of the five sentences have one length
-    assert count_tokens(batch) == len(batch["views"]["input_ids"]) + len(template["input_ids"])
 
 
-def test_in_parts_and_beside_the_objectives(backbone_folders):
-    """With SimCSE++'s view and CMLM-CSE: loss and gradients from parts of 3 are those of the whole batch; the masked
-    sentences have no template."""
+@pytest.mark.parametrize("denoising", ("position", "pad"))
+def test_a_template_is_encoded_once(denoising, sentences):
+    """For each length of a sentence and template, whichever rows and views have it; equal templates are one. Nothing is
+    encoded without denoising."""
+    tokenizer = tiny_tokenizer("bert")
+    rows = examples(tokenizer, [*sentences, "cat"])  # two of the five have one length
+    for texts, places in ((TEMPLATES, 2 * 4), ((*TEMPLATES, NEGATED), 3 * 4), ((TEMPLATES[0], TEMPLATES[0]), 4)):
+        views = ViewCollator(tokenizer, 1, templates=templates_of(tokenizer, denoising, texts))(rows)["views"]
+        count = 5 * max(2, len(texts))
+        assert len(views["lengths"]) == count + places
+        assert len(views["template_of"]) == count
+        assert len(set(views["template_of"].tolist())) == places
+        assert count_tokens({"views": views}) == len(views["slots"]) == int(views["lengths"].sum())
+    plain = ViewCollator(tokenizer, 1, templates=templates_of(tokenizer, "none"))(rows)["views"]
+    assert len(plain["lengths"]) == 10
+    assert "template_of" not in plain
+
+
+@pytest.mark.parametrize("contrast", ("extended_info_nce", "off_dropout"))
+def test_in_parts_and_beside_the_objectives(contrast, backbone_folders):
+    """With CMLM-CSE, the negated template and CoT-BERT's loss, or SimCSE++'s: loss and gradients from parts of 3 are
+    those of the whole batch; the masked sentences have no template."""
     sentences = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for i in range(8)]
-    fields = {"cmlm_weight": 0.5, "temp": 1.0, "contrastive_loss": "off_dropout"}
+    fields = {"cmlm_weight": 0.5, "temp": 1.0, "contrastive_loss": contrast}
+    plain_view = contrast == "off_dropout"
     model, tokenizer = load(backbone_folders["bert"], **fields).train(), tiny_tokenizer("bert")
     masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     found = []
     for size in (None, 3):
-        options = {"templates": templates_of(tokenizer), "plain_view": True, "mini_batch_size": size}
+        templates = templates_of(tokenizer, "pad", (*TEMPLATES, NEGATED))
+        options = {"templates": templates, "plain_view": plain_view, "mini_batch_size": size}
         batch = ViewCollator(tokenizer, 3, masking, **options)(examples(tokenizer, sentences))
         losses = TrainingLosses(model)
+        if size is None:  # the negated sentences are the last view: with dropout, or behind those without
+            rows = batch["views"]["plain"] if plain_view else batch["views"]
+            texts = rows["input_ids"].split(rows["lengths"].tolist())
+            start = 8 if plain_view else 16
+            wanted = [filled(tokenizer, sentence, 2) for sentence in sentences]
+            assert [text.tolist() for text in texts[start : start + 8]] == wanted
         if size is None:
             assert batch["masked"]["lengths"].tolist() == [len(tokenizer(text)["input_ids"]) for text in sentences] * 2
             loss = losses(**batch).loss

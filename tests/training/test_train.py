@@ -323,7 +323,11 @@ WRONG = [
     (["--augmented_views", "first"], ["augmented_views must be one of second, both", "found 'first'"]),
     (["--positive_column", "sent1"], ["text.txt: expected column 'sent1'", "the columns text", "positive_column"]),
     (["--negative_column", "hard_neg"], ["negative_column expects a positive_column", "found none"]),
-    (["--hard_negative_weight", "1"], ["hard_negative_weight expects hard negatives", "found none"]),
+    (["--hard_negative_weight", "1"], ["hard_negative_weight 1.0 expects hard negatives", "found none"]),
+    (["--contrastive_loss", "extended_info_nce"], ["extended_info_nce expects hard negatives", "found none"]),
+    (["--positive_ratio", "2"], ["positive_ratio is for contrastive_loss off_dropout, found 2.0 with info_nce"]),
+    (["--negative_prompt_template", "x"], ["negative_prompt_template expects pooling prompt, found avg"]),
+    (["--prompt_denoising", "true"], ["prompt_denoising must be one of position, pad, none, found 'true'"]),
     (["--model_name_or_path", "{vocabulary}", "--augmentation", "del_word"], ["vocabulary of 40", "found 81 tokens"]),
     (["--output_dir", "{tmp}/one.txt/run"], ["output_dir must be a folder that can be written"]),
 ]  # fmt: skip
