@@ -8,6 +8,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .backbone
     import .conditional_mlm
     import .contrast_terms
+    import .denoising
     import .distributed
     import .dropout
     import .encoder_mlm
@@ -134,6 +135,10 @@ class CMLMCSEConfig(PretrainedConfig):
             the other words' embeddings. RetroMAE's paper has it in pre-training only; 0 is without.
         decoder_hidden_share: share of the other words that this decoder does not see when it predicts a word
             (RetroMAE: 0.5).
+        denosent_weight: weight of DenoSent's decoder, which restores a sentence from its vector and its word embeddings
+            under noise. DenoSent's code has 7 beside a contrastive weight of 5, which is 1.4 beside 1; 0 is without.
+        denosent_layers: blocks of this decoder, with fresh weights. DenoSent has 16 for BERT-base.
+        denosent_noise: share of the numbers of a word embedding that are dropped before this decoder (DenoSent: 0.825).
         exported_dropouts: the backbone's own dropout probabilities by name, which an export has again, where training
             uses others (`backbone_dropout`). :meth:`from_backbone` fills it in.
         prompts: texts by name that are put before a sentence when it is encoded: `query`, `document`, ….
@@ -189,6 +194,9 @@ class CMLMCSEConfig(PretrainedConfig):
         mlm_tied: bool = False,
         retromae_weight: float = 0.0,
         decoder_hidden_share: float = 0.5,
+        denosent_weight: float = 0.0,
+        denosent_layers: int = 16,
+        denosent_noise: float = 0.825,
         exported_dropouts: dict[str, float] | None = None,
         prompts: dict[str, str] | None = None,
         default_prompt_name: str | None = None,
@@ -235,6 +243,9 @@ class CMLMCSEConfig(PretrainedConfig):
         self.mlm_tied = in_range("mlm_tied", mlm_tied, bool, False, True)
         self.retromae_weight = in_range("retromae_weight", retromae_weight, float, 0.0, 1e6)
         self.decoder_hidden_share = in_range("decoder_hidden_share", decoder_hidden_share, float, 0.0, 1.0)
+        self.denosent_weight = in_range("denosent_weight", denosent_weight, float, 0.0, 1e6)
+        self.denosent_layers = in_range("denosent_layers", denosent_layers, int, 1, 1000)
+        self.denosent_noise = in_range("denosent_noise", denosent_noise, float, 0.0, 1.0)
         self.exported_dropouts = exported_dropouts
         self.prompts = complete_prompts(prompts, default_prompt_name)
         self.default_prompt_name = default_prompt_name if self.prompts else None

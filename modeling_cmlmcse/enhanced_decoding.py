@@ -74,19 +74,18 @@ class EnhancedDecoder(nn.Module):
         return (drawn >= self.hidden_share) & (columns != own) | (columns == 0)  # (B, P′, T)
 
 
-class EnhancedDecoding(AuxiliaryObjective):
-    """RetroMAE's decoder beside the contrast: every word of the sentence is predicted from the sentence vector.
+class WordsFromVector(AuxiliaryObjective):
+    """Every word of a sentence is predicted from the sentence vector and what a decoder sees besides.
 
-    The words are those before masking. Decoder input and output share the encoder's word embeddings, as in the
-    published code, so these get a gradient of their own; the encoder's blocks get it through the vector alone.
+    The words are those before masking.
+
+    Attributes:
+        decoder: encoder, sentence vectors, tokens and their packing → states of the words and their places.
+        head: states and the encoder's word embeddings → logits.
     """
 
-    title = "RetroMAE's enhanced decoding"
-
-    def __init__(self, config: CMLMCSEConfig) -> None:
-        super().__init__(config)
-        self.decoder = EnhancedDecoder(config.backbone_config, config.decoder_hidden_share)
-        self.head = TiedMaskedLMHead(config.backbone_config)
+    decoder: nn.Module
+    head: TiedMaskedLMHead
 
     def terms(self, masked: dict[str, Any]) -> int:
         """Every token but the first and last of a sentence is a prediction."""
@@ -104,6 +103,21 @@ class EnhancedDecoding(AuxiliaryObjective):
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
         """Take the head of the pretrained masked-language model."""
         self.head.copy_from(model, trained=has_head)
+
+
+class EnhancedDecoding(WordsFromVector):
+    """RetroMAE's decoder beside the contrast: every word of the sentence is predicted from the sentence vector.
+
+    Decoder input and output share the encoder's word embeddings, as in the published code, so these get a gradient of
+    their own; the encoder's blocks get it through the vector alone.
+    """
+
+    title = "RetroMAE's enhanced decoding"
+
+    def __init__(self, config: CMLMCSEConfig) -> None:
+        super().__init__(config)
+        self.decoder = EnhancedDecoder(config.backbone_config, config.decoder_hidden_share)
+        self.head = TiedMaskedLMHead(config.backbone_config)
 
 
 def inner_tokens(packing: Packing) -> tuple[Tensor, Packing]:

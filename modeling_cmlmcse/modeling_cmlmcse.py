@@ -26,6 +26,7 @@ from .backbone import (
 )
 from .conditional_mlm import ConditionalMLM
 from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig, in_range
+from .denoising import DenoSent
 from .encoder_mlm import EncoderMLM
 from .enhanced_decoding import EnhancedDecoding
 from .families import TRANSFORMERS_5, Module
@@ -47,6 +48,7 @@ AUXILIARY_OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
     "rtd": ReplacedTokenDetection,
     "mlm": EncoderMLM,
     "retromae": EnhancedDecoding,
+    "denosent": DenoSent,
 }
 
 

@@ -21,12 +21,13 @@ from modeling_cmlmcse.packing import pack_sequences
 from .augmentation import DELETION_RATE, Tokens, build_augmentation, no_augmentation
 from .batch_transfer import Batch
 from .masking import MaskedTokens, Masking, mask_tokens
+from .negatives import MinedNegatives
+from .random_streams import SPANS, CounterGenerator
 from .shuffle import permuted
 from .templates import NEGATED, Templates
 from .text import BLOCK_ROWS
 from .views import DocumentViews, Pieces
 
-SPANS = 16  # first stream of the generators that cut documents; masks and augmentations use those below
 DOCUMENT_BLOCK = 1000  # documents tokenised at once, some MB
 
 
@@ -97,10 +98,13 @@ class TrainingSentences(Dataset[Example]):
     Args:
         tokenized: the rows.
         teachers: files of teachers' vectors, .npy (rows, H_t) each.
+        negatives: the rows' mined hard negatives; None without.
     """
 
-    def __init__(self, tokenized: datasets.Dataset, teachers: Sequence[Path] = ()) -> None:
-        self.table, self.teachers = tokenized.with_format("arrow"), teachers
+    def __init__(
+        self, tokenized: datasets.Dataset, teachers: Sequence[Path] = (), negatives: MinedNegatives | None = None
+    ) -> None:
+        self.table, self.teachers, self.negatives = tokenized.with_format("arrow"), teachers, negatives
 
     def __len__(self) -> int:
         return len(self.table)
@@ -111,16 +115,29 @@ class TrainingSentences(Dataset[Example]):
     def __getitems__(self, keys: list[int]) -> list[Example]:
         """Read a whole batch at once. PyTorch's loader calls this method."""
         epochs_and_rows = [divmod(key, len(self)) for key in keys]
+        examples = self._read(epochs_and_rows)
+        if self.teachers:
+            places = [row for _, row in epochs_and_rows]
+            found = [np.load(path, mmap_mode="r")[places] for path in self.teachers]  # (B, H_t) each
+            taught = zip(examples, zip(*found, strict=True), strict=True)
+            examples = [example._replace(teachers=vectors) for example, vectors in taught]
+        if self.negatives is not None:
+            mined = self._read(self.negatives.of(epochs_and_rows))  # some of each example in turn
+            starts = range(0, len(mined), self.negatives.count)
+            examples = [
+                example._replace(negatives=mined[start : start + self.negatives.count])
+                for example, start in zip(examples, starts, strict=True)
+            ]
+        return examples
+
+    def _read(self, epochs_and_rows: list[tuple[int, int]]) -> list[Example]:
+        """The rows alone, in the order of their numbers here."""
         rows = self.table[[row for _, row in epochs_and_rows]]
+        count = len(epochs_and_rows)
         tokens = rows["input_ids"].to_pylist()
-        others = rows["others"].to_pylist() if "others" in rows.column_names else [()] * len(keys)
-        titles = rows["title_ids"].to_pylist() if "title_ids" in rows.column_names else [None] * len(keys)
-        places = [row for _, row in epochs_and_rows]
-        found = [np.load(path, mmap_mode="r")[places] for path in self.teachers]  # (B, H_t) each
-        return [
-            Example(tokens[i], epoch, row, others[i], titles[i], [vectors[i] for vectors in found])
-            for i, (epoch, row) in enumerate(epochs_and_rows)
-        ]
+        others = rows["others"].to_pylist() if "others" in rows.column_names else [()] * count
+        titles = rows["title_ids"].to_pylist() if "title_ids" in rows.column_names else [None] * count
+        return [Example(tokens[i], *place, others[i], titles[i]) for i, place in enumerate(epochs_and_rows)]
 
 
 class EpochSampler(Sampler[int]):
@@ -267,7 +284,7 @@ class ViewCollator:
 
     def _rng(self, example: Example, view: int, purpose: str) -> np.random.Generator:
         """A generator that depends only on (seed, epoch, row), the view and the purpose, valid until the next call."""
-        return self._random.at(example, 2 * view + (purpose == "mask"))
+        return self._random.at(example.epoch, example.row, 2 * view + (purpose == "mask"))
 
     def _text(self, example: Example, view: int) -> list[int]:
         """The tokens of one view before augmentation, with special tokens.
@@ -281,7 +298,8 @@ class ViewCollator:
         if self.documents is None:
             return example.text(view)
         pieces = Pieces(example.title or [], example.tokens)
-        shared, own = self._shared.at(example, SPANS), self._random.at(example, SPANS + 1 + view)
+        place = example.epoch, example.row
+        shared, own = self._shared.at(*place, SPANS), self._random.at(*place, SPANS + 1 + view)
         before, after = self.around
         return [*before, *self.documents(pieces, view, shared, own), *after]
 
@@ -293,24 +311,6 @@ class ViewCollator:
         return augment_inside(text, self.special, lambda body: self.augment(body, self._rng(example, view, "augment")))[
             : self.limit
         ]
-
-
-class CounterGenerator:
-    """A random generator whose draws depend only on the seed, the epoch and row of an example, and a stream's number.
-
-    One generator is reset for each use, because creating a new one takes longer than masking a sentence.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._philox = np.random.Philox(key=seed)
-        self._generator, self._start = np.random.Generator(self._philox), self._philox.state
-
-    def at(self, example: Example, stream: int) -> np.random.Generator:
-        """The generator at the start of a stream. It is valid until the next call."""
-        counter = self._start["state"]["counter"]
-        counter[:] = 0, example.epoch, example.row, stream  # drawing advances [0]
-        self._philox.state = self._start
-        return self._generator
 
 
 def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable[[Tokens], Tokens]) -> list[int]:

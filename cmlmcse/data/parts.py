@@ -136,14 +136,16 @@ class Job:
             write_parquet(path, blocks, self.schema)
 
 
-def write_npy(path: Path, blocks: Iterable[np.ndarray], rows: int, width: int) -> None:
+def write_npy(
+    path: Path, blocks: Iterable[np.ndarray], rows: int, width: int, dtype: type[np.generic] = np.float32
+) -> None:
     """Write blocks (B, H) as one array (rows, H), whole or not at all."""
     with atomic_write(path) as temporary:
         if rows == 0:
             with open(temporary, "wb") as file:  # an empty array cannot be memory-mapped
-                np.save(file, np.zeros((0, width), np.float32))
+                np.save(file, np.zeros((0, width), dtype))
             return
-        table = np.lib.format.open_memmap(temporary, "w+", np.float32, (rows, width))
+        table = np.lib.format.open_memmap(temporary, "w+", dtype, (rows, width))
         filled = 0
         for block in blocks:
             table[filled : filled + len(block)] = block

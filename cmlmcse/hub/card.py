@@ -199,7 +199,8 @@ def supervision(fields: Record) -> str:
     """Whether the run read labels. Without them each sentence is its own positive."""
     if fields["positive_column"] is not None:
         return "on labelled pairs"
-    return "without labels, but for what its teacher has seen," if fields.get("teacher") else "without labels"
+    helpers = [name for name, field in (("teacher", "teacher"), ("mining model", "mining_model")) if fields.get(field)]
+    return f"without labels, but for what its {' and '.join(helpers)} has seen," if helpers else "without labels"
 
 
 def method_of(fields: Record) -> str:
@@ -265,6 +266,7 @@ def training_text(run: Record) -> str:
         "augmentation": None if fields.get("augmentation", "none") == "none" else fields["augmentation"],
         **{f"weight of {title}": fields[f"{name}_weight"] for name, title in used.items()},
         "teachers": ", ".join(f"`{name}`" for name in teachers) or None,
+        "mined hard negatives": mining_text(fields),
         "template": fields.get("prompt_template") if POOLINGS[fields["pooling"]].reads_mask else None,
         "template of a hard negative": fields.get("negative_prompt_template"),
         "mask rate": fields["mlm_probability"] if masked else None,
@@ -285,6 +287,14 @@ def training_text(run: Record) -> str:
         "commit of the training code": run.get("git_commit"),
     }
     return bullets(facts)
+
+
+def mining_text(fields: Record) -> str | None:
+    """How hard negatives were mined; None without."""
+    if not (count := fields.get("mined_negatives", 0)):
+        return None
+    source = public_name(fields.get("mining_model") or fields["model_name_or_path"])
+    return f"{count} of the {fields['mining_candidates']} nearest, margin {fields['mining_margin']}, by `{source}`"
 
 
 def encoder_record(encoder: Encoder) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from modeling_cmlmcse.pooling import POOLINGS
 
 from .fields import DataArguments, ModelArguments, RunArguments
 from .lora import add_lora
+from .mining import mine_negatives
 from .teachers import teacher_vectors
 
 
@@ -128,12 +129,16 @@ def data_seed(run: RunArguments) -> int:
 
 
 def build_pieces(
-    documents: datasets.Dataset, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
+    documents: datasets.Dataset,
+    model: ModelArguments,
+    data: DataArguments,
+    run: RunArguments,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> TrainingSentences:
-    """The training documents, tokenised once.
+    """The training documents, tokenised once, and their mined hard negatives.
 
     Raises:
-        InputError: too few documents to fill a batch, or none that can give the views.
+        InputError: too few documents to fill a batch, or none that can give the views; or none to mine.
     """
     if len(documents) < (needed := sentences_needed(run)):
         raise InputError(
@@ -150,7 +155,8 @@ def build_pieces(
         around = sum(map(len, special_tokens(tokenizer)))
         say_lengths(Lengths(lengths[0] + lengths[1] + around), data, run)
     check_views(data.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
-    return TrainingSentences(pieces)
+    with run.main_process_first(desc="mining hard negatives"):
+        return TrainingSentences(pieces, negatives=mine_negatives(documents, data_seed(run), model, data, run))
 
 
 def sentences_needed(run: RunArguments) -> int:
@@ -163,10 +169,11 @@ def sentences_needed(run: RunArguments) -> int:
 def build_sentences(
     model: ModelArguments, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingSentences | StreamedSentences:
-    """The training sentences, tokenised once, and their vectors by the teachers of a ranking distillation.
+    """The training sentences, tokenised once, their vectors by the teachers of a ranking distillation, and their mined
+    hard negatives.
 
     Raises:
-        InputError: the text cannot be read, or has too few sentences; a teacher cannot be loaded.
+        InputError: the text cannot be read, or has too few sentences; another model cannot be loaded.
     """
     needed = sentences_needed(run)
     with run.main_process_first(desc="reading the text"):
@@ -192,8 +199,9 @@ def build_sentences(
         tokenized = tokenize_sentences(sentences, tokenizer, data.max_seq_length)
     if isinstance(tokenized, datasets.Dataset):
         assert isinstance(sentences, datasets.Dataset)
-        with run.main_process_first(desc="encoding the text by a teacher"):
-            return TrainingSentences(tokenized, teacher_vectors(sentences, model, data, run))
+        with run.main_process_first(desc="encoding the text by another model"):
+            negatives = mine_negatives(sentences, data_seed(run), model, data, run)
+            return TrainingSentences(tokenized, teacher_vectors(sentences, model, data, run), negatives)
     if run.max_steps <= 0:
         raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
     return StreamedSentences(tokenized, run.seed)

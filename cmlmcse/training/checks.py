@@ -38,6 +38,7 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         one_of("stage", run.stage, ("train", "pretrain"))
     check_augmentation(data.augmentation, data.synonyms)
     check_documents(data, run)
+    check_mining(data, run.stage)
     if model.distillation_weight > 0 and run.stage == "train":
         check_teacher(model, data)
     if data.negative_column is not None and data.positive_column is None:
@@ -108,7 +109,34 @@ def check_contrast(model: ModelArguments, data: DataArguments) -> None:
 
 def hard_negatives(model: ModelArguments, data: DataArguments) -> int:
     """How many hard negatives each row has."""
-    return (data.negative_column is not None) + bool(model.negative_prompt_template)
+    return (data.negative_column is not None) + data.mined_negatives + bool(model.negative_prompt_template)
+
+
+def check_mining(data: DataArguments, stage: str) -> None:
+    """Check the fields of mined hard negatives.
+
+    Raises:
+        InputError: a number out of range, or text that is not compared beforehand.
+    """
+    with as_input_error():
+        in_range("mined_negatives", data.mined_negatives, int, 0, 100)
+        in_range("mining_margin", data.mining_margin, float, 1e-3, 2.0)  # below 1 a repeated text is never a negative
+        in_range("mining_candidates", data.mining_candidates, int, 1, 1000)
+    if data.mined_negatives == 0:
+        if data.mining_model is not None:
+            raise InputError("mining_model expects mined_negatives of at least 1, found 0; set --mined_negatives")
+        return
+    if data.mining_candidates < data.mined_negatives:
+        raise InputError(
+            f"mining_candidates must be at least mined_negatives, {data.mined_negatives}, found "
+            f"{data.mining_candidates}; raise it"
+        )
+    labelled, pretraining = data.positive_column is not None, stage == "pretrain"
+    for name, used in {"streaming": data.streaming, "positive_column": labelled, "stage pretrain": pretraining}.items():
+        if used:
+            raise InputError(
+                f"mined_negatives expects a text without labels in stage train, found {name}; leave one of them out"
+            )
 
 
 def check_teacher(model: ModelArguments, data: DataArguments) -> None:

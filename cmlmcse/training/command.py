@@ -159,7 +159,7 @@ def contrast(
         documents, held_out = build_documents(data_args, run_args)
         if held_out is not None:
             dev_set = label_free_set(data_args.dev_set, held_out, documents, data_seed(run_args))
-        sentences: Any = build_pieces(documents, data_args, run_args, tokenizer)
+        sentences: Any = build_pieces(documents, model_args, data_args, run_args, tokenizer)
     else:
         sentences = build_sentences(model_args, data_args, run_args, tokenizer)
     trainer = ContrastiveTrainer(

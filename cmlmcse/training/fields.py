@@ -88,6 +88,9 @@ class ModelArguments:
     mlm_tied: bool = of_config("mlm_tied")
     retromae_weight: float = of_config("retromae_weight")
     decoder_hidden_share: float = of_config("decoder_hidden_share")
+    denosent_weight: float = of_config("denosent_weight")
+    denosent_layers: int = of_config("denosent_layers")
+    denosent_noise: float = of_config("denosent_noise")
     query_prompt: str | None = described(None, "Text put before a query when it is encoded, as \"query: \". Training "
                                          "does not see it (default: what the backbone records).")  # fmt: skip
     document_prompt: str | None = described(None, "Text put before a document when it is encoded, as \"passage: \" "
@@ -150,6 +153,16 @@ class DataArguments(PretrainingArguments):
                                             "sentence itself is the positive.")  # fmt: skip
     negative_column: str | None = described(None, "Column of hard negatives (supervised SimCSE). Default: no hard "
                                             "negatives.")  # fmt: skip
+    mined_negatives: int = described(0, "Hard negatives of each sentence or document without labels: this many of its "
+                                     "nearest others in the text, found before training. Each costs one more encoding; "
+                                     "of a document it is a piece (default: none).")  # fmt: skip
+    mining_model: str | None = described(None, "Model that says which texts are near: a folder or a Hub name; perhaps "
+                                         "an earlier run's export (default: the start).")  # fmt: skip
+    mining_margin: float = described(0.1, "How far a hard negative must be, because what is nearer may mean the same: "
+                                     "its cosine is at most 1 minus this, of vectors minus the text's mean. Not "
+                                     "tuned.")  # fmt: skip
+    mining_candidates: int = described(10, "Nearest texts beyond the margin from which a row draws its hard negatives "
+                                       "anew in every epoch.")  # fmt: skip
     views: str = described("dropout", "The two texts of a document that the contrast pulls together: dropout (the text "
                            "twice, SimCSE), crops (two crops of a window of 256 tokens, Contriever), neighbours (the "
                            "text before and after a cut, coCondenser), title_body, words (a few telling words and a "

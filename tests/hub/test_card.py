@@ -98,6 +98,10 @@ def test_settings_that_were_used():
     assert "by CoT-BERT with PromptBERT's templates and CoT-BERT's negated template from" in card
     assert "- template of a hard negative: X is not [MASK]\n" in card
     assert "zhang2024cotbert" in card
+    mined = {"mined_negatives": 1, "mining_candidates": 10, "mining_margin": 0.1, "mining_model": "/home/someone/own"}
+    card = model_card({**RECORD, "fields": {**FIELDS, **mined}}, RESULTS)
+    assert "trained without labels, but for what its mining model has seen, by" in card
+    assert "- mined hard negatives: 1 of the 10 nearest, margin 0.1, by `own`\n" in card
     changed = {**FIELDS, "augmentation": "reorder", "views": "crops"}
     assert "- views: crops\n- augmentation: reorder\n" in model_card({**RECORD, "fields": changed}, RESULTS)
 

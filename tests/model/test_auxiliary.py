@@ -260,17 +260,82 @@ def test_retromae_refuses_narrow_embeddings(backbone_folders):
         load(backbone_folders["electra"], retromae_weight=1.0)
 
 
+class Times(torch.nn.Module):
+    """Noise that is known: (S, H) zeros and factors."""
+
+    def __init__(self, factors: torch.Tensor) -> None:
+        super().__init__()
+        self.factors = factors
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return words * self.factors
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_denosent_equals_an_independent_computation(kind, backbone_folders, sentences):
+    """On padded transformers layers: word embeddings times noise, position 0 replaced by the vector, which has none,
+    all words predicted by the head with the word embeddings; and the gradients of vectors, embeddings and decoder. The
+    blocks of the encoder get none but through the vectors."""
+    model = load(backbone_folders[kind], denosent_weight=1.4, denosent_layers=6).eval()
+    part = make_batch(kind, sentences)["masked"]
+    objective, words, count = model.objectives["denosent"], restored(part), len(part["lengths"])
+    rng = torch.Generator().manual_seed(0)
+    objective.decoder.noise = Times(3 * torch.bernoulli(torch.full((len(words), 32), 0.3), generator=rng))
+    vectors = torch.randn(count, 32, generator=rng, requires_grad=True)
+    assert objective.terms(part) == len(words) - 2 * count
+    found = objective(model.backbone, vectors, part)
+    found.total.backward()
+    found_of = {name: weight.grad for name, weight in objective.decoder.named_parameters()}
+    found_of |= {"vectors": vectors.grad, "words": model.get_input_embeddings().weight.grad}
+    assert all(weight.grad is None for weight in model.backbone.get_submodule(path_of_blocks(model)).parameters())
+
+    model.zero_grad()
+    theirs, again = reference(backbone_folders[kind]), vectors.detach().requires_grad_()
+    theirs.base_model.load_state_dict(objective.decoder.blocks.state_dict(), strict=False)
+    ids, mask = padded(kind, {**part, "input_ids": words})
+    with torch.no_grad():
+        embedded = theirs.base_model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[0]
+    noise = torch.zeros_like(embedded)
+    noise[mask.bool()] = objective.decoder.noise.factors
+    states = torch.cat([again[:, None], (embedded * noise)[:, 1:]], dim=1)
+    decoder = from_states(theirs, states)
+    decoded = decoder.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+    inner = mask.bool() & (torch.arange(mask.shape[1]) > 0) & (torch.arange(mask.shape[1]) < mask.sum(1)[:, None] - 1)
+    logits = states_to_logits(model, objective, decoded[inner])
+    expected = torch.nn.functional.cross_entropy(logits, ids[inner], reduction="sum")
+    assert found.total.item() == pytest.approx(expected.item(), rel=1e-5)
+    expected.backward()
+    theirs_of = dict(decoder.base_model.named_parameters())
+    expected_of = {name: theirs_of[name.removeprefix("blocks.")].grad for name in found_of if name in
+                   {f"blocks.{other}" for other in theirs_of}}  # fmt: skip
+    assert len(expected_of) == len(found_of) - 2
+    expected_of |= {"vectors": again.grad, "words": model.get_input_embeddings().weight.grad}
+    for name, gradient in expected_of.items():
+        torch.testing.assert_close(found_of[name], gradient, rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_denosent_noise(backbone_folders, sentences):
+    """In training 82.5 % of the numbers are dropped and the others are 1 / 0.175 times as large; the weight counts."""
+    model = load(backbone_folders["bert"], denosent_weight=1.4, denosent_layers=1).train()
+    noisy = model.objectives["denosent"].decoder.noise(torch.ones(400, 100))
+    assert noisy.ne(0).float().mean().item() == pytest.approx(0.175, abs=0.01)
+    assert noisy.max().item() == pytest.approx(1 / 0.175, rel=1e-3)
+    output = TrainingLosses(model)(**make_batch("bert", sentences))
+    total = output.logs["contrastive_loss"] + 1.4 * output.logs["denosent_loss"]
+    assert output.loss.item() == pytest.approx(total.item(), rel=1e-6)
+
+
 def test_objectives_add_up(backbone_folders, sentences, tmp_path):
     """All at once: the loss is the weighted sum of the parts; the model is saved and loaded whole."""
     weights = {"cmlm_weight": 0.3, "rtd_weight": 0.2, "mlm_weight": 0.1, "retromae_weight": 0.4}
+    weights["denosent_weight"] = 0.6
     weights["contrastive_weight"] = 0.5
-    model = load(backbone_folders["bert"], **weights).eval()
+    model = load(backbone_folders["bert"], **weights, denosent_layers=2).eval()
     batch = make_batch("bert", sentences)
     output = TrainingLosses(model)(**batch)
     expected = 0.5 * output.logs["contrastive_loss"]
-    expected += sum(
-        weights[f"{name}_weight"] * output.logs[f"{name}_loss"] for name in ("cmlm", "rtd", "mlm", "retromae")
-    )
+    names = ("cmlm", "rtd", "mlm", "retromae", "denosent")
+    expected += sum(weights[f"{name}_weight"] * output.logs[f"{name}_loss"] for name in names)
     assert output.loss.item() == pytest.approx(expected.item(), abs=1e-6)
     model.save_pretrained(tmp_path)
     again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path).eval()
@@ -293,7 +358,7 @@ def test_extractor_that_trains(backbone_folders, sentences):
     assert extractor.embeddings.word_embeddings.weight.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", ("contrastive_weight", "rtd_weight", "mlm_weight", "retromae_weight"))
+@pytest.mark.parametrize("name", ("contrastive_weight", "rtd_weight", "mlm_weight", "denosent_weight"))
 def test_negative_weight(name):
     with pytest.raises(ValueError, match=f"{name} must be a number from 0"):
         CMLMCSEConfig(**{name: -0.1})

@@ -101,7 +101,7 @@ def test_runs_with_an_empty_and_a_full_cache_are_equal(recipe, backbone_folders,
     for name in ("cold", "warm"):
         train(recipe, **fields, output_dir=tmp_path / name)
         logs.append({key: history(tmp_path / name, key) for key in ("loss", "distillation_loss", "consistency_loss")})
-        assert ("encodes 200 sentences once" in capsys.readouterr().out) == (name == "cold")
+        assert ("encodes 200 rows once" in capsys.readouterr().out) == (name == "cold")
     assert logs[0] == logs[1]
     assert logs[0]["distillation_loss"][-1] < logs[0]["distillation_loss"][0]
     assert all(0 < value < np.log(2) for value in logs[0]["consistency_loss"])

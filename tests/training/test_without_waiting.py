@@ -33,6 +33,7 @@ OBJECTIVES = {
     "diffcse": {"cmlm_weight": 0, "rtd_weight": 0.1},
     "diffcse, sampled": {"cmlm_weight": 0, "rtd_weight": 0.1, "rtd_positions": "masked", "rtd_fill": "sample"},
     "retromae": {"cmlm_weight": 0, "retromae_weight": 0.1},
+    "denosent": {"cmlm_weight": 0, "denosent_weight": 0.1, "denosent_layers": 1},
 }
 PLUS_PLUS = {"simcse++": {"cmlm_weight": 0, "contrastive_loss": "off_dropout", "dimension_weight": 0.1}}  # a plain view
 CHECK = "cmlmcse/training/trainer.py:_watch"  # it reads the loss; on a GPU a copy of that of the step before

@@ -1,0 +1,96 @@
+"""Vectors of the training text by a model: each row is encoded once, and the vectors are kept on disk."""
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+import numpy as np
+from numpy.typing import NDArray
+from transformers.utils import cached_file, logging
+
+from cmlmcse.data.parts import write_npy
+from cmlmcse.data.templates import without_template
+from cmlmcse.evaluation.cache import fingerprint_model
+from cmlmcse.models.encoders import Encoder, load_model_encoder
+from cmlmcse.models.folders import recorded_pooling, resolve_model
+from modeling_cmlmcse.pooling import POOLINGS
+
+FOLDER = "cmlmcse-vectors"  # in the cache of the library datasets
+BLOCK_ROWS = 10_000  # rows that are tokenised at once, some MB
+
+
+def kept_vectors(encoder: Encoder, name: str, rows: datasets.Dataset, role: str) -> Path:
+    """The file of the rows' vectors, .npy (rows, H) in float32.
+
+    It is named after the model's files, its settings and the texts. So another run on the same text reads it.
+
+    Args:
+        encoder: the model, loaded by :func:`load_reader`.
+        name: its name.
+        rows: the training text (:func:`texts_of`).
+        role: what it is, for the screen.
+    """
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{fingerprint_model(model_folder(name), encoder.settings)}-{fingerprint_rows(rows)}.npy"
+    if not path.exists():
+        print(f"{role} {name}: encodes {len(rows):,} rows once, into {folder}", flush=True)
+        write_npy(path, encoded_blocks(encoder, rows, role), len(rows), encoder.model.config.hidden_size)
+    return path
+
+
+def load_reader(name: str, pooling: str, most_tokens: int, device: str, prompt_template: str | None = None) -> Encoder:
+    """A model in evaluation mode that reads at most `most_tokens` of a text, a template not counted.
+
+    Args:
+        name: the model.
+        pooling: for a model that records none.
+        most_tokens: special tokens included.
+        device: where to compute.
+        prompt_template: that of the pooling `prompt`, for a model that records none.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
+    plain = recorded_pooling(name)[0] is None
+    given = pooling if plain else None
+    template = prompt_template if plain and POOLINGS[pooling].reads_mask else None
+    encoder = load_model_encoder(name, given, device=device, show_progress_bar=False, prompt_template=template)
+    special = [each.num_special_tokens_to_add() for each in (encoder.tokenizer, without_template(encoder.tokenizer))]
+    limit = min(encoder.settings["max_seq_length"], most_tokens + special[0] - special[1])
+    encoder.arguments["max_length"] = encoder.settings["max_seq_length"] = limit
+    return encoder
+
+
+def model_folder(name: str) -> str:
+    """The folder of a model that was loaded; that of a Hub name is its snapshot in the Hub's cache."""
+    source = resolve_model(name)
+    return source if Path(source).exists() else str(Path(cached_file(source, "config.json") or "").parent)
+
+
+def texts_of(rows: datasets.Dataset) -> Iterator[list[str]]:
+    """The texts of sentences, or of documents with their titles, some thousands at a time."""
+    for start in range(0, len(rows), BLOCK_ROWS):
+        block = rows[start : start + BLOCK_ROWS]
+        if "title" not in block:
+            yield list(block["text"])
+        else:
+            yield [f"{title} {text}".strip() for title, text in zip(block["title"], block["text"], strict=True)]
+
+
+def fingerprint_rows(rows: datasets.Dataset) -> str:
+    """A hash of the texts and their order."""
+    digest = hashlib.sha256()
+    for block in texts_of(rows):
+        for text in block:
+            encoded = text.encode("utf-8", "surrogatepass")
+            digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return digest.hexdigest()[:32]
+
+
+def encoded_blocks(encoder: Encoder, rows: datasets.Dataset, role: str) -> Iterator[NDArray[np.float32]]:
+    """The vectors (B, H) of the rows, block by block."""
+    total = len(range(0, len(rows), BLOCK_ROWS))
+    yield from map(encoder, logging.tqdm(texts_of(rows), total=total, desc=role, disable=not sys.stderr.isatty()))
