@@ -12,7 +12,7 @@ from cmlmcse.common.errors import InputError, Parser, command, interruptible
 from cmlmcse.common.files import atomic_write
 from cmlmcse.common.locations import resolve
 
-from .options import positive
+from .options import positive, share
 from .tasks import TASKS, Task, choose_tasks
 
 if TYPE_CHECKING:
@@ -50,6 +50,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         )  # fmt: skip
     parser.add_argument("--whitening_file", metavar="TEXT", help="file of sentences to fit the whitening on "
                         "(default: all distinct sentences of the evaluated sets)")  # fmt: skip
+    parser.add_argument("--rank_corpus", metavar="TEXT", help="file of sentences; STS then compares how two sentences "
+                        "rank these too (RankEncoder)")  # fmt: skip
+    parser.add_argument("--rank_sentences", type=positive, default=1000, metavar="C", help="how many of them, drawn at "
+                        "random (default: 1000)")  # fmt: skip
+    parser.add_argument("--rank_weight", type=share, default=0.1, metavar="W", help="share of the rankings in the "
+                        "similarity (default: 0.1, RankEncoder's code)")  # fmt: skip
     parser.add_argument("--truncate_dim", metavar="K,…", help="score the embeddings cut to their first K dimensions "
                         "too, side by side")  # fmt: skip
     parser.add_argument("--batch_size", type=positive, default=64, help="sentences in a forward pass (default: 64)")
@@ -65,6 +71,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         parser.error("--whitening_file expects --whitening, found none; add it")
     if args.truncate_dim and args.whitening is not None:
         parser.error("--truncate_dim expects no --whitening, found both; --whitening K keeps K dimensions")
+    if args.truncate_dim and args.rank_corpus is not None:
+        parser.error("--truncate_dim expects no --rank_corpus, found both; drop one of them")
     args.truncate_dim = numbers(parser, args.truncate_dim)
     return args
 
@@ -292,6 +300,11 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
 
         whitened, whitening_settings = whiten(encode, data, args.whitening or None, args.whitening_file)
         encode, settings = EncodeOnce(whitened), settings | whitening_settings
+    if args.rank_corpus is not None:
+        from .ranks import with_ranks
+
+        encode, found = with_ranks(encode, data, args.rank_corpus, args.rank_sentences, args.rank_weight)
+        settings = settings | found
     return encode, settings
 
 
@@ -329,7 +342,8 @@ def print_results(results: dict[str, dict[str, Any]], differences: dict[str, Any
     from .tables import format_all_measures, format_measures, format_table
 
     def title(name: str) -> str:
-        return name + (" + whitening" if "whitening" in results[name]["settings"] else "")
+        added = {"whitening": " + whitening", "rank_corpus": " + rankings"}
+        return name + "".join(text for key, text in added.items() if key in results[name]["settings"])
 
     titled = {title(name): result for name, result in results.items()}
     several = len(results) > 1

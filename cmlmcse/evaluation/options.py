@@ -22,6 +22,17 @@ def positive_number(text: str) -> float:
     return number
 
 
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise ArgumentTypeError(f"expected a number from 0 to 1, found {text!r}")
+    return number
+
+
 def seed(text: str) -> int:
     """A seed that every random generator accepts."""
     if not text.isdecimal() or int(text) >= 2**32:
