@@ -1,4 +1,5 @@
-"""The benchmark for GPUs, on a CPU with tiny models: that it runs and what it writes. It shows no speed."""
+"""The benchmark for GPUs, on a CPU with tiny models: that it runs and what it writes. It shows no speed. And the one
+command of the frontier's study: the text and what it runs."""
 
 import importlib
 import json
@@ -8,7 +9,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from torch.autograd import DeviceType
 
-from support.paths import ROOT
+from cmlmcse.study.plan import load_study
+from support.paths import DATA, ROOT
 
 
 @pytest.fixture
@@ -52,3 +54,51 @@ def test_work_of_a_gpu(gpu):
     names = "device_type", "is_user_annotation", "self_device_time_total", "count"
     events = [SimpleNamespace(**dict(zip(names, kind, strict=True))) for kind in kinds]
     assert gpu.gpu_work(events, 3) == {"busy": 1.2, "launches": 12.0}
+
+
+@pytest.fixture
+def frontier(monkeypatch) -> ModuleType:
+    """The script as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("frontier")
+
+
+@pytest.mark.skipif(not (DATA / "transfer").is_dir(), reason="no evaluation data")
+def test_mixed_text(frontier):
+    """As many sentences as the page on the mixed text says, each once within its kind, and none of a scored set."""
+    found = frontier.mixed_text(DATA)
+    assert len(found) == 29_023
+    assert found[:1] == [found[0].lower()]
+    scored = {text for path in DATA.glob("sts/sts1*/*.tsv") for text in frontier.columns(path, (1, 2))}
+    assert not scored & set(found)
+
+
+def test_one_command(frontier, tmp_path, monkeypatch):
+    """It makes text and teachers once, and the study gets their absolute names and the fields of the command line."""
+    (tmp_path / "backbone").mkdir()
+    trained, studied = [], []
+
+    def train(recipe, **fields):
+        folder = tmp_path / "work" / fields["output_dir"]
+        folder.mkdir(parents=True)
+        (folder / "results.json").write_text("{}")
+        trained.append(fields)
+
+    monkeypatch.setattr(frontier, "mixed_text", lambda data: ["a", "b"])
+    monkeypatch.setattr(frontier, "train", train)
+    monkeypatch.setattr(frontier, "study", studied.append)
+    monkeypatch.chdir(tmp_path)
+    words = ["--data_dir", ".", "--work", "work", "--model", "backbone", "--workers", "2", "--max_steps", "7"]
+    monkeypatch.setattr(sys, "argv", ["frontier.py", *words])
+    for _ in range(2):
+        frontier.main()
+        monkeypatch.chdir(tmp_path)
+    assert (tmp_path / "work" / "mixed.txt").read_text() == "a\nb\n"
+    assert [(own["cmlm_weight"], own["output_dir"], own["max_steps"]) for own in trained] == [
+        (0, "runs/teacher-simcse", "7"), (0.5, "runs/teacher-cmlm", "7")]  # fmt: skip
+    assert studied[0] == studied[1] == [
+        str(frontier.STUDY), "--workers", "2", "--model_name_or_path", str(tmp_path / "backbone"), "--train_file",
+        str(tmp_path / "work" / "mixed.txt"), "--data_dir", str(tmp_path), "--max_steps", "7"]  # fmt: skip
+    arms = load_study(frontier.STUDY).arms.values()
+    teachers = {fields["teacher"] for fields in arms if "teacher" in fields}
+    assert teachers == {f"{own['output_dir']}/export" for own in trained}
