@@ -88,8 +88,7 @@ class MinedNegatives:
         found = []
         for (epoch, row), known in zip(epochs_and_rows, candidates, strict=True):
             known = known[known != NO_ROW]
-            chosen = range(self.count)
             if len(known) > self.count:
-                chosen = self._random.at(epoch, row, NEGATIVES).choice(len(known), self.count, replace=False)
-            found += [(epoch, int(known[place])) for place in chosen]
+                known = self._random.at(epoch, row, NEGATIVES).choice(known, self.count, replace=False)
+            found += [(epoch, int(each)) for each in known]
         return found

@@ -114,7 +114,7 @@ def test_sentences_in_a_batch(plain_view, tmp_path):
     assert [len(part["views"]["lengths"]) for part in parts] == ([4, 2] if plain_view else [8, 4])
 
 
-@pytest.mark.parametrize("views", ("title_body", "crops", "neighbours", "crops+title_body"))
+@pytest.mark.parametrize("views", ("title_body", "crops", "sentence", "crops+title_body"))
 def test_documents_in_a_batch(views, tmp_path):
     """The negative of a document is a piece of its neighbour: what that one's own second view is in this epoch."""
     tokenizer = tiny_tokenizer("bert")
