@@ -1,24 +1,57 @@
-"""Fixtures of all tests; what is a function lies in tests/support."""
+"""Fixtures of all tests; what is a function lies in tests/support.
+
+The process that hands the tests to the workers reads this file too. So what takes seconds to import is imported where
+it is used.
+"""
+
+from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import chain, groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose by threads, and a worker runs on each core
 
-import huggingface_hub.utils._http as client
 import pytest
 import yaml
-from huggingface_hub import constants
-from huggingface_hub.utils import close_session
-from matplotlib.figure import Figure
 
-from support.local_hub import READ_TOKEN, TOKEN, LocalHub, local_hub
-from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
-from support.training import write_data, write_pairs, write_text
+from support import warm
+
+if TYPE_CHECKING:
+    from support.local_hub import LocalHub
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One server of warm processes for all workers."""
+    if not hasattr(config, "workerinput"):
+        stack = ExitStack()
+        stack.enter_context(warm.server())
+        config.add_cleanup(stack.close)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """xdist hands each worker a part of the tests in this order, and a worker that is done takes from the end of
+    another's part. So each part has slow tests first, those of a file together, and quick ones last."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers == 1:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    files = [list(tests) for _, tests in groupby(slow, key=lambda item: item.path)]
+    items.clear()
+    for worker in range(workers):
+        items += chain.from_iterable(files[worker::workers])
+        missing = max(0, (worker + 1) * (len(slow) + len(quick)) // workers - len(items))
+        items += quick[:missing]
+        del quick[:missing]
+    items += quick
 
 
 def pytest_collection_finish() -> None:
@@ -30,6 +63,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def backbone_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A saved tiny masked-language model with its tokenizer, for each kind."""
+    from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
+
     folders = {}
     for kind in (*KINDS, *OTHER_KINDS):
         folder = tmp_path_factory.mktemp(kind)
@@ -48,18 +83,24 @@ def sentences() -> list[str]:
 @pytest.fixture
 def text_file(tmp_path: Path) -> Path:
     """200 different sentences, one a line."""
+    from support.training import write_text
+
     return write_text(tmp_path / "text.txt")
 
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory) -> Path:
     """The data folder."""
+    from support.training import write_data
+
     return write_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture
 def recipe(tmp_path, text_file, data_dir, backbone_folders) -> Path:
     """A recipe of a few steps, with a development set of 60 pairs and no scores at the end."""
+    from support.training import write_pairs
+
     dev_set = write_pairs(tmp_path / "dev.tsv")
     fields = {
         "model_name_or_path": backbone_folders["bert"],
@@ -87,6 +128,12 @@ def recipe(tmp_path, text_file, data_dir, backbone_folders) -> Path:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalHub]:
     """A Hub of this test's own, which this process's client speaks to; retries do not wait."""
+    import huggingface_hub.utils._http as client
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
+
+    from support.local_hub import READ_TOKEN, TOKEN, local_hub
+
     with local_hub(**{TOKEN: "write", READ_TOKEN: "read"}) as hub:
         settings = {"ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
         settings["HUGGINGFACE_CO_URL_TEMPLATE"] = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
@@ -102,6 +149,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalHub]:
 
 
 @pytest.fixture
+def warm_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process starts with sys.executable starts at once: see tests/support/warm.py."""
+    monkeypatch.setattr(sys, "executable", warm.python())
+
+
+@pytest.fixture
 def pictures() -> None:
     """Asked for by tests that look at pictures."""
 
@@ -110,4 +163,6 @@ def pictures() -> None:
 def empty_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes a quarter of a tiny run: where no test looks at them, the pictures are empty files."""
     if "pictures" not in request.fixturenames:
+        from matplotlib.figure import Figure
+
         monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: Path(path).touch())

@@ -5,7 +5,6 @@ import gzip
 import json
 import os
 import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from cmlmcse.data import parts, tables
 from cmlmcse.encode import main
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.text_encoding import split_batches
+from support import warm
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
 
@@ -272,16 +272,8 @@ def test_goes_on_after_an_interruption(
 @pytest.mark.slow
 def test_two_processes(model, lines, tmp_path, arguments) -> None:
     """`accelerate launch` shares the parts out; the file is that of one process."""
-    command = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    ]
+    command = [warm.python(), "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    command += ["--num_machines", "1"]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     command += ["-m", "cmlmcse.encode", *arguments, "--rows_per_shard", "10"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,

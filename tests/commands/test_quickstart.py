@@ -25,6 +25,7 @@ def test_table() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Both methods from assets/bert-mini-en without the Hub, scored, drawn, exported, and loaded again elsewhere."""
     monkeypatch.chdir(ROOT)

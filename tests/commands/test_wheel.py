@@ -127,7 +127,8 @@ def test_every_verb(installed: Path, tmp_path: Path, text_file: Path, data_dir: 
         ["push", "run/checkpoint-2", "--export_only", "--output_dir", "out"],
         ["study", "study.yaml"],
     ]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    (packages,) = installed.parent.glob("lib/python*/site-packages")
+    environment = {**os.environ, "PYTHONPATH": str(packages)}  # of the processes that the verbs start
     trained, _, _, found, pushed, studied = run_verbs(installed / "python", calls, tmp_path, environment)
     assert "Written to run: export/" in trained
     record = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import subprocess
-import sys
 
 import datasets
 import numpy as np
@@ -22,6 +21,7 @@ from cmlmcse.data.documents import (
 from cmlmcse.data.masking import Masking, continuing_tokens, mask_words
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.tokenizer_training import train_tokenizer
+from support import warm
 from support.paths import ROOT
 from support.tiny import tiny_tokenizer
 
@@ -137,7 +137,7 @@ for kind in sys.argv[2:]:
 @pytest.fixture(scope="module")
 def other_process() -> dict[str, str]:
     """The hash of the vocabulary that another process learns, for each kind."""
-    arguments = [sys.executable, "-c", TRAIN_TOKENIZER, str(ROOT / "README.md"), *FAMILIES]
+    arguments = [warm.python(), "-c", TRAIN_TOKENIZER, str(ROOT / "README.md"), *FAMILIES]
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
     return dict(zip(FAMILIES, done.stdout.split()[-len(FAMILIES) :], strict=True))
 

@@ -21,6 +21,7 @@ import pytest
 
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support import warm
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
 
@@ -270,7 +271,7 @@ def address(encoder_folder, texts, tmp_path_factory) -> Iterator[str]:
     url, log = f"http://127.0.0.1:{port}/", elsewhere / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, app.HERE / "app.py"], cwd=elsewhere, env=environment, stdout=output, stderr=output
+            [warm.python(), app.HERE / "app.py"], cwd=elsewhere, env=environment, stdout=output, stderr=output
         )
     try:
         wait_for(url, process, log)

@@ -18,6 +18,8 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
 from support.tiny import tiny_config, tiny_tokenizer
 
+pytestmark = pytest.mark.usefixtures("warm_python")  # test_publish.py verifies in a process that is really new
+
 
 def run(monkeypatch, *arguments: object) -> None:
     """The command in this process."""

@@ -1,7 +1,6 @@
 """The model behaves as transformers' own models do: arguments of `forward`, configuration, resizing, compiling."""
 
 import subprocess
-import sys
 
 import datasets
 import numpy as np
@@ -13,7 +12,8 @@ from transformers import AutoModel, PreTrainedModel
 
 from cmlmcse.hub.export import clean_environment, export
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
-from support.tiny import KINDS, OTHER_KINDS, tiny_tokenizer
+from support import warm
+from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
 
 ALL_KINDS = (*KINDS, *OTHER_KINDS)
 TEXTS = ["the cat sat", "a big red dog ran under the tree", "dog"]
@@ -121,10 +121,11 @@ def test_encode_takes_what_holds_texts(backbone_folders, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ("bert", "roberta", "mpnet", "modernbert"))
 @torch.no_grad()
-def test_forward_is_one_graph(kind, backbone_folders):
+def test_forward_is_one_graph(kind, tmp_path):
     """`torch.compile(fullgraph=True)` and `torch.export` with any batch and length: the numbers of plain `forward`, on
-    either side's padding."""
-    model = load(backbone_folders[kind], pooling="avg_first_last")
+    either side's padding. Of two blocks, for each is traced by itself; ModernBERT's second one has a window."""
+    tiny_backbone(kind, num_hidden_layers=2).save_pretrained(tmp_path)
+    model = load(str(tmp_path), pooling="avg_first_last")
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
     batch, length = torch.export.Dim("batch", min=2), torch.export.Dim("length", min=4, max=64)
@@ -179,7 +180,7 @@ for folder in sys.argv[1:]:
     torch.save(model(**tokenizer(["the cat sat"], return_tensors="pt")).pooler_output, folder + ".pt")
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, *(str(tmp_path / pooling) for pooling in models)],
+        [warm.python(), "-c", code, *(str(tmp_path / pooling) for pooling in models)],
         env=clean_environment(str(tmp_path)), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=True,
     )  # fmt: skip

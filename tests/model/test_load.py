@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from cmlmcse.common.cpu import CACHED_KERNELS
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support import warm
 from support.paths import ROOT
 from support.text import random_sentences
 from support.tiny import tiny_backbone, tiny_tokenizer
@@ -105,6 +105,6 @@ def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedP
     """A script in a process of its own, which is killed if it hangs."""
     path = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [warm.python(), "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": path, **environment}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip

@@ -8,7 +8,6 @@ import lzma
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +16,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cmlmcse.evaluation.sts_data import STS_SETS, STSB_DEV
+from cmlmcse.evaluation import sts_data
 from cmlmcse.evaluation.tasks import choose_tasks
 from cmlmcse.study.plan import check_fields, load_study
 from cmlmcse.training.parse import parse_recipe
+from support import warm
 from support.local_hub import LocalHub
 from support.paths import ROOT
 from support.processes import run_verbs
@@ -146,14 +146,27 @@ SHORT = {
         "gradient_accumulation_steps": 1, "max_train_samples": 160, "disable_tqdm": True,
     },
     "adapt": {"max_steps": 3, "per_device_train_batch_size": 8},
-    "study": {"model_name_or_path": "backbone", "train_file": "my.txt", "max_steps": 1, "use_cpu": True},
+    "study": {
+        "model_name_or_path": "backbone", "train_file": "my.txt", "dev_set": "mine.tsv", "final_evaluation": "none",
+        "max_steps": 1, "use_cpu": True,
+    },
 }  # fmt: skip
 STEPS = ("--max_steps",)  # given on a page too, and yet shortened
 ENCODED = ["encode", "MODEL", "sentences.txt", "--output", "out.parquet"]  # before a command that reads out.parquet
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def few_pairs() -> Iterator[None]:
+    """STS sets of 9 pairs a subset, and STS-B dev of 60."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sts_data, "STSB_DEV", sts_data.STSB_DEV._replace(counts={"dev": 60}))
+        for name, one in list(sts_data.STS_SETS.items()):
+            patch.setitem(sts_data.STS_SETS, name, one._replace(counts=dict.fromkeys(one.counts, 9)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, few_pairs: None) -> Path:
     """A folder with everything that the pages' commands name."""
     from cmlmcse.hub.export import export
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -165,7 +178,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save_pretrained(place / "backbone")
     write_text(place)
     write_evaluation_data(place / "DIR")
-    shutil.copy(place / "DIR" / "sts" / STSB_DEV.folder / f"{next(iter(STSB_DEV.counts))}.tsv", place / "mine.tsv")
+    shutil.copy(place / "DIR" / "sts" / sts_data.STSB_DEV.folder / "dev.tsv", place / "mine.tsv")
     (place / "studies").mkdir()
     shutil.copy(ROOT / "studies" / "cmlmcse-table5.yaml", place / "studies")
     model = CMLMCSEForSentenceEmbedding.from_backbone(str(place / "backbone")).eval()
@@ -199,10 +212,10 @@ def write_text(folder: Path) -> None:
 
 
 def write_evaluation_data(folder: Path) -> None:
-    """Every STS set with its published number of pairs, and a set to retrieve from, of a few tiny sentences."""
+    """Every STS set, and a set to retrieve from, of a few tiny sentences."""
     rng = np.random.default_rng(0)
     pool = [" ".join(rng.choice(WORDS, size=6)) for _ in range(100)]
-    for one in (*STS_SETS.values(), STSB_DEV):
+    for one in (*sts_data.STS_SETS.values(), sts_data.STSB_DEV):
         (folder / "sts" / one.folder).mkdir(parents=True, exist_ok=True)
         for name, count in one.counts.items():
             rows = "".join(f"{rng.uniform(0, 5):.2f}\t{a}\t{b}\n" for a, b in rng.choice(pool, size=(count - 1, 2)))
@@ -227,6 +240,7 @@ def test_command_runs(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    warm_python: None,
 ) -> None:
     """To its end, in this process, whatever launches it: with a tiny model, text and data of the same names. What a
     command names and is not there, or does in another way, fails."""
@@ -360,7 +374,7 @@ def test_extending_is_true(place: Path, tmp_path: Path) -> None:
         ["push", "run/checkpoint-2", "--export_only", "--output_dir", "exported"],
         ["evaluate", "exported", "--tasks", "duplicates", "--data_dir", tmp_path, "--output", "scored.json"],
     ]
-    _, pushed, _ = run_verbs(sys.executable, calls, tmp_path)
+    _, pushed, _ = run_verbs(warm.python(), calls, tmp_path)
     log = json.loads((tmp_path / "run" / "run.json").read_text())["log"]
     assert log[0]["bow_loss"] == pytest.approx(np.log(len(WORDS) + 5), rel=0.2)  # a fresh layer guesses
     assert "Verified in a fresh process" in pushed

@@ -12,6 +12,7 @@ import cmlmcse
 import modeling_cmlmcse
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support import warm
 from support.paths import ROOT
 from support.tiny import tiny_tokenizer
 
@@ -85,4 +86,4 @@ before = state()
 import modeling_cmlmcse
 assert state() == before
 """
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    subprocess.run([warm.python(), "-c", code], cwd=ROOT, check=True)

@@ -20,6 +20,7 @@ from transformers.trainer_pt_utils import safe_globals
 
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support import warm
 from support.commands import MODULES
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
@@ -210,6 +211,7 @@ def test_templates_of_a_chat_are_left_out(place, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_tokens_stay_secret(place, monkeypatch, capfd):
     """In the environment and on the command line: in no file, no log and no card."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"):
@@ -261,7 +263,7 @@ def test_exported_code_asks_for_nothing(place):
             called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
             assert called not in FORBIDDEN, f"{file.name} calls {called}"
     done = subprocess.run(
-        [sys.executable, "-c", QUIET, str(place / "export")], capture_output=True, text=True, check=False, cwd=place
+        [warm.python(), "-c", QUIET, str(place / "export")], capture_output=True, text=True, check=False, cwd=place
     )
     assert done.stdout.strip().splitlines()[-1] == "[]", done.stdout + done.stderr
 

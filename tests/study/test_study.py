@@ -454,6 +454,7 @@ def test_arms_of_a_seed_start_alike(projection: str, backbone_folders: dict[str,
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_real_runs(recipe: Path, tmp_path: Path) -> None:
     """Real training: a run stopped after its first checkpoint is gone on with by `cmlmcse study STUDY --index I` from
     elsewhere, as a SLURM array's task does it, through `accelerate launch`; that run alone, and the report has it."""

@@ -1,33 +1,66 @@
-"""Processes of the tests' own: several that compute together, and one without the checkout."""
+"""Processes of the tests' own: warm ones, several that compute together, and one without the checkout."""
 
 import json
 import os
+import pickle
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from cmlmcse.training import command
+from support import warm
 
-# The first call starts a process that imports what takes seconds; the processes of all calls are its forks.
-mp.set_forkserver_preload(
-    ["cmlmcse.training.command", "cmlmcse.training.build", "cmlmcse.training.contrastive_trainer"]
-)
+ONE_OF_SEVERAL = """
+import pickle, sys
+with open(sys.argv[1], "rb") as file:
+    sys.path[:] = pickle.load(file)
+    work, arguments = pickle.load(file)
+work(int(sys.argv[2]), *arguments)
+"""
+
+
+def start_together(work: Callable[..., None], size: int, *arguments: Any) -> None:
+    """`work(rank, *arguments)` in each of `size` warm processes. If one fails, the others are ended.
+
+    Raises:
+        AssertionError: with what the first of them that failed has printed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file, errors = Path(folder, "work"), [Path(folder, f"{rank}.txt") for rank in range(size)]
+        file.write_bytes(pickle.dumps(sys.path) + pickle.dumps((work, arguments)))
+        processes = []
+        for rank, path in enumerate(errors):
+            with path.open("w") as stderr:
+                call = [warm.python(), "-c", ONE_OF_SEVERAL, str(file), str(rank)]
+                processes.append(subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=stderr))
+        try:
+            while any(process.poll() is None for process in processes):
+                failed = [rank for rank, process in enumerate(processes) if process.poll()]
+                assert not failed, errors[failed[0]].read_text()[-3000:]
+                time.sleep(0.01)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        for process, path in zip(processes, errors, strict=True):
+            assert process.returncode == 0, path.read_text()[-3000:]
 
 
 def run_together(work: Callable[..., None], size: int, folder: Path, *arguments: Any) -> None:
     """`work(rank, size, folder, *arguments)` in each of `size` processes, which share a group over gloo.
 
     Raises:
-        ProcessRaisedException: with the traceback of the first of them that failed.
+        AssertionError: with what the first of them that failed has printed.
     """
-    mp.start_processes(_one, (size, work, str(folder), *arguments), nprocs=size, start_method="forkserver")
+    start_together(_one, size, size, work, str(folder), *arguments)
 
 
 def _one(rank: int, size: int, work: Callable[..., None], folder: str, *arguments: Any) -> None:
@@ -43,7 +76,7 @@ def train_together(size: int, folder: Path, *arguments: object, **environment: s
     """The training command in each of `size` processes, as `accelerate launch` with multi-cpu.yaml starts them.
 
     Raises:
-        ProcessRaisedException: with the traceback of the first of them that failed.
+        AssertionError: with what the first of them that failed has printed.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -51,7 +84,7 @@ def train_together(size: int, folder: Path, *arguments: object, **environment: s
     shared = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     shared |= {"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "no", **environment}
     given = {name: str(value) for name, value in shared.items()}
-    mp.start_processes(_train, (given, folder, list(map(str, arguments))), nprocs=size, start_method="forkserver")
+    start_together(_train, size, given, folder, list(map(str, arguments)))
 
 
 def _train(rank: int, environment: dict[str, str], folder: Path, arguments: list[str]) -> None:
@@ -63,9 +96,8 @@ def _train(rank: int, environment: dict[str, str], folder: Path, arguments: list
 
 
 def run_fresh(code: str, *arguments: str, cache: Path) -> None:
-    """Run code in a new process, from elsewhere, with an empty module cache."""
-    environment = {**os.environ, "HF_MODULES_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
+    """Run code in a warm process, from elsewhere, with an empty module cache."""
+    environment = {**os.environ, "HF_MODULES_CACHE": str(cache)}
     hide = (
         "import importlib.util, os, sys\n"
         "sys.meta_path = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
@@ -73,16 +105,17 @@ def run_fresh(code: str, *arguments: str, cache: Path) -> None:
         "assert importlib.util.find_spec('modeling_cmlmcse') is None, 'the checkout must not be on the path'\n"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-c", hide + code, *arguments],
+        [warm.python(), "-I", "-c", hide + code, *arguments],
         env=environment, cwd=cache.parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 VERBS_IN_ONE_PROCESS = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 from cmlmcse.cli import main
 
+sys.executable = os.environ["CMLMCSE_WARM_PYTHON"]  # of the processes that the verbs start
 said = []
 for words in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as output:

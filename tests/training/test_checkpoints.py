@@ -1,14 +1,11 @@
 """A run that is killed anywhere, saving included, goes on to the very weights of a run that was not."""
 
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +14,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from cmlmcse.training import checkpoints
+from support import warm
 from support.paths import ROOT
 from support.tiny import WORDS
 from support.training import history, run, write_pairs
@@ -53,34 +51,18 @@ def recipe(tmp_path, backbone_folders) -> Path:
     return tmp_path / "recipe.yaml"
 
 
-@pytest.fixture
-def server() -> Iterator[subprocess.Popen]:
-    """killable.py, which trains in forks of its own."""
-    command = [sys.executable, str(ROOT / "tests" / "support" / "killable.py")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
-    ) as process:
-        yield process
-        process.kill()
-
-
-def killed_at(event: int | None, recipe: Path, folder: Path, server: subprocess.Popen) -> tuple[bool, int]:
+def killed_at(event: int | None, recipe: Path, folder: Path) -> tuple[bool, int]:
     """Train until the so-manieth event in the folder, and go on from what is there. Whether the run died, and how many
     such events there were."""
     resume = ["--resume_from_checkpoint", "auto"] if list(folder.glob("checkpoint-*")) else []
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
-    arguments = [str(recipe), "--output_dir", str(folder), *resume]
-    assert server.stdin
-    assert server.stdout
-    server.stdin.write(json.dumps({"arguments": arguments, "folder": str(folder), "event": event}) + "\n")
-    server.stdin.flush()
-    answer = json.loads(server.stdout.readline())
-    status = answer["status"]
-    died = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    assert died or status == 0, folder.with_suffix(".log").read_text()[-2000:]
-    return died, answer["events"]
+    script = ROOT / "tests" / "support" / "killable.py"
+    command = [warm.python(), script, folder, "none" if event is None else event, recipe, "--output_dir", folder]
+    done = subprocess.run(list(map(str, [*command, *resume])), capture_output=True, text=True, check=False, timeout=240)
+    died = done.returncode == -signal.SIGKILL
+    assert died or done.returncode == 0, done.stderr[-2000:]
+    return died, folder.with_suffix(".events").stat().st_size
 
 
 def assert_whole(folder: Path) -> None:
@@ -92,19 +74,19 @@ def assert_whole(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_anywhere(recipe, tmp_path, server) -> None:
+def test_killed_anywhere(recipe, tmp_path) -> None:
     """At random moments, in a row: every checkpoint is whole, and the end is that of the run that was left alone."""
-    died, events = killed_at(None, recipe, tmp_path / "whole", server)
+    died, events = killed_at(None, recipe, tmp_path / "whole")
     assert not died
     expected = load_file(tmp_path / "whole" / f"checkpoint-{STEPS}" / "model.safetensors")
     rng, kills, folder = random.Random(1), 0, tmp_path / "killed"
     while kills < KILLS:
-        died, _ = killed_at(rng.randrange(events), recipe, folder, server)
+        died, _ = killed_at(rng.randrange(events), recipe, folder)
         assert_whole(folder)
         kills += died
         if not died or kills == KILLS:
             if died:
-                assert not killed_at(None, recipe, folder, server)[0]
+                assert not killed_at(None, recipe, folder)[0]
             found = load_file(folder / f"checkpoint-{STEPS}" / "model.safetensors")
             assert all((found[name] == value).all() for name, value in expected.items())
             for name in ("loss", "grad_norm", "eval_dev_score"):

@@ -24,6 +24,7 @@ from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
 from cmlmcse.training.checks import check_launch
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support import warm
 from support.paths import ROOT
 from support.processes import train_together
 from support.tiny import tiny_backbone, tiny_tokenizer
@@ -42,9 +43,9 @@ MEASURES = (
 )
 
 
-def launch(config: Path, script: Path, *arguments: object, **environment: str) -> None:
+def launch(config: Path, script: Path, *arguments: object, python: str = sys.executable, **environment: str) -> None:
     """`accelerate launch` a script to its end, on any free port."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config, "--main_process_port", 0]
+    command = [python, "-m", "accelerate.commands.launch", "--config_file", config, "--main_process_port", 0]
     done = subprocess.run(
         [str(part) for part in (*command, script, *arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
@@ -135,7 +136,7 @@ def test_fsdp_trains_as_one(folder):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields))
     command = (ROOT / "tests" / "support" / "fsdp_on_cpu.py", folder / "tiny.yaml", "--per_device_train_batch_size", 8)
     command += ("--use_cpu", "false", "--output_dir")
-    launch(folder / "fp32.yaml", *command, folder / "sharded")
+    launch(folder / "fp32.yaml", *command, folder / "sharded", python=warm.python())
     assert_equal_runs(folder / "sharded", folder / "one")
     checkpoint = folder / "sharded" / "checkpoint-4"
     loaded = CMLMCSEForSentenceEmbedding.from_pretrained(checkpoint)
@@ -144,7 +145,8 @@ def test_fsdp_trains_as_one(folder):
         "modeling_cmlmcse.CMLMCSEForSentenceEmbedding"
     )
     shutil.copytree(checkpoint, folder / "resumed" / "checkpoint-4")
-    launch(folder / "bf16.yaml", *command, folder / "resumed", "--resume_from_checkpoint", "auto")
+    resume = ("--resume_from_checkpoint", "auto")
+    launch(folder / "bf16.yaml", *command, folder / "resumed", *resume, python=warm.python())
     ends = [path / "checkpoint-8" for path in (folder / "resumed", folder / "one")]
     records = [json.loads((path.parent / "run.json").read_text()) for path in ends]
     assert [record["hardware"]["precision"] for record in records] == ["bf16", "fp32"]

@@ -211,6 +211,7 @@ def test_in_parts_and_beside_the_objectives(contrast, backbone_folders):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("kind", ("bert", "roberta"))
 def test_an_export(kind, backbone_folders, sentences, tmp_path):
     """It gives the same vectors by AutoModel, by this project and by SentenceTransformer with its code; without that
