@@ -77,6 +77,12 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
+@pytest.fixture
+def few_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three folds instead of ten, a tenth of the work, where a test is about what stands around them."""
+    monkeypatch.setattr("cmlmcse.evaluation.transfer.FOLDS", 3)
+
+
 def noisy(classes: int, count: int, seed: int, width: int = 6) -> Part:
     """Classes that overlap."""
     features = np.random.default_rng(seed).normal(size=(count, width)) * np.geomspace(0.2, 5, width)
@@ -113,6 +119,7 @@ def test_grids() -> None:
     assert TRAIN_GRID == (0.5, 1, 2, 4, 8, 16, 32)
 
 
+@pytest.mark.usefixtures("few_folds")
 @pytest.mark.slow
 def test_separable(data_dir: Path) -> None:
     """Where labels show in the embeddings every accuracy is 100, and each sentence is encoded once, in one call."""
@@ -238,6 +245,7 @@ def test_broken_file(data_dir: Path, file: str, content: str, words: list[str]) 
     assert all(word in str(error.value) for word in words), error.value
 
 
+@pytest.mark.usefixtures("few_folds")
 @pytest.mark.slow
 def test_missing(data_dir: Path, tmp_path: Path) -> None:
     """A task that lacks a file is absent and reported, without it there is no average; none at all is said so."""
@@ -255,6 +263,7 @@ def test_missing(data_dir: Path, tmp_path: Path) -> None:
         load_transfer(str(tmp_path / "nothing"))
 
 
+@pytest.mark.usefixtures("few_folds")
 @pytest.mark.slow
 def test_not_finite(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Embeddings that are not finite have no accuracy: null with a warning, and no average."""
@@ -285,6 +294,7 @@ def test_hub(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         load_transfer(None)
 
 
+@pytest.mark.usefixtures("few_folds")
 @pytest.mark.slow
 def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str], capsys) -> None:
     """The command writes the entry of all tasks, and says which are missing."""
@@ -321,6 +331,7 @@ def test_real_counts(name: str) -> None:
         assert all(text for side in part.sides for text in side)
 
 
+@pytest.mark.usefixtures("few_folds")
 @pytest.mark.slow
 def test_bag_of_words() -> None:
     """A bag of words, in its 128 strongest directions, scores on TREC about what bags of words do."""
