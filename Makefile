@@ -17,7 +17,7 @@ BIN = $(VENV)/bin
 # compiles, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: quickstart install check test test-compat test-min test-contract audit lint types format clean
+.PHONY: quickstart install check test quick-tests all-tests test-compat test-min test-contract audit lint types format clean
 
 quickstart: $(VENV)/.installed-quickstart
 	$(BIN)/python -m cmlmcse.quickstart $(QUICKSTART)
@@ -30,10 +30,17 @@ $(VENV)/.installed-%: setup.cfg constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
-check: $(VENV)/.installed-dev lint types
+# mypy computes on one core: the tests begin beside it.
+check: $(VENV)/.installed-dev lint
+	$(MAKE) --jobs types quick-tests
+
+test: $(VENV)/.installed-dev lint
+	$(MAKE) --jobs types all-tests
+
+quick-tests: $(VENV)/.installed-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-test: $(VENV)/.installed-dev lint types
+all-tests: $(VENV)/.installed-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-compat: $(VENV)/.installed-dev $(COMPAT)/.installed
