@@ -8,6 +8,7 @@ from typing import Any
 
 from cmlmcse.common.errors import InputError
 
+from .data_checks import not_utf8
 from .sts_data import MissingData, data_root, hub_errors
 
 FILES = ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
@@ -198,8 +199,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
                 if line.strip():
                     yield f"{path}, line {number}", line.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
-        found = f"byte {error.object[error.start]:#04x} at offset {error.start}"
-        raise InputError(f"{path}, line {number}: expected UTF-8, found {found}") from error
+        raise not_utf8(f"{path}, line {number}", error) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 

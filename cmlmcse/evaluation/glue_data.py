@@ -1,7 +1,6 @@
 """The data of eight GLUE tasks, from a data folder (GLUE's own files) or the Hub."""
 
 import logging
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 from cmlmcse.common.errors import InputError
 
 from . import transfer_data
+from .data_checks import check_published, not_utf8, parse_score
 from .sts_data import MissingData, data_root, hub_errors
 from .transfer_data import Examples
 
@@ -127,11 +127,7 @@ def _from_folder(folder: Path, task: GlueSet) -> GlueData:
 
 def _check_count(examples: Examples, expected: int, source: str) -> Examples:
     """The examples, if there are as many as published."""
-    if len(examples.labels) != expected:
-        raise InputError(
-            f"{source}: expected {expected} rows, as published, found {len(examples.labels)}; scores on other data "
-            "cannot be compared: take GLUE's files"
-        )
+    check_published(source, f"{expected} rows", f"{len(examples.labels)} rows", "GLUE")
     return examples
 
 
@@ -146,8 +142,7 @@ def read_examples(path: Path, task: GlueSet) -> Examples:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        found = f"byte {error.object[error.start]:#04x} at offset {error.start}"
-        raise InputError(f"{path}: expected UTF-8, found {found}; restore the file") from error
+        raise not_utf8(str(path), error) from error
     header = task.header or tuple(lines[0].rstrip("\r").split("\t"))
     if missing := [name for name in (*task.sides, task.label) if name not in header]:
         raise InputError(f"{path}, line 1: expected a header line with {', '.join(missing)}, found {lines[0][:60]!r}")
@@ -181,13 +176,7 @@ def _label(text: str, labels: tuple[str, ...], where: str) -> int | float:
         if text not in labels:
             raise InputError(f"{where}: expected a label of {', '.join(labels)}, found {text!r}; restore the file")
         return labels.index(text)
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise InputError(f"{where}: expected a number as score, found {text!r}; restore the file")
-    return score
+    return parse_score(text, where)
 
 
 def _from_hub(task: GlueSet) -> GlueData:

@@ -1,6 +1,5 @@
 """The pairs of the seven STS sets and of the STS-B development set, from a data folder or the Hub."""
 
-import math
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cmlmcse.common.errors import InputError
+
+from .data_checks import check_published, not_utf8, parse_score
 
 
 class Pairs(NamedTuple):
@@ -166,11 +167,7 @@ def _from_folder(root: Path, sts_set: STSSet) -> dict[str, Pairs]:
 
 def _check_count(pairs: Pairs, expected: int, source: str) -> Pairs:
     """The pairs, if there are as many as published."""
-    if len(pairs.scores) != expected:
-        raise InputError(
-            f"{source}: expected {expected} pairs, as published, found {len(pairs.scores)}; scores on other data "
-            "cannot be compared: take SentEval's files"
-        )
+    check_published(source, f"{expected} pairs", f"{len(pairs.scores)} pairs", "SentEval")
     return pairs
 
 
@@ -200,22 +197,10 @@ def _parse_line(line: bytes, where: str) -> tuple[float, str, str]:
     try:
         columns = line.decode().removesuffix("\r").split("\t")
     except UnicodeDecodeError as error:
-        found = f"byte {error.object[error.start]:#04x} at offset {error.start}"
-        raise InputError(f"{where}: expected UTF-8, found {found}") from error
+        raise not_utf8(where, error) from error
     if len(columns) != 3:
         raise InputError(f"{where}: expected 3 columns (score TAB sentence TAB sentence), found {len(columns)}")
-    return _parse_score(columns[0], where), columns[1], columns[2]
-
-
-def _parse_score(text: str, where: str) -> float:
-    """A human score."""
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise InputError(f"{where}: expected a number as score, found {text!r}")
-    return score
+    return parse_score(columns[0], where), columns[1], columns[2]
 
 
 def _from_hub(sts_set: STSSet, split: str) -> dict[str, Pairs]:
@@ -256,7 +241,7 @@ def _sick_from_hub() -> Pairs:
     """SICK's test split from SentEval's archive. Columns: id, sentence, sentence, score, judgment; one header line."""
     lines = senteval_files([SICK_MEMBER])[SICK_MEMBER].decode().splitlines()[1:]
     rows = (line.split("\t") for line in lines if line)
-    return _pairs((_parse_score(row[3], SICK_MEMBER), row[1], row[2]) for row in rows)
+    return _pairs((parse_score(row[3], SICK_MEMBER), row[1], row[2]) for row in rows)
 
 
 def senteval_files(members: Sequence[str]) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from cmlmcse.common.errors import InputError
 
+from .data_checks import check_published
 from .sts_data import SENTEVAL, MissingData, data_root, hub_errors, senteval_files
 
 
@@ -201,11 +202,7 @@ def _rows(
         rows.append((label, tuple(" ".join(text.split()) for text in sides)))
     labels = [label for label, _ in rows]
     found = {label: labels.count(label) for label in published}
-    if found != published:
-        raise InputError(
-            f"{source}: expected {_describe_counts(published)}, as published, found {_describe_counts(found)}; "
-            "scores on other data cannot be compared: take SentEval's files"
-        )
+    check_published(source, _describe_counts(published), _describe_counts(found), "SentEval")
     return rows
 
 

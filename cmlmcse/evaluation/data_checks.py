@@ -1,0 +1,39 @@
+"""Checks that the readers of evaluation data share: a file's encoding, a score, and the published number of rows."""
+
+import math
+
+from cmlmcse.common.errors import InputError
+
+
+def not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
+    """The error for text in another encoding."""
+    found = f"byte {error.object[error.start]:#04x} at offset {error.start}"
+    return InputError(f"{where}: expected UTF-8, found {found}; restore the file")
+
+
+def parse_score(text: str, where: str) -> float:
+    """A human score.
+
+    Raises:
+        InputError: not a finite number.
+    """
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f"{where}: expected a number as score, found {text!r}; restore the file")
+    return score
+
+
+def check_published(source: str, expected: str, found: str, files: str) -> None:
+    """Refuse data of another size than the published ones, given in words: "1500 pairs".
+
+    Raises:
+        InputError: the sizes differ; it advises to take these files.
+    """
+    if found != expected:
+        raise InputError(
+            f"{source}: expected {expected}, as published, found {found}; scores on other data cannot be compared: "
+            f"take {files}'s files"
+        )
