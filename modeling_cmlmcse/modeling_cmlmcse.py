@@ -40,6 +40,14 @@ from .text_encoding import NO_TEMPLATE, TextEncoding
 
 logger = logging.get_logger(__name__)
 
+NO_DROPOUT = (
+    "{} has no dropout: in training without labels the two views of a sentence will be identical, unless an "
+    "augmentation changes one. Set backbone_dropout, to 0.1 or the like."
+)
+NO_HEAD = (
+    "{} has no masked-language-model head: the auxiliary network's head starts from the word embeddings and fresh "
+    "weights, and needs training before its gradient means much."
+)
 PUSH_ARGUMENTS = ("repo_id", "commit_message", "commit_description", "private", "revision", "create_pr", "tags")
 
 # An auxiliary objective is built where its weight, the field `<name>_weight`, is above zero.
@@ -210,39 +218,44 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             config_fields["mask_token_id"] = mask_token_of(name_or_path)
         generator = None
         if config_fields.get("rtd_weight", 0) > 0:
-            generator = load_generator(rtd_generator, new_token_id) if rtd_generator else pretrained
-            if rtd_generator is None and not has_head:
-                raise ValueError(no_trained_head(name_or_path))
+            found = load_backbone(rtd_generator, False, new_token_id) if rtd_generator else (pretrained, has_head)
+            generator = with_head(*found, rtd_generator or name_or_path)
             config_fields["generator_config"] = generator.config
         backbone = pretrained.config
         if backbone_dropout is not None:
             in_range("backbone_dropout", backbone_dropout, float, 0.0, 1.0)
             config_fields["exported_dropouts"] = dropouts(backbone)
             backbone = with_dropout(backbone, backbone_dropout)
-        if backbone_dropout is None and not has_dropout(backbone):
-            logger.warning(
-                f"{name_or_path} has no dropout: in training without labels the two views of a sentence will be "
-                "identical, unless an augmentation changes one. Set backbone_dropout, to 0.1 or the like."
-            )
+        elif not has_dropout(backbone):
+            logger.warning(NO_DROPOUT.format(name_or_path))
         init = donor if donor in OWN_FUSION_INITS else "checkpoint"
         model = cls(CMLMCSEConfig(backbone_config=backbone, fusion_init=init, **config_fields))
         model._tokenizer_source = name_or_path
-        model.backbone.load_state_dict(pretrained.base_model.state_dict())
         if model.auxiliary and not has_head and not from_scratch:
-            logger.warning(
-                f"{name_or_path} has no masked-language-model head: the auxiliary network's head starts from the "
-                "word embeddings and fresh weights, and needs training before its gradient means much."
-            )
-        for objective in model.objectives.values():
-            objective.load_backbone_weights(pretrained, has_head)
-            if isinstance(objective, ReplacedTokenDetection):
-                objective.load_generator(cast(PreTrainedModel, generator))
+            logger.warning(NO_HEAD.format(name_or_path))
+        model._load_backbone_weights(pretrained, has_head, generator)
         if network is not None:
             head = None if donor == "pretrained" else load_backbone(donor, new_token_id=new_token_id)[0]
             cast(ConditionalMLM, model.objectives["cmlm"]).load_pretrained(network, head)
         elif init == "checkpoint" and model.auxiliary:
             model._load_auxiliary(donor)
         return model
+
+    def _load_backbone_weights(
+        self, pretrained: PreTrainedModel, has_head: bool, generator: PreTrainedModel | None
+    ) -> None:
+        """Take the encoder, and what each auxiliary objective takes, from a pretrained model.
+
+        Args:
+            pretrained: the masked-language model.
+            has_head: whether its head is trained.
+            generator: the masked-language model that edits sentences, where there is replaced-token detection.
+        """
+        self.backbone.load_state_dict(pretrained.base_model.state_dict())
+        for objective in self.objectives.values():
+            objective.load_backbone_weights(pretrained, has_head)
+            if isinstance(objective, ReplacedTokenDetection):
+                objective.load_generator(cast(PreTrainedModel, generator))
 
     def _load_auxiliary(self, donor: str) -> None:
         """Take fusion layers and head of the conditional MLM from a saved model of this class.
@@ -383,24 +396,18 @@ def mask_token_of(name_or_path: str) -> int:
     return int(mask)
 
 
-def load_generator(name_or_path: str, new_token_id: int | None) -> PreTrainedModel:
+def with_head(generator: PreTrainedModel, has_head: bool, name_or_path: str) -> PreTrainedModel:
     """The masked-language model that edits sentences in replaced-token detection.
 
     Raises:
-        ValueError: it cannot be loaded, or has no trained head.
+        ValueError: it has no trained head, so it cannot fill masked words.
     """
-    generator, has_head = load_backbone(name_or_path, new_token_id=new_token_id)
     if not has_head:
-        raise ValueError(no_trained_head(name_or_path))
+        raise ValueError(
+            f"rtd_generator expects a model with a trained masked-language-model head, found none in {name_or_path}; "
+            "choose another generator"
+        )
     return generator
-
-
-def no_trained_head(name_or_path: str) -> str:
-    """The message for a generator that cannot fill masked words."""
-    return (
-        f"rtd_generator expects a model with a trained masked-language-model head, found none in {name_or_path}; "
-        "choose another generator"
-    )
 
 
 CMLMCSEConfig.register_for_auto_class()

@@ -103,12 +103,8 @@ class TextEncoding(Base):
             raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
         if min(batch_size, 1 if batch_tokens is None else batch_tokens) < 1:
             raise ValueError(f"expected batches of at least 1, found {batch_size} sentences, {batch_tokens} tokens")
-        limit = min(self.max_positions, tokenizer.model_max_length, max_length or self.max_positions)
         before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
-        texts = [before + text for text in sentences]
-        tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
-        if POOLINGS[self.config.pooling].reads_mask and any(self.config.mask_token_id not in row for row in tokens):
-            raise ValueError(NO_TEMPLATE)
+        tokens = self._tokenize([before + text for text in sentences], tokenizer, max_length)
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
         embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
@@ -123,6 +119,20 @@ class TextEncoding(Base):
         if self.config.normalize if normalize is None else normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
         return embeddings if convert_to_tensor else embeddings.numpy()
+
+    def _tokenize(
+        self, texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int | None
+    ) -> list[list[int]]:
+        """The tokens of each text, cut to the most that the model, the tokenizer and `max_length` allow.
+
+        Raises:
+            ValueError: the pooling reads a mask token, and a text has none.
+        """
+        limit = min(self.max_positions, tokenizer.model_max_length, max_length or self.max_positions)
+        tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
+        if POOLINGS[self.config.pooling].reads_mask and any(self.config.mask_token_id not in row for row in tokens):
+            raise ValueError(NO_TEMPLATE)
+        return tokens
 
     def encode_query(self, sentences: str | Iterable[str], *args: Any, **options: Any) -> Any:
         """:meth:`encode` with the model's prompt for queries, if it has one."""

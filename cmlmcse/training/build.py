@@ -30,6 +30,8 @@ from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS
 
+from .checks import reads_documents
+from .dev_set import DevScore, label_free_set
 from .fields import DataArguments, ModelArguments, RunArguments
 from .lora import add_lora
 from .mining import mine_negatives
@@ -157,6 +159,21 @@ def build_pieces(
     check_views(data.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
     with run.main_process_first(desc="mining hard negatives"):
         return TrainingSentences(pieces, negatives=mine_negatives(documents, data_seed(run), model, data, run))
+
+
+def build_text(
+    model: ModelArguments, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
+) -> tuple[TrainingSentences | StreamedSentences, DevScore | None]:
+    """The training text, and the label-free development set that is held out of it, if the recipe asks for one.
+
+    Raises:
+        InputError: as :func:`build_sentences`, :func:`build_documents` and :func:`build_pieces`.
+    """
+    if not reads_documents(data):
+        return build_sentences(model, data, run, tokenizer), None
+    documents, held_out = build_documents(data, run)
+    dev_set = None if held_out is None else label_free_set(data.dev_set, held_out, documents, data_seed(run))
+    return build_pieces(documents, model, data, run, tokenizer), dev_set
 
 
 def sentences_needed(run: RunArguments) -> int:

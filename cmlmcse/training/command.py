@@ -128,40 +128,26 @@ def contrast(
 
     from cmlmcse.data.templates import with_template
 
-    from .build import (
-        build_collator,
-        build_documents,
-        build_model,
-        build_pieces,
-        build_sentences,
-        build_templates,
-        build_tokenizer,
-        data_seed,
-    )
+    from .build import build_collator, build_model, build_templates, build_text, build_tokenizer
     from .checkpoints import find_checkpoint
     from .checks import reads_documents
     from .contrastive_trainer import ContrastiveTrainer
-    from .dev_set import DevScore, label_free_set, load_dev_set
+    from .dev_set import load_dev_set
     from .finalize import finalize_run, load_final_tasks
     from .records import claim_output_dir, git_commit
 
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
     checkpoint = find_checkpoint(folder, resume)
-    dev_set: DevScore | None = load_dev_set(data_args.dev_set, data_args.data_dir)
+    labelled = load_dev_set(data_args.dev_set, data_args.data_dir)
     final_tasks = load_final_tasks(data_args)
 
     set_seed(run_args.seed)  # the seed determines the fresh weights of the head and of a random fusion
     tokenizer = build_tokenizer(model_args, data_args.augmentation)
     templates = build_templates(model_args, tokenizer)
     model = build_model(model_args, tokenizer)
-    if reads_documents(data_args):
-        documents, held_out = build_documents(data_args, run_args)
-        if held_out is not None:
-            dev_set = label_free_set(data_args.dev_set, held_out, documents, data_seed(run_args))
-        sentences: Any = build_pieces(documents, model_args, data_args, run_args, tokenizer)
-    else:
-        sentences = build_sentences(model_args, data_args, run_args, tokenizer)
+    sentences, label_free = build_text(model_args, data_args, run_args, tokenizer)
+    dev_set = labelled if label_free is None else label_free
     trainer = ContrastiveTrainer(
         model=model,
         args=run_args,

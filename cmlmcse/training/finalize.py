@@ -71,11 +71,7 @@ def finalize_run(
     if dev_set and not score_export:
         results["dev"] = dev_summary(dev_set, score_met(trainer), len(np.load(folder / START_VALUES)["values"]))
     elif dev_set:
-        values = dev_set.values(encode)
-        results["dev"] = dev_results(dev_set, values, folder)
-        plot_dev_score(history, plots, dev_set.title)
-        if isinstance(dev_set, DevSet):
-            plot_cosine_by_gold(values, dev_set.scores, plots, dev_set.title)
+        results["dev"] = score_and_plot(dev_set, encode, history, folder)
     results |= final_results(encode, final_tasks, str(exported), "cpu" if run_args.use_cpu else None)
     measured |= {
         "steps": trainer.state.global_step,
@@ -93,12 +89,19 @@ def finalize_run(
     use = Loading(more=Prompts.of_model(model).for_card)
     card = model_card(record, results, use, plots_of(folder))
     (exported / "README.md").write_text(card, encoding="utf-8")
-    report(recipe, results)
-    for line in contrast_at_the_end(history):
-        print(line)
-    print(f"\nWritten to {folder}: export/ (load it with AutoModel), results.json, run.json, plots/")
-    if "before" in results.get("dev", {}):
-        print(before_and_after(results["dev"]))
+    report(recipe, results, history, folder)
+
+
+def score_and_plot(
+    dev_set: DevScore, encode: EncodeOnce, history: list[dict[str, Any]], folder: Path
+) -> dict[str, Any]:
+    """The scores of the development set before and after training, and their plots in the run's folder."""
+    values = dev_set.values(encode)
+    plots = folder / "plots"
+    plot_dev_score(history, plots, dev_set.title)
+    if isinstance(dev_set, DevSet):
+        plot_cosine_by_gold(values, dev_set.scores, plots, dev_set.title)
+    return dev_results(dev_set, values, folder)
 
 
 def score_met(trainer: ContrastiveTrainer) -> float:
@@ -223,9 +226,14 @@ def before_and_after(dev: dict[str, Any]) -> str:
     )
 
 
-def report(recipe: str, results: dict[str, Any]) -> None:
-    """Print the results as tables."""
+def report(recipe: str, results: dict[str, Any], history: list[dict[str, Any]], folder: Path) -> None:
+    """Print the results as tables, what the last losses mean, where the files are, and the score before and after."""
     if "sts" in results:
         print(format_table({recipe: results}))
     if measures := format_measures(results):
         print(f"\n{measures}")
+    for line in contrast_at_the_end(history):
+        print(line)
+    print(f"\nWritten to {folder}: export/ (load it with AutoModel), results.json, run.json, plots/")
+    if "before" in results.get("dev", {}):
+        print(before_and_after(results["dev"]))
