@@ -146,6 +146,7 @@ def contrast(
     tokenizer = build_tokenizer(model_args, data_args.augmentation)
     templates = build_templates(model_args, tokenizer)
     model = build_model(model_args, tokenizer)
+    sentences: Any
     sentences, label_free = build_text(model_args, data_args, run_args, tokenizer)
     dev_set = labelled if label_free is None else label_free
     trainer = ContrastiveTrainer(
