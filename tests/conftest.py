@@ -62,15 +62,18 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def backbone_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A saved tiny masked-language model with its tokenizer, for each kind."""
+    """A saved tiny masked-language model with its tokenizer, for each kind; and `shallow`, a BERT of three blocks
+    instead of six, for runs whose depth does not matter."""
     from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
 
+    models = {kind: (kind, tiny_backbone(kind)) for kind in (*KINDS, *OTHER_KINDS)}
+    models["shallow"] = ("bert", tiny_backbone("bert", num_hidden_layers=3))
     folders = {}
-    for kind in (*KINDS, *OTHER_KINDS):
-        folder = tmp_path_factory.mktemp(kind)
-        tiny_backbone(kind).save_pretrained(folder)
+    for name, (kind, model) in models.items():
+        folder = tmp_path_factory.mktemp(name)
+        model.save_pretrained(folder)
         tiny_tokenizer(kind).save_pretrained(folder)
-        folders[kind] = str(folder)
+        folders[name] = str(folder)
     return folders
 
 
@@ -103,7 +106,7 @@ def recipe(tmp_path, text_file, data_dir, backbone_folders) -> Path:
 
     dev_set = write_pairs(tmp_path / "dev.tsv")
     fields = {
-        "model_name_or_path": backbone_folders["bert"],
+        "model_name_or_path": backbone_folders["shallow"],
         "train_file": str(text_file),
         "data_dir": str(data_dir),
         "dev_set": str(dev_set),

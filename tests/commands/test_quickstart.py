@@ -33,6 +33,7 @@ def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: py
     news = Path(resolve(quickstart.LEE_DOCUMENTS)).read_text("utf-8").splitlines()
     (tmp_path / "news.txt").write_text("\n".join(news[:40]))
     monkeypatch.setattr(quickstart, "LEE_DOCUMENTS", str(tmp_path / "news.txt"))
+    monkeypatch.setattr(quickstart, "SEARCHED_SENTENCES", 100)
     short = ["--max_steps", "2", "--eval_steps", "2", "--max_train_samples", "200", "--use_cpu", "true"]
     main(["--output_dir", str(tmp_path / "out"), *short])
     said = capfd.readouterr().out

@@ -32,7 +32,7 @@ def recipe(tmp_path, backbone_folders) -> Path:
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     dev_set = write_pairs(tmp_path / "dev.tsv")
     fields = {
-        "model_name_or_path": backbone_folders["bert"],
+        "model_name_or_path": backbone_folders["shallow"],
         "train_file": str(tmp_path / "text.txt"),
         "dev_set": str(dev_set),
         "final_evaluation": "none",

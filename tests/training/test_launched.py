@@ -170,6 +170,7 @@ def test_resume_on_two_processes(streaming, folder, tmp_path):
     (tmp_path / "text.txt").write_text("".join((folder / "text.txt").read_text().splitlines(True)[:100]))
     options = ("--per_device_train_batch_size", 8, "--gradient_accumulation_steps", 1, "--streaming", streaming)
     options += ("--model_name_or_path", tmp_path / "backbone", "--train_file", tmp_path / "text.txt")
+    options += ("--dev_set", write_pairs(tmp_path / "dev.tsv"))
     for name, more in (("whole", ()), ("part", ("--resume_from_checkpoint", tmp_path / "whole" / "checkpoint-4"))):
         train_together(2, folder, folder / "tiny.yaml", *options, *more, "--output_dir", tmp_path / name)
         assert json.loads((tmp_path / name / "run.json").read_text())["hardware"]["processes"] == 2

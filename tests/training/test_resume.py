@@ -87,7 +87,7 @@ def recipe(place, backbone_folders):
 
     def write(name: str, **fields: object) -> Path:
         common = {
-            "model_name_or_path": backbone_folders["bert"],
+            "model_name_or_path": backbone_folders["shallow"],
             "train_file": "text.txt",
             "dev_set": str(place / "dev.tsv"),
             "final_evaluation": "none",
