@@ -23,6 +23,7 @@ FINALISTS = 2  # arms that the second round trains on
 LONGER = 3  # the second round ends at this many times the steps of the first one, or later if time is left
 EVERY = 20  # steps between development scores; the best of them is kept, so too many steps do no harm
 FIRST_STEPS = 20  # of the run that measures the time of a step
+COMPARED_STEPS = 40  # of an arm before it is compared; after 20 the arms on MED were within half a point of each other
 DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselves; a step is a fifth faster without
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
 
@@ -58,7 +59,7 @@ def default_arms(titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
     else:  # a finished encoder is asked what its arm did not practise, which a mixture of both leaves nothing of
         views = ("words", "sentence") if finished else ("words+sentence", "words")
     rates = ENCODER_RATES if finished else BACKBONE_RATES
-    choices = [(name, rate) for name in views for rate in rates] + [("dropout", rates[0])]
+    choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
     arms: Arms = {}
     for name, rate in choices:
         fields = {"views": name, "learning_rate": rate, **given}
@@ -176,7 +177,7 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
         finalists = min(FINALISTS, count)
         available = (left - (count + finalists) * besides) / step  # steps of all arms together
         first = min(rounded(available / (count + (LONGER - 1) * finalists)), MAX_STEPS)
-        if first >= EVERY:
+        if first >= COMPARED_STEPS or (count == 1 and first >= EVERY):
             return names[:count], first, rounded(first + (available - count * first) / finalists), besides
     return names[:1], EVERY, max(rounded(available), EVERY), besides  # not even time for one arm's second round
 
