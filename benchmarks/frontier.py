@@ -61,13 +61,13 @@ def main() -> None:
 
 def mixed_text(data: Path) -> list[str]:
     """The sentences of the mixed text, in order."""
-    dev_and_test = {text for split in ("dev", "test") for text in columns(data / f"sts/stsb/{split}.tsv", (1, 2))}
-    scored = {text for pattern in SCORED for path in data.glob(pattern) for text in columns(path, (1, 2))}
+    scored = {text for split in ("dev", "test") for text in columns(data / f"sts/stsb/{split}.tsv", (1, 2))}
+    scored |= {text for pattern in SCORED for path in data.glob(pattern) for text in columns(path, (1, 2))}
     return [
         text
         for files, chosen in SOURCES
         for text in once(text for file in files for text in columns(data / file, chosen))
-        if text not in dev_and_test | scored
+        if text not in scored
     ]
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .backbone import MaskedLMHead, Module
+from .backbone import MaskedLMHead, Module, blocks, copy_layers
 from .configuration_cmlmcse import CMLMCSEConfig
+from .pretrained_auxiliary import PretrainedAuxiliary
 from .vocabulary_loss import all_at_once, vocabulary_loss
 
 
@@ -73,9 +74,56 @@ class AuxiliaryObjective(nn.Module):
             elif isinstance(part, PreTrainedModel) and part.get_input_embeddings() is not None:
                 part.resize_token_embeddings(count, mean_resizing=False)
 
-    def load_trainable(self, other: "AuxiliaryObjective") -> None:
-        """Start from the trained parts of the same objective in a saved model."""
-        raise ValueError(f"{type(self).__name__} takes no weights from a checkpoint; choose another fusion_init")
+
+class FusingObjective(AuxiliaryObjective):
+    """An objective whose network can start from trained fusion blocks (`fusion_init`).
+
+    Attributes:
+        fusion: the blocks.
+        head: scores the vocabulary.
+    """
+
+    fusion: Module
+    head: MaskedLMHead
+
+    @torch.no_grad()
+    def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
+        """Take fusion blocks (`fusion_init`: last | next; random keeps them) and head from `model`."""
+        if self.config.fusion_init in ("last", "next"):
+            copy_layers(self.fusion, model.base_model, self.config.fusion_start)
+        self.head.copy_from(model, trained=has_head)
+
+    def load_pretrained(self, network: PretrainedAuxiliary, head: PreTrainedModel | None) -> None:
+        """Take the fusion blocks of a pre-trained auxiliary network (InfoCSE §3.2).
+
+        Args:
+            network: the network.
+            head: the masked-language model that it was trained with; None if that is the backbone itself.
+        """
+        network.load_into(self.fusion, self.config.pooling)
+        if head is not None:
+            self.head.copy_from(head, trained=True)
+
+    def load_trainable(self, other: "FusingObjective") -> None:
+        """Take fusion blocks and head of the same objective in a saved model.
+
+        Raises:
+            ValueError: it has another number of fusion blocks, or blocks of another kind.
+        """
+        expected, found = len(blocks(self.fusion)), len(blocks(other.fusion))
+        if found != expected:
+            raise ValueError(
+                f"fusion_init expects a checkpoint with {expected} fusion layers, found {found}; "
+                "choose another checkpoint or set fusion_layers"
+            )
+        kinds = [getattr(fusion.config, "layer_types", None) for fusion in (self.fusion, other.fusion)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"fusion_init expects a checkpoint whose fusion layers attend like {kinds[0]}, found {kinds[1]}; "
+                "choose another checkpoint"
+            )
+        self.fusion.load_state_dict(other.fusion.state_dict())
+        self.head.load_state_dict(other.head.state_dict())
 
 
 def masked_token_loss(logits: Tensor, labels: Tensor) -> AuxiliaryLoss:

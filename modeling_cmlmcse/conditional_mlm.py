@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, head_loss, zero_with_graph
+from .auxiliary import AuxiliaryLoss, FusingObjective, head_loss, zero_with_graph
 from .backbone import (
     MaskedLMHead,
     Module,
-    blocks,
     build_blocks,
     build_encoder,
     copy_layers,
@@ -19,11 +18,10 @@ from .backbone import (
     run_blocks,
 )
 from .configuration_cmlmcse import CMLMCSEConfig
-from .packing import Packing, Selection
-from .pretrained_auxiliary import PretrainedAuxiliary
+from .masked_batch import MaskedBatch, fuse
 
 
-class ConditionalMLM(AuxiliaryObjective):
+class ConditionalMLM(FusingObjective):
     """Conditional masked-language model (CMLM-CSE §3.2): h'' = [h ; h'_{>0}] → fusion → masked words.
 
     The masked sentence goes through the frozen lexical feature extractor (the first `lexical_layers` blocks of the
@@ -66,54 +64,14 @@ class ConditionalMLM(AuxiliaryObjective):
 
     def fused(self, sentences: Tensor, masked: dict[str, Any]) -> Tensor:
         """(B, H) sentence vectors and a packed masked batch → (M, H) states of the masked tokens alone."""
-        tokens = masked["input_ids"]  # (S,)
-        packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
-        positions = masked["mlm_positions"]  # (M,)
-        chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
+        batch = MaskedBatch.of(masked)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.lexical_frozen):
-            features = embed_tokens(self.extractor, tokens, packing)  # (S, H)
-            features = run_blocks(self.extractor, features, packing)[-1]
-        # position 0 := h
-        conditioned = features.index_copy(0, packing.starts, sentences.to(features.dtype))
-        return run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1]  # (M, H)
+            features = embed_tokens(self.extractor, batch.tokens, batch.packing)  # (S, H)
+            features = run_blocks(self.extractor, features, batch.packing)[-1]
+        return fuse(self.fusion, sentences, features, batch)
 
     @torch.no_grad()
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:
-        """Take extractor, fusion layers (`fusion_init`: last | next; random keeps them) and head from `model`."""
+        """Take the extractor too."""
+        super().load_backbone_weights(model, has_head)
         copy_layers(self.extractor, model.base_model)
-        if self.config.fusion_init in ("last", "next"):
-            copy_layers(self.fusion, model.base_model, self.config.fusion_start)
-        self.head.copy_from(model, trained=has_head)
-
-    def load_pretrained(self, network: PretrainedAuxiliary, head: PreTrainedModel | None) -> None:
-        """Take the fusion layers of a pre-trained auxiliary network (InfoCSE §3.2).
-
-        Args:
-            network: the network.
-            head: the masked-language model that it was trained with; None if that is the backbone itself.
-        """
-        network.load_into(self.fusion, self.config.pooling)
-        if head is not None:
-            self.head.copy_from(head, trained=True)
-
-    def load_trainable(self, other: AuxiliaryObjective) -> None:
-        """Take fusion layers and head of another auxiliary network.
-
-        Raises:
-            ValueError: it has another number of fusion layers, or layers of another kind.
-        """
-        assert isinstance(other, ConditionalMLM)
-        expected, found = len(blocks(self.fusion)), len(blocks(other.fusion))
-        if found != expected:
-            raise ValueError(
-                f"fusion_init expects a checkpoint with {expected} fusion layers, found {found}; "
-                "choose another checkpoint or set fusion_layers"
-            )
-        kinds = [getattr(fusion.config, "layer_types", None) for fusion in (self.fusion, other.fusion)]
-        if kinds[0] != kinds[1]:
-            raise ValueError(
-                f"fusion_init expects a checkpoint whose fusion layers attend like {kinds[0]}, found {kinds[1]}; "
-                "choose another checkpoint"
-            )
-        self.fusion.load_state_dict(other.fusion.state_dict())
-        self.head.load_state_dict(other.head.state_dict())

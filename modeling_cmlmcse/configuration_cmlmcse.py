@@ -6,6 +6,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .attention
     import .auxiliary
     import .backbone
+    import .condenser
     import .conditional_mlm
     import .contrast_terms
     import .denoising
@@ -18,6 +19,7 @@ the form of these lines (tests/model/test_compat.py compares them with the folde
     import .linear
     import .losses
     import .mask_pooling
+    import .masked_batch
     import .packing
     import .pooling
     import .pretrained_auxiliary
@@ -81,7 +83,8 @@ class CMLMCSEConfig(PretrainedConfig):
         contrastive_loss: `info_nce` (SimCSE), `nt_xent` (CLEAR), `extended_info_nce`, whose hard negatives are
             compared with the positive too (CoT-BERT), or `off_dropout`, whose negatives have no dropout (SimCSE++); it
             encodes each sentence once more.
-        contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss".
+        contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss". Where no other
+            loss compares views either, only those are encoded that get a masked sentence.
         matryoshka_dims: numbers of leading dimensions, as 256,128,64, that a vector can be cut to. The contrastive loss
             is the sum of those of the cut vectors, each with weight 1 (Kusupati et al. 2022, Eq. 1); name the full
             size too. The head must be `none`, or stay at inference (`cls`). The default is the full size alone.
@@ -131,6 +134,8 @@ class CMLMCSEConfig(PretrainedConfig):
         mlm_weight: weight of masked-language modelling on the encoder itself. SimCSE uses 0.1, CLEAR 1; 0 is without.
         mlm_tied: whether the decoder of `mlm_weight` is the encoder's word embeddings, as in RoBERTa's pre-training,
             which CLEAR follows. By default it is a matrix of its own, as in SimCSE's code.
+        condenser_weight: weight of Condenser's pre-training loss on the masked sentences, for which `lexical_layers`,
+            `fusion_layers` and `fusion_init` hold too (coCondenser: 1). 0 is without.
         retromae_weight: weight of RetroMAE's decoder, which predicts all words from the sentence vector and a few of
             the other words' embeddings. RetroMAE's paper has it in pre-training only; 0 is without.
         decoder_hidden_share: share of the other words that this decoder does not see when it predicts a word
@@ -192,6 +197,7 @@ class CMLMCSEConfig(PretrainedConfig):
         generator_config: PretrainedConfig | dict[str, Any] | None = None,
         mlm_weight: float = 0.0,
         mlm_tied: bool = False,
+        condenser_weight: float = 0.0,
         retromae_weight: float = 0.0,
         decoder_hidden_share: float = 0.5,
         denosent_weight: float = 0.0,
@@ -241,6 +247,7 @@ class CMLMCSEConfig(PretrainedConfig):
         self.generator_config = self._generator_config(generator_config) if rtd_weight > 0 else None
         self.mlm_weight = in_range("mlm_weight", mlm_weight, float, 0.0, 1e6)
         self.mlm_tied = in_range("mlm_tied", mlm_tied, bool, False, True)
+        self.condenser_weight = in_range("condenser_weight", condenser_weight, float, 0.0, 1e6)
         self.retromae_weight = in_range("retromae_weight", retromae_weight, float, 0.0, 1e6)
         self.decoder_hidden_share = in_range("decoder_hidden_share", decoder_hidden_share, float, 0.0, 1.0)
         self.denosent_weight = in_range("denosent_weight", denosent_weight, float, 0.0, 1e6)
@@ -323,7 +330,9 @@ class CMLMCSEConfig(PretrainedConfig):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, found {value!r}; fix the recipe")
-        if self.cmlm_weight == 0:
+        if self.condenser_weight > 0:
+            self._check_condenser(depth)
+        if self.cmlm_weight == 0 and self.condenser_weight == 0:
             return
         if self.lexical_layers > depth:
             raise ValueError(
@@ -336,6 +345,19 @@ class CMLMCSEConfig(PretrainedConfig):
                 f"fusion_init {self.fusion_init!r} takes the fusion layers from the backbone's {depth}, found "
                 f"lexical_layers {self.lexical_layers} and fusion_layers {self.fusion_layers}; lower them or choose "
                 "fusion_init 'random'"
+            )
+
+    def _check_condenser(self, depth: int) -> None:
+        """Check that Condenser's network reads a layer below the last one, and a vector that a masked sentence has."""
+        if not 1 <= self.lexical_layers < depth:
+            raise ValueError(
+                f"condenser_weight expects lexical_layers from 1 to {depth - 1}, below the last layer, found "
+                f"{self.lexical_layers}; set lexical_layers"
+            )
+        if POOLINGS[self.pooling].reads_mask:
+            raise ValueError(
+                f"condenser_weight expects a pooling that a masked sentence has too, found {self.pooling}; choose "
+                "another pooling, or retromae_weight"
             )
 
     @property

@@ -71,3 +71,8 @@ CONTRAST_TERMS: dict[str, ContrastTerm] = {
         "RankCSE's ranking distillation",
     ),
 }
+
+
+def contrasts(config: "CMLMCSEConfig") -> bool:
+    """Whether training compares views: by the contrastive loss, or by a term beside it."""
+    return any(getattr(config, f"{name}_weight") > 0 for name in ("contrastive", *CONTRAST_TERMS))

@@ -8,7 +8,8 @@ from transformers import PreTrainedModel
 from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, head_loss, zero_with_graph
 from .backbone import MaskedLMHead, Module, TiedMaskedLMHead, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
-from .packing import Packing, Selection
+from .masked_batch import MaskedBatch
+from .packing import Selection
 
 
 class EncoderMLM(AuxiliaryObjective):
@@ -27,14 +28,12 @@ class EncoderMLM(AuxiliaryObjective):
 
     def forward(self, encoder: Module, sentences: Tensor, masked: dict[str, Any]) -> AuxiliaryLoss:
         """The summed cross-entropy of the masked tokens. Without any it is exactly zero, and still has a graph."""
-        positions = masked["mlm_positions"]  # (M,)
-        if len(positions) == 0:
+        if len(masked["mlm_labels"]) == 0:
             return zero_with_graph(self, sentences)
-        tokens = masked["input_ids"]  # (S,)
-        packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
-        chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
-        hidden = embed_tokens(encoder, tokens, packing)  # (S, H)
-        hidden = run_blocks(encoder, hidden, packing, Selection(positions, chosen))[-1]  # (M, H)
+        batch = MaskedBatch.of(masked)
+        hidden = embed_tokens(encoder, batch.tokens, batch.packing)  # (S, H)
+        selection = Selection(batch.positions, batch.chosen)
+        hidden = run_blocks(encoder, hidden, batch.packing, selection)[-1]  # (M, H)
         return head_loss(self.head, hidden, masked["mlm_labels"], encoder.get_input_embeddings().weight)
 
     def load_backbone_weights(self, model: PreTrainedModel, has_head: bool) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
-from .auxiliary import AuxiliaryObjective
+from .auxiliary import AuxiliaryObjective, FusingObjective
 from .backbone import (
     build_encoder,
     dropouts,
@@ -24,6 +24,7 @@ from .backbone import (
     run_blocks,
     with_dropout,
 )
+from .condenser import Condenser
 from .conditional_mlm import ConditionalMLM
 from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig, in_range
 from .denoising import DenoSent
@@ -55,6 +56,7 @@ AUXILIARY_OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
     "cmlm": ConditionalMLM,
     "rtd": ReplacedTokenDetection,
     "mlm": EncoderMLM,
+    "condenser": Condenser,
     "retromae": EnhancedDecoding,
     "denosent": DenoSent,
 }
@@ -139,6 +141,11 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         """The auxiliary objectives of this model by name; empty for SimCSE."""
         return cast(dict[str, AuxiliaryObjective], dict(self.auxiliary.items()))
 
+    @property
+    def fusing(self) -> dict[str, FusingObjective]:
+        """Those with fusion blocks, which `fusion_init` starts."""
+        return {name: each for name, each in self.objectives.items() if isinstance(each, FusingObjective)}
+
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a module that no checkpoint fills, as the backbone would."""
         self.backbone._init_weights(module)
@@ -210,7 +217,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         """
         name_or_path = os.fspath(name_or_path)
         donor = FUSION_INITS[0] if fusion_init is None else fusion_init
-        network = PretrainedAuxiliary.choose(donor, name_or_path) if config_fields.get("cmlm_weight") != 0 else None
+        fuses = config_fields.get("cmlm_weight") != 0 or config_fields.get("condenser_weight", 0) > 0
+        network = PretrainedAuxiliary.choose(donor, name_or_path) if fuses else None
         if network is not None:
             config_fields |= network.check(config_fields)
         pretrained, has_head = load_backbone(name_or_path, from_scratch, new_token_id)
@@ -236,7 +244,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         model._load_backbone_weights(pretrained, has_head, generator)
         if network is not None:
             head = None if donor == "pretrained" else load_backbone(donor, new_token_id=new_token_id)[0]
-            cast(ConditionalMLM, model.objectives["cmlm"]).load_pretrained(network, head)
+            for objective in model.fusing.values():
+                objective.load_pretrained(network, head)
         elif init == "checkpoint" and model.auxiliary:
             model._load_auxiliary(donor)
         return model
@@ -258,7 +267,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
                 objective.load_generator(cast(PreTrainedModel, generator))
 
     def _load_auxiliary(self, donor: str) -> None:
-        """Take fusion layers and head of the conditional MLM from a saved model of this class.
+        """Take fusion layers and heads from a saved model of this class.
 
         Raises:
             ValueError: there is no saved model, or it has no auxiliary network, or one of another shape.
@@ -275,8 +284,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             raise ValueError(
                 f"{expected}, found {donor!r}, which cannot be loaded: {str(error).splitlines()[0]}"
             ) from error
-        objective = self.objectives.get("cmlm")
-        if objective is not None and "cmlm" not in saved.objectives:
+        if not self.fusing.keys() <= saved.fusing.keys():
             raise ValueError(f"fusion_init expects a checkpoint with an auxiliary network, found none in {donor}")
         size, found = (model.config.backbone_config.vocab_size for model in (self, saved))
         if size != found:
@@ -284,8 +292,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
                 f"fusion_init expects a checkpoint with the vocabulary of {size} tokens, found {found} in {donor}; "
                 "choose one trained with the same augmentation"
             )
-        if objective is not None:
-            objective.load_trainable(saved.objectives["cmlm"])
+        for name, objective in self.fusing.items():
+            objective.load_trainable(saved.fusing[name])
 
     def forward(
         self,

@@ -207,6 +207,7 @@ class ViewCollator:
         templates: those of the views; None without.
         plain_view: whether a batch also has the first view's text before augmentation, for a view without dropout;
             hard negatives are without it then too.
+        contrasts: whether views are compared. If not, only those with a masked sentence are made.
 
     Raises:
         InputError: the augmentation is unknown, or its [DEL] or synonyms are missing.
@@ -227,6 +228,7 @@ class ViewCollator:
         plain_view: bool = False,
         templates: Templates | None = None,
         deletion_rate: float = DELETION_RATE,
+        contrasts: bool = True,
     ) -> None:
         self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
         self.mini_batch_size = mini_batch_size
@@ -234,7 +236,7 @@ class ViewCollator:
         self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
         self.documents = documents
-        self.plain_view, self.templates = plain_view, templates
+        self.plain_view, self.templates, self.contrasts = plain_view and contrasts, templates, contrasts
         self.negates = templates is not None and templates.negates
         self.around = special_tokens(tokenizer) if documents else ([], [])
         self._random, self._shared = CounterGenerator(seed), CounterGenerator(seed)
@@ -248,7 +250,9 @@ class ViewCollator:
 
     def _batch(self, examples: list[Example]) -> dict[str, Any]:
         """Build a batch, or one of the parts of a larger batch."""
-        total = examples[0].labelled_views + len(examples[0].negatives) + self.negates
+        total = self.masked_views
+        if self.contrasts:
+            total = examples[0].labelled_views + len(examples[0].negatives) + self.negates
         num_views = 2 if self.plain_view else total  # with dropout
         packed = self._pack(examples, range(num_views), self._view)
         batch: dict[str, Any] = {"views": {**packed, "num_views": num_views}}

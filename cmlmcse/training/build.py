@@ -26,6 +26,7 @@ from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, check_views, needs_words
 from cmlmcse.models.encoders import load_tokenizer
 from cmlmcse.models.folders import recorded_prompts
+from modeling_cmlmcse.contrast_terms import contrasts
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS
@@ -279,6 +280,7 @@ def build_collator(
         documents=build_views(data, tokenizer, documents) if documents is not None else None,
         templates=templates,
         plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
+        contrasts=contrasts(model.config),
     )
 
 

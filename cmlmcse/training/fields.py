@@ -86,6 +86,7 @@ class ModelArguments:
     rtd_condition: str = of_config("rtd_condition")
     mlm_weight: float = of_config("mlm_weight")
     mlm_tied: bool = of_config("mlm_tied")
+    condenser_weight: float = of_config("condenser_weight")
     retromae_weight: float = of_config("retromae_weight")
     decoder_hidden_share: float = of_config("decoder_hidden_share")
     denosent_weight: float = of_config("denosent_weight")

@@ -20,10 +20,11 @@ from modeling_cmlmcse.backbone import (
     run_blocks,
     with_dropout,
 )
+from modeling_cmlmcse.condenser import encode_masked
 from modeling_cmlmcse.distributed import mean_count
 from modeling_cmlmcse.enhanced_decoding import EnhancedDecoder
-from modeling_cmlmcse.packing import Packing, Selection
-from modeling_cmlmcse.pooling import POOLINGS
+from modeling_cmlmcse.masked_batch import MaskedBatch, fuse
+from modeling_cmlmcse.packing import Selection
 
 DECODERS = ("fusion", "retromae")
 
@@ -165,38 +166,14 @@ class AuxiliaryPretraining(PreTrainedModel):
     def states(self, masked: dict[str, Any]) -> tuple[Tensor, Tensor | None, Tensor]:
         """States (M, H) of the masked tokens after the last block; those of the P words that the auxiliary network
         predicts, (P, H), None without one; and these words (P,)."""
-        tokens, positions = masked["input_ids"], masked["mlm_positions"]  # (S,), (M,)
-        packing = Packing.from_lengths(masked["lengths"], len(tokens), masked["width"])
-        chosen = Packing.from_lengths(masked["mlm_counts"], len(positions), masked["mlm_width"])
-        embedded = embed_tokens(self.backbone, tokens, packing)  # (S, H)
-        labels = masked["mlm_labels"]  # (M,)
+        batch, labels = MaskedBatch.of(masked), masked["mlm_labels"]  # (M,)
         if self.fusion is None and self.decoder is None:
-            return run_blocks(self.backbone, embedded, packing, Selection(positions, chosen))[-1], None, labels
-        pooling = POOLINGS[self.pooling]
-        # If the pooling reads only the first token, the last block computes only that one and the masked tokens.
-        few = pooling.reads_first_token_only
-        selection, places = with_first_tokens(packing, positions, chosen) if few else (None, positions)
-        states = run_blocks(self.backbone, embedded, packing, selection)
-        sentences = pooling.pool(states, packing if selection is None else selection.packing)  # (B, H)
-        hidden = states[-1].index_select(0, places)  # (M, H)
+            embedded = embed_tokens(self.backbone, batch.tokens, batch.packing)  # (S, H)
+            selection = Selection(batch.positions, batch.chosen)
+            return run_blocks(self.backbone, embedded, batch.packing, selection)[-1], None, labels
+        found = encode_masked(self.backbone, self.pooling, batch)
         if self.decoder is not None:
-            words = tokens.index_copy(0, positions, labels)  # (S,) unmasked
-            decoded, predicted = self.decoder(self.backbone, sentences, words, packing)
-            return hidden, decoded, words.index_select(0, predicted)
-        lexical = states[self.lexical_layers - 1]  # (S, H)
-        conditioned = lexical.index_copy(0, packing.starts, sentences.to(lexical.dtype))
-        return hidden, run_blocks(self.fusion, conditioned, packing, Selection(positions, chosen))[-1], labels
-
-
-def with_first_tokens(packing: Packing, positions: Tensor, chosen: Packing) -> tuple[Selection, Tensor]:
-    """Select each row's first token and the M masked `positions`, which never hold a first token (it is special).
-
-    Returns:
-        The selection, and the places of the masked tokens in it (M,).
-    """
-    size, count = packing.shape[0], len(positions)
-    counts, width = chosen.lengths + 1, chosen.shape[1] + 1
-    layout = Packing.from_lengths(counts, size + count, width)
-    places = torch.arange(count, device=positions.device) + chosen.rows + 1  # (M,)
-    index = positions.new_empty(size + count).index_copy(0, places, positions)
-    return Selection(index.index_copy(0, layout.starts, packing.starts), layout), places
+            words = batch.tokens.index_copy(0, batch.positions, labels)  # (S,) unmasked
+            decoded, predicted = self.decoder(self.backbone, found.sentences, words, batch.packing)
+            return found.hidden, decoded, words.index_select(0, predicted)
+        return found.hidden, fuse(self.fusion, found.sentences, found.layers[self.lexical_layers - 1], batch), labels

@@ -86,7 +86,7 @@ class TrainingLosses(nn.Module):
         return vectors - empty.index_select(0, template_of)
 
     def contrast(self, vectors: Tensor, teachers: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it.
+        """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it. A single view has none.
 
         With `matryoshka_dims` the contrastive loss is the sum of those of cut vectors.
 
@@ -100,6 +100,8 @@ class TrainingLosses(nn.Module):
         """
         config = self.model.config
         projected = self.model.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
+        if len(vectors) == 1:
+            return 0.0 * projected.sum(), torch.stack([vectors, projected]), {}  # the head has a gradient, for DDP
         everyone = gather_rows(projected, dim=1)  # (V, W·N, H), of all processes
         contrastive = CONTRASTIVE_LOSSES[config.contrastive_loss]
         option = getattr(config, contrastive.option)

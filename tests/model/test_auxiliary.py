@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.packing import Packing
-from support.batches import from_states, make_batch, unpack
+from support.batches import from_states, make_batch, padded, reference, restored
 from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
 
 ALL_KINDS = (*KINDS, *OTHER_KINDS)
@@ -29,24 +28,6 @@ def generator_folders(tmp_path_factory) -> dict[str, str]:
 def load(folder: str, **fields) -> CMLMCSEForSentenceEmbedding:
     """A model with no conditional MLM unless asked for."""
     return CMLMCSEForSentenceEmbedding.from_backbone(folder, **{"cmlm_weight": 0.0, **fields})
-
-
-def padded(kind: str, part: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    """A packed part → padded ids with the kind's padding token, and the mask."""
-    ids, mask = unpack(part)
-    return ids.masked_fill(mask == 0, tiny_tokenizer(kind).pad_token_id), mask
-
-
-def reference(folder: str) -> PreTrainedModel:
-    """transformers' own masked-language model."""
-    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
-    model.set_attn_implementation("eager")
-    return model
-
-
-def restored(part: dict) -> torch.Tensor:
-    """(S,) the sentences before masking."""
-    return part["input_ids"].index_copy(0, part["mlm_positions"], part["mlm_labels"])
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
@@ -328,13 +309,13 @@ def test_denosent_noise(backbone_folders, sentences):
 def test_objectives_add_up(backbone_folders, sentences, tmp_path):
     """All at once: the loss is the weighted sum of the parts; the model is saved and loaded whole."""
     weights = {"cmlm_weight": 0.3, "rtd_weight": 0.2, "mlm_weight": 0.1, "retromae_weight": 0.4}
-    weights["denosent_weight"] = 0.6
+    weights |= {"denosent_weight": 0.6, "condenser_weight": 0.7}
     weights["contrastive_weight"] = 0.5
     model = load(backbone_folders["bert"], **weights, denosent_layers=2).eval()
     batch = make_batch("bert", sentences)
     output = TrainingLosses(model)(**batch)
     expected = 0.5 * output.logs["contrastive_loss"]
-    names = ("cmlm", "rtd", "mlm", "retromae", "denosent")
+    names = ("cmlm", "rtd", "mlm", "condenser", "retromae", "denosent")
     expected += sum(weights[f"{name}_weight"] * output.logs[f"{name}_loss"] for name in names)
     assert output.loss.item() == pytest.approx(expected.item(), abs=1e-6)
     model.save_pretrained(tmp_path)

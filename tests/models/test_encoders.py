@@ -124,7 +124,7 @@ def test_no_such_model(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path)
 
 def test_pooling_is_needed(folder: Path) -> None:
     """A plain backbone needs a pooling; `cls` would need a trained head."""
-    with pytest.raises(InputError, match="cls_before_pooler, avg, avg_top2, avg_first_last, found none"):
+    with pytest.raises(InputError, match="cls_before_pooler, prompt, avg, avg_top2, avg_first_last, found none"):
         load_encoder(str(folder))
     with pytest.raises(InputError, match="found 'cls'"):
         load_encoder(str(folder), pooling="cls")

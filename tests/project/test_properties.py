@@ -106,7 +106,7 @@ def test_augmentations(name, tokens, seed):
     """At least one token, none that was not there but [DEL], no two [DEL] side by side, a seed decides; and what each
     promises of the length and the order."""
     unit, tokens = AUGMENTATIONS[name], np.array(tokens, np.int32)
-    augment = partial(unit.augment, **({"deleted": DELETED} if unit.needs else {}))
+    augment = partial(unit.augment, **({"deleted": DELETED} if unit.needs == "deleted" else {}))
     before = tokens.copy()
     found = augment(tokens, np.random.default_rng(seed))
     assert np.array_equal(found, augment(tokens, np.random.default_rng(seed)))

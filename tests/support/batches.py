@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
@@ -24,6 +24,24 @@ def unpack(packed: dict) -> tuple[torch.Tensor, torch.Tensor]:
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(r) for r in rows], batch_first=True)
     return ids, mask
+
+
+def padded(kind: str, part: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """A packed part → padded ids with the kind's padding token, and the mask."""
+    ids, mask = unpack(part)
+    return ids.masked_fill(mask == 0, tiny_tokenizer(kind).pad_token_id), mask
+
+
+def reference(folder: str) -> PreTrainedModel:
+    """transformers' own masked-language model."""
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    model.set_attn_implementation("eager")
+    return model
+
+
+def restored(part: dict) -> torch.Tensor:
+    """(S,) the sentences before masking."""
+    return part["input_ids"].index_copy(0, part["mlm_positions"], part["mlm_labels"])
 
 
 class Given(torch.nn.Module):

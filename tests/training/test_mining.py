@@ -50,7 +50,7 @@ def test_what_is_mined(documents, recipe, backbone_folders, monkeypatch, capsys)
     text = datasets.Dataset.from_dict(rows)
     found = mine_negatives(text, 1, *parsed(recipe, **fields))
     assert "encodes 8 rows once" in capsys.readouterr().out
-    cosines = cosines_of(texts, backbone_folders["bert"], "avg", limit)
+    cosines = cosines_of(texts, backbone_folders["shallow"], "avg", limit)
     for row, known in enumerate(np.load(found.path)):
         allowed = [each for each in np.argsort(-cosines[row], kind="stable") if cosines[row, each] <= 0.9][:3]
         given = [each for each in known if each != NO_ROW]

@@ -316,8 +316,8 @@ WRONG = [
     (["--backbone_dropout", "1.5"], ["backbone_dropout must be a number from 0 to 1, found 1.5"]),
     (["--model_name_or_path", "{vocabulary}"], ["vocabulary of 40", "found 80 tokens"]),
     (["--model_name_or_path", "package:no_such_package/model"], ["expects the package no_such_package"]),
-    (["--lexical_layers", "7"], ["lexical_layers must be at most 6", "found 7"]),
-    (["--fusion_init", "next", "--lexical_layers", "6"], ["fusion_init 'next' takes", "6"]),
+    (["--lexical_layers", "7"], ["lexical_layers must be at most 3", "found 7"]),
+    (["--fusion_init", "next", "--lexical_layers", "3"], ["fusion_init 'next' takes", "3"]),
     (["--per_device_train_batch_size", "1"], ["must be at least 2", "in-batch negatives", "found 1"]),
     (["--augmentation", "del_span+shuffle"], ["augmentation must be one of", "found 'shuffle'"]),
     (["--augmented_views", "first"], ["augmented_views must be one of second, both", "found 'first'"]),
@@ -407,9 +407,10 @@ def test_recipes_parse(path):
         assert data.model_type == kind if data.model_type else name.startswith(f"{kind}-{size}")
         if run_args.stage == "train":
             assert (model.cmlm_weight == 0) == (
-                method in ("simcse", "clear", "diffcse", "contriever", "rankcse", "promptbert")
+                method
+                in ("simcse", "clear", "diffcse", "contriever", "rankcse", "promptbert", "cot", "tsdae", "cocondenser")
             )
-        assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else 125)
+        assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" or method == "tsdae" else 125)
 
 
 @pytest.mark.parametrize(
