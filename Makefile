@@ -44,7 +44,7 @@ all-tests: $(VENV)/.installed-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-compat: $(VENV)/.installed-dev $(COMPAT)/.installed
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[onnx]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[onnx,openvino]"
 	rm -rf $(COMPAT)/exports $(COMPAT)/modules
 	$(BIN)/python tests/compat/make_exports.py $(COMPAT)/exports
 	HF_HUB_OFFLINE=1 HF_MODULES_CACHE=$(COMPAT)/modules CMLMCSE_EXPORTS=$(COMPAT)/exports \

@@ -37,7 +37,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig, __version__
 
 from .losses import CONTRASTIVE_LOSSES
 from .pooling import POOLINGS
@@ -45,7 +45,10 @@ from .projection import PROJECTIONS
 from .prompts import complete_prompts
 from .ranking import DISTILLATION_LOSSES
 
+TRANSFORMERS = tuple(int(part) for part in __version__.split(".")[:2])
 EXPORT_KEY = "cmlmcse"
+HEAD_WEIGHTS = "head.safetensors"  # in an export: a head that a plain backbone has no place for
+WEIGHTS_WITH_HEAD = "model_with_head.safetensors.index.json"  # lists the backbone's weights and the head's
 OWN_FUSION_INITS = ("last", "next", "random", "pretrained")  # the first is the default
 FUSION_INITS = (*OWN_FUSION_INITS, "checkpoint")
 MASKED_VIEWS = ("both", "first")
@@ -291,10 +294,19 @@ class CMLMCSEConfig(PretrainedConfig):
 
     @classmethod
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read a config.json; that of an export is a plain backbone's with our fields under `EXPORT_KEY`."""
+        """Read a config.json; that of an export is a plain backbone's with our fields under `EXPORT_KEY`.
+
+        Raises:
+            ImportError: this transformers cannot load the export's head.
+        """
         fields, kwargs = super().get_config_dict(*args, **kwargs)
         if EXPORT_KEY in fields:
             ours, auto_map = fields.pop(EXPORT_KEY), fields.pop("auto_map", {})
+            if "transformers_weights" in ours and TRANSFORMERS < (4, 52):
+                raise ImportError(
+                    f"a model with the pooling {ours.get('pooling')!r} expects transformers 4.52 or newer, found "
+                    f"{__version__}; upgrade, or load the model with sentence-transformers, which needs no code"
+                )
             fields = {"model_type": cls.model_type, "auto_map": auto_map, "backbone_config": fields, **ours}
         return fields, kwargs
 
@@ -305,7 +317,9 @@ class CMLMCSEConfig(PretrainedConfig):
         if POOLINGS[self.pooling].reads_mask:
             names = ("prompt_template", "second_prompt_template", "mask_token_id")
             fields |= {name: getattr(self, name) for name in names}
-        fields["projection"] = self.projection if POOLINGS[self.pooling].keeps_head else "none"
+        fields["projection"] = "none"
+        if POOLINGS[self.pooling].keeps_head:  # transformers 4.52 and newer load the weights that this entry names
+            fields |= {"projection": self.projection, "transformers_weights": WEIGHTS_WITH_HEAD}
         if self.prompts:
             fields |= {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
         return {**self.backbone_config.to_dict(), **(self.exported_dropouts or {}), EXPORT_KEY: fields}

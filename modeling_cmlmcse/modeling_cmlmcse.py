@@ -1,4 +1,13 @@
-"""CMLM-CSE sentence encoder: a backbone, a pooling, and in training a head and auxiliary objectives."""
+"""CMLM-CSE sentence encoder: a backbone, a pooling, and in training a head and auxiliary objectives.
+
+What the code of this folder does: it computes sentence embeddings without padding, and trains them further. Nobody
+needs it for the embeddings alone: `SentenceTransformer(FOLDER)` gives the same ones without it, except with the pooling
+`prompt`.
+
+What it does not do: it imports nothing but PyTorch, transformers, safetensors and Python's standard library, starts no
+other program, and reads and sets no environment variable. It downloads through transformers' `from_pretrained` alone,
+and writes a file only in `save_pretrained`. tests/project/test_layout.py checks all of this in every file.
+"""
 
 import os
 import zlib

@@ -46,6 +46,10 @@ ONNX_USAGE = """
 ONNX files: `onnx/model.onnx` (fp32) and `onnx/model_quantized.onnx` (int8). sentence-transformers takes one with
 `backend="onnx", model_kwargs={"file_name": "onnx/model.onnx"}`, transformers.js with `dtype: "fp32"` or `"q8"`."""
 
+OPENVINO_USAGE = """
+
+OpenVINO file: `openvino/openvino_model.xml` (fp32). sentence-transformers takes it with `backend="openvino"`."""
+
 NO_BACKENDS = """
 
 The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backends of sentence-transformers. They

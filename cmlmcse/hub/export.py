@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,9 +25,11 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 import modeling_cmlmcse
 from cmlmcse.common.errors import InputError
+from modeling_cmlmcse.configuration_cmlmcse import HEAD_WEIGHTS, WEIGHTS_WITH_HEAD
 from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS
@@ -105,22 +107,43 @@ def export(
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.backbone.state_dict().items()}
-    if POOLINGS[model.config.pooling].keeps_head:
-        weights |= {f"projection.{name}": tensor.cpu() for name, tensor in model.projection.state_dict().items()}
     weights |= plain_pooler(model)
-    save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, aside / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+    head = head_of(model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
     tokenizer.save_pretrained(aside)
     write_tokenizer_config(tokenizer, aside / "tokenizer_config.json")
     write_config(model, aside, trust_free)
     if not trust_free:
         copy_code(aside)
-    write_sentence_transformers(model.config, weights, aside)
+        write_head(head, weights, aside)
+    write_sentence_transformers(model.config, head, aside)
     length = {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
     write_json(aside / "sentence_bert_config.json", length)
     (aside / "README.md").write_text(card, encoding="utf-8")
     aside.rename(folder)
     return folder
+
+
+def head_of(model: CMLMCSEForSentenceEmbedding) -> dict[str, torch.Tensor]:
+    """The weights of the head that the embedding goes through; none with a pooling that keeps none."""
+    if not POOLINGS[model.config.pooling].keeps_head:
+        return {}
+    head = model.projection.state_dict()
+    return {f"projection.{name}": tensor.detach().cpu().contiguous() for name, tensor in head.items()}
+
+
+def write_head(head: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """A file of the head alone, and a list of all weights, which our configuration names.
+
+    In `model.safetensors` plain transformers would report the head as weights that it did not expect.
+    """
+    if not head:
+        return
+    save_file(dict(head), folder / HEAD_WEIGHTS, metadata={"format": "pt"})
+    files = {**dict.fromkeys(weights, SAFE_WEIGHTS_NAME), **dict.fromkeys(head, HEAD_WEIGHTS)}
+    size = sum(tensor.nbytes for tensor in (*weights.values(), *head.values()))
+    write_json(folder / WEIGHTS_WITH_HEAD, {"metadata": {"total_size": size}, "weight_map": files})
 
 
 def plain_pooler(model: CMLMCSEForSentenceEmbedding) -> dict[str, torch.Tensor]:

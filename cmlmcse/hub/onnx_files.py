@@ -6,14 +6,16 @@ ids to token vectors. Whoever loads it does the pooling, as with PyTorch.
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedTokenizerBase
 
@@ -29,6 +31,7 @@ OPSET = 18  # the lowest that torch's exporter writes without converting; old ru
 TOLERANCE = 1e-4  # of a coordinate in fp32, absolute or relative to the largest one
 LEAST_COSINE = 0.95  # of an int8 embedding with its own fp32 one, on average; all-MiniLM-L6-v2 has 0.99
 MOST_BYTES = 2**31  # of a protobuf file
+Tokens = dict[str, Tensor]  # (N, T) each, by the names of a graph's inputs
 
 
 class OnnxCheck(NamedTuple):
@@ -45,20 +48,28 @@ class OnnxCheck(NamedTuple):
         )
 
 
-def check_onnx(pooling: str) -> None:
-    """Check before any work that ONNX files can be written.
+def check_graph(option: str, packages: Sequence[str], pooling: str) -> None:
+    """Check before any work that a graph's files can be written.
+
+    Args:
+        option: `onnx` or `openvino`, the option and the extra of the same name.
+        packages: what the extra installs.
+        pooling: the model's.
 
     Raises:
         InputError: a package is missing, other layers than the last are pooled, or the pooling needs the model's code.
     """
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise InputError(f'--onnx expects the extra onnx, found no {", ".join(missing)}; pip install "cmlmcse[onnx]"')
+    if missing := [name for name in packages if find_spec(name) is None]:
+        found = f"found no {', '.join(missing)}"
+        raise InputError(f'--{option} expects the extra {option}, {found}; pip install "cmlmcse[{option}]"')
     if POOLINGS[pooling].reads_mask:
-        raise InputError(f"--onnx expects a pooling that readers of ONNX files know, found {pooling}; drop --onnx")
+        raise InputError(
+            f"--{option} expects a pooling that readers of such files know, found {pooling}; drop --{option}"
+        )
     if POOLINGS[pooling].layers != (-1,):
         raise InputError(
-            f"--onnx expects a pooling of the last layer, found {pooling}: readers of ONNX files see no other layer; "
-            "drop --onnx"
+            f"--{option} expects a pooling of the last layer, found {pooling}: readers of such files see no other "
+            f"layer; drop --{option}"
         )
 
 
@@ -76,25 +87,16 @@ def write_onnx(
     Raises:
         InputError: weights beyond 2 GB, or embeddings that differ.
     """
-    if (folder / "model.safetensors").stat().st_size >= MOST_BYTES:
-        raise InputError("--onnx expects weights below 2 GB, the most that one ONNX file holds; drop --onnx")
+    check_size("onnx", folder)
     (folder / "onnx").mkdir()
-    if model.dtype != torch.float32:
-        model = copy.deepcopy(model).float()
-
-    def tokenize(texts: Sequence[str]) -> dict[str, Tensor]:
-        return dict(tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt"))
-
-    tokens = tokenize(sentences)
+    fp32, int8 = folder / "onnx" / FP32, folder / "onnx" / INT8
+    tokens = tokenize(tokenizer, sentences)
     with quiet_exporter():
-        export_graph(folder, tokens, folder / "onnx" / FP32)
-        quantize(folder / "onnx" / FP32, folder / "onnx" / INT8)
-    expected = torch.from_numpy(model.encode(list(sentences), tokenizer, prompt=""))  # (N, H)
-    fp32, int8 = (embed(model, folder / "onnx" / name, tokens) for name in (FP32, INT8))  # (N, H) each
-    alone = embed(model, folder / "onnx" / FP32, tokenize(sentences[:1]))  # (1, H): another batch size and length
-    difference = float((torch.cat([fp32, alone]) - torch.cat([expected, expected[:1]])).abs().max())
-    difference /= max(1.0, float(expected.abs().max()))
-    cosines = nn.functional.cosine_similarity(int8, expected)  # (N,)
+        export_graph(folder, tokens, fp32)
+        quantize(fp32, int8)
+    difference = fp32_difference(model, tokenizer, sentences, partial(run_onnx, fp32))
+    expected = torch.from_numpy(in_fp32(model).encode(list(sentences), tokenizer, prompt=""))  # (N, H)
+    cosines = nn.functional.cosine_similarity(pooled(model, run_onnx(int8, tokens), tokens), expected)  # (N,)
     found = OnnxCheck(difference, float(cosines.mean()), float(cosines.min()))
     if not (found.difference <= TOLERANCE and found.mean_cosine >= LEAST_COSINE):
         raise InputError(
@@ -102,6 +104,42 @@ def write_onnx(
             f"found {found}; nothing was published, drop --onnx"
         )
     return found
+
+
+def check_size(option: str, folder: Path) -> None:
+    """Raise an InputError if the weights of an export do not fit into one ONNX file."""
+    if (folder / "model.safetensors").stat().st_size >= MOST_BYTES:
+        raise InputError(f"--{option} expects weights below 2 GB, the most that one ONNX file holds; drop --{option}")
+
+
+def fp32_difference(
+    model: CMLMCSEForSentenceEmbedding,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    run: Callable[[Tokens], NDArray[np.float32]],
+) -> float:
+    """The largest difference of a coordinate between a graph's embeddings and the model's, in fp32; relative to the
+    largest coordinate if that is above 1. The first sentence is compared alone too: another batch size and length.
+
+    Args:
+        run: the graph, tokens → token vectors (N, T, H).
+    """
+    model, differences = in_fp32(model), []
+    expected = torch.from_numpy(model.encode(list(sentences), tokenizer, prompt=""))  # (N, H)
+    for count in (len(sentences), 1):
+        tokens = tokenize(tokenizer, sentences[:count])
+        differences.append((pooled(model, run(tokens), tokens) - expected[:count]).abs().max())
+    return float(torch.stack(differences).max()) / max(1.0, float(expected.abs().max()))
+
+
+def in_fp32(model: CMLMCSEForSentenceEmbedding) -> CMLMCSEForSentenceEmbedding:
+    """The model, or a copy of it, in fp32."""
+    return model if model.dtype == torch.float32 else copy.deepcopy(model).float()
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Tokens:
+    """N texts → (N, T) each."""
+    return dict(tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt"))
 
 
 class TokenVectors(nn.Module):
@@ -117,7 +155,7 @@ class TokenVectors(nn.Module):
         return states
 
 
-def export_graph(folder: Path, tokens: dict[str, Tensor], path: Path) -> None:
+def export_graph(folder: Path, tokens: Tokens, path: Path) -> None:
     """The plain backbone of an export as an ONNX file, for any batch size and length.
 
     Args:
@@ -129,7 +167,7 @@ def export_graph(folder: Path, tokens: dict[str, Tensor], path: Path) -> None:
         backbone = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32).eval()
     names = list(tokens)
     program: Any = torch.onnx.export(
-        TokenVectors(backbone, names),
+        TokenVectors(backbone, names).eval(),
         tuple(tokens.values()),
         input_names=names,
         output_names=["last_hidden_state"],
@@ -152,15 +190,20 @@ def quantize(source: Path, target: Path) -> None:
     quantize_dynamic(source, target, weight_type=QuantType.QUInt8, per_channel=True)
 
 
-def embed(model: CMLMCSEForSentenceEmbedding, path: Path, tokens: dict[str, Tensor]) -> Tensor:
-    """(N, H) embeddings from a graph's token vectors, with the model's own pooling."""
+def run_onnx(path: Path, tokens: Tokens) -> NDArray[np.float32]:
+    """The token vectors (N, T, H) that a file gives in ONNX Runtime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (states,) = session.run(None, {name: np.asarray(grid) for name, grid in tokens.items()})  # (N, T, H)
+    (states,) = session.run(None, {name: np.asarray(grid) for name, grid in tokens.items()})
+    return np.asarray(states)
+
+
+def pooled(model: CMLMCSEForSentenceEmbedding, states: NDArray[np.float32], tokens: Tokens) -> Tensor:
+    """(N, T, H) token vectors of a graph → (N, H) embeddings, with the model's own pooling."""
     packing = Packing.from_mask(tokens["attention_mask"])
     with torch.no_grad():
-        return model.embedding_of([packing.pack(torch.from_numpy(states))], packing)
+        return in_fp32(model).embedding_of([packing.pack(torch.from_numpy(states))], packing)
 
 
 @contextmanager

@@ -47,6 +47,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--onnx", action="store_true", help="write onnx/model.onnx (fp32) and "
                         "onnx/model_quantized.onnx (int8) too, and compare their embeddings; needs the extra onnx"
                         )  # fmt: skip
+    parser.add_argument("--openvino", action="store_true", help="write openvino/openvino_model.xml (fp32) too, and "
+                        "compare its embeddings; needs the extra openvino")  # fmt: skip
     parser.add_argument("--query_prompt", metavar="TEXT", help="text put before a query, as 'query: ' (default: the "
                         "checkpoint's own)")  # fmt: skip
     parser.add_argument("--document_prompt", metavar="TEXT", help="text put before a document (default: the "
@@ -119,11 +121,11 @@ def write_card(checkpoint: Path, args: argparse.Namespace, commit: str | None = 
     """
     from .adapted_card import adapted_card
     from .card import bare_card, model_card, plots_of
-    from .card_usage import ONNX_USAGE, Loading
+    from .card_usage import ONNX_USAGE, OPENVINO_USAGE, Loading
     from .card_writer import TEMPLATE, Identity
 
     branch = None if args.revision == "main" else args.revision
-    more = chosen_prompts(checkpoint, args).for_card + ONNX_USAGE * args.onnx
+    more = chosen_prompts(checkpoint, args).for_card + ONNX_USAGE * args.onnx + OPENVINO_USAGE * args.openvino
     revision = commit or args.tag or branch
     use = Loading(args.repo_id, revision, args.trust_free, more, pooling_of(args.checkpoint))
     name = args.repo_id and args.repo_id.split("/")[-1]
@@ -158,6 +160,7 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     from .card import copy_plots
     from .export import SENTENCES, export, verify
     from .onnx_files import write_onnx
+    from .openvino_files import write_openvino
 
     encoder = load_model_encoder(str(checkpoint), device="cpu")
     chosen_prompts(checkpoint, args).give(encoder.model)
@@ -165,7 +168,9 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     copy_plots(checkpoint.resolve().parent, folder)
     try:
         differences = verify(encoder.model, encoder.tokenizer, folder)
-        onnx = write_onnx(encoder.model, encoder.tokenizer, folder, SENTENCES) if args.onnx else None
+        parts = encoder.model, encoder.tokenizer, folder, SENTENCES
+        onnx = write_onnx(*parts) if args.onnx else None
+        openvino = write_openvino(*parts) if args.openvino else None
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -175,6 +180,21 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     print(f"Verified in a fresh process: largest difference {max(differences.values()):.1e} ({ways})")
     if onnx is not None:
         print(f"Verified in ONNX Runtime: {onnx}")
+    if openvino is not None:
+        print(f"Verified in OpenVINO: {openvino}")
+
+
+def check_graphs(args: argparse.Namespace) -> None:
+    """Check before any work that the files of `--onnx` and `--openvino` can be written.
+
+    Raises:
+        InputError: as :func:`check_graph`.
+    """
+    from . import onnx_files, openvino_files
+
+    for option, packages in (("onnx", onnx_files.PACKAGES), ("openvino", openvino_files.PACKAGES)):
+        if getattr(args, option):
+            onnx_files.check_graph(option, packages, pooling_of(args.checkpoint))
 
 
 def pooling_of(checkpoint: str) -> str:
@@ -223,12 +243,7 @@ def push(args: argparse.Namespace) -> None:
     if args.export_only and Path(args.output_dir).exists():
         raise InputError(f"the export folder must not exist yet, found {args.output_dir}; choose another or remove it")
     checkpoint = check_checkpoint(args.checkpoint)
-    if args.onnx:
-        from cmlmcse.models.folders import recorded_pooling
-
-        from .onnx_files import check_onnx
-
-        check_onnx(recorded_pooling(str(checkpoint))[0] or "")
+    check_graphs(args)
     card = partial(write_card, checkpoint, args)  # commit name → card
     if args.export_only:
         export_and_verify(checkpoint, Path(args.output_dir), args, card())

@@ -198,12 +198,20 @@ def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLM
     from safetensors import SafetensorError
 
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding as Model
+    from modeling_cmlmcse.backbone import quiet_loading
 
     try:
         with as_input_error(f"{source}: the model cannot be loaded: "):
             if ours:
-                model = Model.from_pretrained(source).eval()
-                _load_head(source, model)
+                config = Model.config_class.from_pretrained(source)
+                listed = getattr(config, "transformers_weights", None)
+                absent = listed is not None and cached_file(source, listed) is None
+                if absent:  # saved by sentence-transformers, which has the head in its own module alone
+                    del config.transformers_weights
+                with quiet_loading() if absent else contextlib.nullcontext():
+                    model = Model.from_pretrained(source, config=config).eval()
+                if not _load_head(source, model) and absent:
+                    raise InputError(f"{source}: expected {listed}, found none; export the model again")
                 return model
             return Model.from_backbone(
                 source, cmlm_weight=0.0, projection="none", pooling=pooling, normalize=normalize, backbone_dropout=0.0
@@ -212,8 +220,9 @@ def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLM
         raise InputError(f"{source}: the model cannot be loaded: {_reason(error)}") from error
 
 
-def _load_head(source: str, model: "CMLMCSEForSentenceEmbedding") -> None:
-    """Take the head that the embedding goes through from the folder's sentence-transformers module, in place.
+def _load_head(source: str, model: "CMLMCSEForSentenceEmbedding") -> bool:
+    """Take the head that the embedding goes through from the folder's sentence-transformers module, in place; returns
+    whether there is one.
 
     In our own folders it is the model's own. After training with sentence-transformers it is the trained one, and the
     model's own is the old one or is missing.
@@ -223,9 +232,11 @@ def _load_head(source: str, model: "CMLMCSEForSentenceEmbedding") -> None:
     listed = read_json(source, "modules.json", list) or []
     paths = [item.get("path", "") for item in listed if item.get("type", "").endswith("Dense")]
     file = cached_file(source, f"{paths[0]}/model.safetensors") if paths else None
-    if file is not None and POOLINGS[model.config.pooling].keeps_head:
-        head = {name.removeprefix("linear."): tensor for name, tensor in load_file(file).items()}
-        model.projection.dense.load_state_dict(head)
+    if file is None or not POOLINGS[model.config.pooling].keeps_head:
+        return False
+    head = {name.removeprefix("linear."): tensor for name, tensor in load_file(file).items()}
+    model.projection.dense.load_state_dict(head)
+    return True
 
 
 def _reason(error: Exception) -> str:

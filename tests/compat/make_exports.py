@@ -21,6 +21,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from cmlmcse.hub.export import export
 from cmlmcse.hub.onnx_files import write_onnx
+from cmlmcse.hub.openvino_files import write_openvino
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
 CASES = [
@@ -46,7 +47,7 @@ def write(
 
 def main(folder: Path) -> None:
     """Every kind of backbone, every pooling, one export without code, one with BERT's own tokenizer and length; and
-    some with ONNX files, in `FOLDER/onnx`."""
+    some with files of ONNX and OpenVINO, in `FOLDER/onnx`."""
     for kind, pooling in CASES:
         write(folder / f"{kind}-{pooling}", tiny_backbone(kind), tiny_tokenizer(kind), pooling)
     write(folder / "bert-trust_free", tiny_backbone("bert"), tiny_tokenizer("bert"), "avg", trust_free=True)
@@ -56,7 +57,8 @@ def main(folder: Path) -> None:
     for kind, pooling in WITH_ONNX:
         export_folder = folder / "onnx" / f"{kind}-{pooling}"
         model = write(export_folder, tiny_backbone(kind), tiny_tokenizer(kind), pooling, trust_free=True)
-        print(f"{export_folder.name}: {write_onnx(model, tiny_tokenizer(kind), export_folder, SENTENCES)}")
+        parts = model, tiny_tokenizer(kind), export_folder, SENTENCES
+        print(f"{export_folder.name}: {write_onnx(*parts)}; {write_openvino(*parts)}")
 
 
 if __name__ == "__main__":

@@ -72,6 +72,16 @@ def test_onnx_files_of_push(folder):
     assert cosines(int8, expected).min() > 0.98
 
 
+@pytest.mark.parametrize("folder", sorted((EXPORTS / "onnx").glob("*/")), ids=lambda folder: folder.name)
+def test_openvino_file_of_push(folder):
+    """What `cmlmcse push --openvino` writes: loaded as it is, without converting."""
+    pytest.importorskip(LIBRARIES["openvino"])
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    model = load(folder, "openvino", export=False)
+    np.testing.assert_allclose(model.encode(SENTENCES), np.load(folder.with_name(f"{folder.name}.npy")), atol=1e-4)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
 @pytest.mark.parametrize("name", SOME)
 def test_onnx_int8(name, tmp_path):
     """Dynamic quantisation: a smaller file, and almost the same directions."""

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModel
 
 from cmlmcse.common.errors import InputError
@@ -13,7 +12,7 @@ from cmlmcse.hub.export import export
 from cmlmcse.models.encoders import load_encoder
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.processes import run_fresh
-from support.tiny import KINDS, OTHER_KINDS, tiny_tokenizer
+from support.tiny import tiny_tokenizer
 
 POOLINGS = ("cls_before_pooler", "cls", "avg", "avg_top2", "avg_first_last")
 FRESH = """
@@ -140,30 +139,3 @@ def test_export_never_overwrites(backbone_folders, tmp_path):
     with pytest.raises(InputError, match="must not exist yet"):
         export(load(backbone_folders["bert"]), tiny_tokenizer("bert"), tmp_path / "export")
     assert (tmp_path / "export" / "mine").read_text() == "kept"
-
-
-@pytest.mark.parametrize("kind", [*KINDS, *OTHER_KINDS])
-@pytest.mark.parametrize("pooling", ["avg", "cls"])
-def test_what_text_embeddings_inference_reads(kind, pooling, backbone_folders, tmp_path):
-    """The entries that its server parses, of the types that it demands, in an export without code."""
-    model = load(backbone_folders[kind], pooling=pooling, prompts={"query": "w1 "})
-    folder = export(model, tiny_tokenizer(kind), tmp_path / "export", trust_free=True)
-
-    def read(name: str):
-        return json.loads((folder / name).read_text())
-
-    config = read("config.json")
-    assert config["model_type"] == kind
-    assert [name.endswith("Model") for name in config["architectures"]] == [True]  # …Classification: a classifier
-    assert type(config["max_position_embeddings"]) is type(config["pad_token_id"]) is int
-    modes = read("1_Pooling/config.json")
-    assert (modes["pooling_mode_cls_token"], modes["pooling_mode_mean_tokens"]) == (pooling == "cls", pooling == "avg")
-    assert read("sentence_bert_config.json")["max_seq_length"] == 64
-    assert read("config_sentence_transformers.json")["prompts"] == {"query": "w1 ", "document": ""}
-    assert read("tokenizer.json")["post_processor"] is not None
-    dense = [module["path"] for module in read("modules.json") if module["type"].endswith("Dense")]
-    assert dense == (["2_Dense"] if pooling == "cls" else [])
-    if dense:
-        wanted = {"in_features": 32, "out_features": 32, "bias": True}
-        assert read("2_Dense/config.json") == {**wanted, "activation_function": "torch.nn.modules.activation.Tanh"}
-        assert set(load_file(folder / "2_Dense" / "model.safetensors")) == {"linear.weight", "linear.bias"}

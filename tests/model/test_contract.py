@@ -163,8 +163,8 @@ def test_what_is_pushed_is_whole(backbone_folders, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_plain_load_is_silent(backbone_folders, tmp_path):
-    """Plain AutoModel and SentenceTransformer print nothing of missing weights; the pooler is the head that the
-    pooling keeps, or zero."""
+    """Plain AutoModel, SentenceTransformer and our class print nothing of weights that are missing or not expected; the
+    pooler is the head that the pooling keeps, or zero."""
     models = {pooling: load(backbone_folders["bert"], pooling=pooling) for pooling in ("avg", "cls")}
     for pooling, model in models.items():
         export(model, tiny_tokenizer("bert"), tmp_path / pooling)
@@ -173,7 +173,6 @@ import sys, torch
 from transformers import AutoModel, AutoTokenizer
 from sentence_transformers import SentenceTransformer
 for folder in sys.argv[1:]:
-    print("folder", folder, file=sys.stderr)
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     SentenceTransformer(folder, device="cpu")
     AutoModel.from_pretrained(folder, trust_remote_code=True)
@@ -184,10 +183,8 @@ for folder in sys.argv[1:]:
         env=clean_environment(str(tmp_path)), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=True,
     )  # fmt: skip
-    said = dict(zip(models, done.stdout.split(f"folder {tmp_path}")[1:], strict=True))
-    alarms = ("MISSING", "instantiate a model", "newly initialized")
+    alarms = ("MISSING", "UNEXPECTED", "instantiate a model", "newly initialized")
     assert not [word for word in alarms if word in done.stdout]
-    assert "UNEXPECTED" not in said["avg"]  # with cls the head is reported
     for pooling, model in models.items():
         expected = model.encode("the cat sat", tiny_tokenizer("bert"), convert_to_tensor=True)
         expected = expected if pooling == "cls" else torch.zeros(32)

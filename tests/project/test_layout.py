@@ -17,6 +17,10 @@ from support.paths import ROOT
 from support.tiny import tiny_tokenizer
 
 MODEL, TOOL = (Path(package.__file__).parent for package in (modeling_cmlmcse, cmlmcse))
+HARMLESS = {  # of the standard library: no process, no network, no other code
+    "collections", "contextlib", "copy", "dataclasses", "functools", "json", "math", "os", "pathlib", "time", "types",
+    "typing", "zlib",
+}  # fmt: skip
 # Each room of the tool may import those before it. The last one is the files of the folder itself: the commands.
 ROOMS = ("common", "data", "models", "evaluation", "hub", "training", "study", "adaptation", "")
 
@@ -44,8 +48,23 @@ def test_an_export_holds_exactly_the_model_folder(backbone_folders, tmp_path):
 @pytest.mark.parametrize("file", sorted(MODEL.glob("*.py")), ids=lambda path: path.name)
 def test_the_model_imports_torch_and_transformers_alone(file):
     """What ships needs no package that a user of transformers has not, and nothing of the tool."""
-    allowed = {"torch", "transformers", "safetensors", "modeling_cmlmcse", *sys.stdlib_module_names}
+    allowed = {"torch", "transformers", "safetensors", "modeling_cmlmcse", *HARMLESS}
     assert {name.split(".")[0] for name in imports(file, "modeling_cmlmcse")} <= allowed
+
+
+@pytest.mark.parametrize("file", sorted(MODEL.glob("*.py")), ids=lambda path: path.name)
+def test_the_model_does_what_its_first_lines_say(file):
+    """Of `os` it takes paths alone; it evaluates no text, opens no file by itself, and writes in `save` and
+    `save_pretrained`'s files alone."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert not names & {"eval", "exec", "compile", "open", "__import__"}
+    taken = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    of_os = {node.attr for node in taken if isinstance(node.value, ast.Name) and node.value.id == "os"}
+    assert of_os <= {"PathLike", "fspath", "path"}
+    used = names | {node.attr for node in taken}
+    writes = used & {"write_text", "write_bytes", "mkdir", "unlink", "rename", "rmdir", "touch", "save_file"}
+    assert not writes or file.name in ("mask_pooling.py", "sentence_transformers_files.py"), writes
 
 
 @pytest.mark.parametrize("room", ROOMS)
