@@ -1,36 +1,10 @@
 """Configuration of a CMLM-CSE sentence encoder: the backbone, the pooling, and what training adds to them.
 
-All files of this folder ship with a model. Transformers 4 copies only the files that this one lists. It finds them by
-the form of these lines (tests/model/test_compat.py compares them with the folder):
+Transformers copies the files of this folder that this one names before it copies those that modeling_cmlmcse.py names.
+So what the imports below need stands here:
 
-    import .attention
-    import .auxiliary
-    import .backbone
-    import .condenser
-    import .conditional_mlm
-    import .contrast_terms
-    import .denoising
     import .distributed
-    import .dropout
-    import .encoder_mlm
-    import .enhanced_decoding
-    import .families
-    import .fast_cpu
-    import .linear
-    import .losses
-    import .mask_pooling
-    import .masked_batch
     import .packing
-    import .pooling
-    import .pretrained_auxiliary
-    import .projection
-    import .prompts
-    import .ranking
-    import .read_later
-    import .replaced_token_detection
-    import .sentence_transformers_files
-    import .text_encoding
-    import .vocabulary_loss
 """
 
 import copy

@@ -7,6 +7,21 @@ needs it for the embeddings alone: `SentenceTransformer(FOLDER)` gives the same 
 What it does not do: it imports nothing but PyTorch, transformers, safetensors and Python's standard library, starts no
 other program, and reads and sets no environment variable. It downloads through transformers' `from_pretrained` alone,
 and writes a file only in `save_pretrained`. tests/project/test_layout.py checks all of this in every file.
+
+All files of this folder ship with a model. Transformers copies those that this one names, by an import below or here
+(tests/model/test_compat.py compares them with the folder):
+
+    import .attention
+    import .contrast_terms
+    import .distributed
+    import .dropout
+    import .fast_cpu
+    import .linear
+    import .losses
+    import .mask_pooling
+    import .prompts
+    import .ranking
+    import .read_later
 """
 
 import os

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -184,12 +185,23 @@ def write_config(model: CMLMCSEForSentenceEmbedding, folder: Path, trust_free: b
     fields["output_hidden_states"] = POOLINGS[model.config.pooling].layers != (
         -1,
     )  # sentence-transformers' layer pooling reads them
-    if rotary := fields.get("rope_parameters"):  # ModernBERT: transformers 4 has other names for these fields
-        fields["global_rope_theta"] = rotary["full_attention"]["rope_theta"]
-        fields["local_rope_theta"] = rotary["sliding_attention"]["rope_theta"]
+    fields |= modernbert_fields(fields)
     for name in ("_name_or_path", "transformers_version") + (("cmlmcse",) if trust_free else ()):
         fields.pop(name, None)
     write_json(folder / "config.json", fields if trust_free else {**fields, "auto_map": AUTO_MAP})
+
+
+def modernbert_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """ModernBERT's fields as transformers 4 and text-embeddings-inference name them; none of another kind."""
+    if not (rotary := fields.get("rope_parameters")):
+        return {}
+    whole = [place for place, kind in enumerate(fields["layer_types"]) if kind == "full_attention"]
+    every = whole[1] - whole[0] if len(whole) > 1 else fields["num_hidden_layers"]  # layer 0 is a whole one
+    return {
+        "global_rope_theta": rotary["full_attention"]["rope_theta"],
+        "local_rope_theta": rotary["sliding_attention"]["rope_theta"],
+        "global_attn_every_n_layers": every,
+    }
 
 
 def copy_code(folder: Path) -> None:

@@ -75,6 +75,7 @@ def test_configuration_and_weights(kind, trust_free, backbone_folders, tmp_path)
     wrong = {name: config.get(name) for name, wanted in required.items() if type(config.get(name)) is not wanted}
     assert not wrong
     assert all(isinstance(value, str) for value in config.get("auto_map", {}).values())
+    assert config.get("global_attn_every_n_layers", 3) == 3  # the tiny one's layers 0 and 3 see all tokens
     assert config.get("position_embedding_type", "absolute") == "absolute"
     weights = load_file(folder / "model.safetensors")
     wanted = WEIGHTS.get(kind, ("embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight"))

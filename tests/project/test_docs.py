@@ -341,7 +341,6 @@ def add_weight(root: Path) -> None:
     config, arguments = "modeling_cmlmcse/configuration_cmlmcse.py", "cmlmcse/training/fields.py"
     in_body = 'self.bow_weight = in_range("bow_weight", bow_weight, float, 0.0, 1e6)'
     for name, before, added in (
-        (config, "    import .auxiliary\n", "    import .bag_of_words\n"),
         (config, "        mlm_weight: float = 0.0,\n", "        bow_weight: float = 0.0,\n"),
         (config, "        mlm_weight: weight of", "        bow_weight: weight of the bag of words.\n"),
         (config, "        self.mlm_weight =", f"        {in_body}\n"),
