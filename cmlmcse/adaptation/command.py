@@ -301,9 +301,11 @@ def write_folder(
     """
     from cmlmcse.data.collection import load_collection
     from cmlmcse.hub.adapted_card import adapted_card
-    from cmlmcse.hub.card import encoder_record
+    from cmlmcse.hub.card import copy_plots, encoder_record, plots_of
     from cmlmcse.hub.card_usage import Loading, similarity_example
+    from cmlmcse.hub.eval_results import write_eval_results
     from cmlmcse.hub.export import export, write_json
+    from cmlmcse.hub.run_records import card_metrics
     from cmlmcse.hub.start import start_record
     from cmlmcse.models.prompts import Prompts
 
@@ -321,7 +323,9 @@ def write_folder(
     results["example"] = similarity_example(replace(best, bf16=False))
     write_report(folder, results, examples)
     use = Loading(more=Prompts.of_model(best.model).for_card, pooling=best.model.config.pooling)
-    (exported / "README.md").write_text(adapted_card(results, use), encoding="utf-8")
+    copy_plots(folder, exported)
+    (exported / "README.md").write_text(adapted_card(results, use, plots_of(folder)), encoding="utf-8")
+    write_eval_results(card_metrics(results), exported)
     write_json(folder / "results.json", results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))

@@ -8,6 +8,7 @@ class CardMetric(NamedTuple):
 
     `kind`: the task's name on the Hub. `data`: a Hub dataset or another source. `config`: the dataset's configuration.
     `name`: the data set's name for readers. `metric`: the metric's name for programs, and its name for readers.
+    `benchmark`: the Hub dataset and the task of the leaderboard whose main score this number is, if there is one.
     """
 
     kind: str
@@ -17,6 +18,7 @@ class CardMetric(NamedTuple):
     metric: tuple[str, str]
     value: float | None
     config: str | None = None
+    benchmark: tuple[str, str] | None = None
 
 
 COSINE_SPEARMAN = ("cosine_spearman", "Spearman × 100 of cosine similarities")

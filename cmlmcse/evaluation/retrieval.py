@@ -13,6 +13,7 @@ from cmlmcse.data.lengths import SAMPLE, measure_lengths
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .beir_data import RetrievalSet
+from .benchmarks import retrieval_benchmark
 from .bm25 import BM25
 from .card_metric import CardMetric
 from .prompts import prompt_of
@@ -236,4 +237,5 @@ def card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:
         for metric, value in scores.items() if isinstance(scores, dict) else ():
             if "@" in metric:
                 named = (metric.replace("@", "_at_"), f"{metric} × 100")
-                yield CardMetric("text-retrieval", f"BeIR/{name}", name, "test", named, value)
+                board = retrieval_benchmark(name, scores) if metric == "ndcg@10" else None
+                yield CardMetric("text-retrieval", f"BeIR/{name}", name, "test", named, value, benchmark=board)

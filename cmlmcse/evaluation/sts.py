@@ -192,7 +192,9 @@ def sts_card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:
     metric = (COSINE_SPEARMAN[0], f"{COSINE_SPEARMAN[1]}, setting all")
     for name, heading in STS_COLUMNS.items():
         if name in found:
-            yield CardMetric("sentence-similarity", STS_SETS[name].hub, heading, "test", metric, found[name]["all"])
+            hub, score = STS_SETS[name].hub, found[name]["all"]
+            board = (hub, name) if hub.startswith("mteb/") else None  # its SICK-R has other pairs
+            yield CardMetric("sentence-similarity", hub, heading, "test", metric, score, benchmark=board)
 
 
 def stsb_dev_card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:

@@ -1,20 +1,23 @@
 """The model card of an encoder that `cmlmcse adapt` handed back."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.evaluation.tables import labelled_scores
 
-from .card import ON_DISK, Record, encoder_facts, encoder_metadata, public_name
+from .card import ON_DISK, Record, card_plots, encoder_facts, encoder_metadata, licence_limit, public_name
 from .card_usage import Loading
-from .card_writer import TEMPLATE, Identity, bullets, write_card
+from .card_writer import TEMPLATE, Identity, bullet_list, bullets, write_card
+from .run_records import card_metrics
 from .start import start_text
 
 
 def adapted_card(
     results: dict[str, Any],
     use: Loading = ON_DISK,
+    plots: Sequence[Path] = (),
     identity: Identity | None = None,
     template: Path = TEMPLATE,
     name: str | None = None,
@@ -23,7 +26,7 @@ def adapted_card(
 
     Args:
         results: content of adapt's results.json.
-        use, identity, template: as in :func:`model_card`.
+        use, plots, identity, template: as in :func:`model_card`.
         name: the model's name (default: the start's, adapted).
 
     Raises:
@@ -50,10 +53,11 @@ def adapted_card(
         "summary": f"A sentence encoder: `{public_name(start)}`, adapted to unlabelled text by `cmlmcse adapt`.",
         "use": use.text(kept.get("example")),
         "results": measured(kept, same),
+        "plots": card_plots(plots),
         "training": bullets(facts),
-        "limits": "\n".join(f"- {line}" for line in limits),
+        "limits": bullet_list([*limits, *licence_limit(identity)]),
     }
-    return write_card(encoder_metadata(identity, None if same else name, start, same=same), values, template)
+    return write_card(encoder_metadata(identity, name, start, card_metrics(results), same), values, template)
 
 
 def measured(kept: Record, same: bool) -> str:

@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.card_metric import CardMetric
 from cmlmcse.evaluation.tables import format_measures, format_table
-from cmlmcse.evaluation.tasks import TASKS, all_card_metrics
+from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
@@ -18,67 +18,19 @@ from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .card_usage import BACKENDS, NO_BACKENDS, Loading
-from .card_writer import TEMPLATE, Identity, bullets, metadata, write_card
+from .card_writer import TEMPLATE, Identity, bullet_list, bullets, metadata, write_card
+from .papers import PAPERS
+from .run_records import card_metrics
 from .start import start_text
 
 TAGS = ["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"]
-ON_DISK = Loading()  # the card of a folder that nobody has published
-
-PAPERS = {
-    "CMLM-CSE": """@article{zhang2023cmlmcse,
-  title  = {CMLM-CSE: Based on Conditional MLM Contrastive Learning for Sentence Embeddings},
-  author = {Zhang, Wei and Chen, Xu},
-  year   = {2023}
-}""",
-    "InfoCSE": """@inproceedings{wu2022infocse,
-  title     = {{InfoCSE}: Information-aggregated Contrastive Learning of Sentence Embeddings},
-  author    = {Wu, Xing and Gao, Chaochen and Lin, Zijia and Han, Jizhong and Wang, Zhongyuan and Hu, Songlin},
-  booktitle = {Findings of EMNLP},
-  year      = {2022}
-}""",
-    "DiffCSE": """@inproceedings{chuang2022diffcse,
-  title     = {{DiffCSE}: Difference-based Contrastive Learning for Sentence Embeddings},
-  author    = {Chuang, Yung-Sung and others},
-  booktitle = {NAACL},
-  year      = {2022}
-}""",
-    "CLEAR": """@article{wu2020clear,
-  title  = {{CLEAR}: Contrastive Learning for Sentence Representation},
-  author = {Wu, Zhuofeng and Wang, Sinong and Gu, Jiatao and Khabsa, Madian and Sun, Fei and Ma, Hao},
-  year   = {2020}
-}""",
-    "SimCSE++": """@inproceedings{xu2023simcsepp,
-  title     = {{SimCSE++}: Improving Contrastive Learning for Sentence Embeddings from Two Perspectives},
-  author    = {Xu, Jiahao and Shao, Wei and Chen, Lihui and Liu, Lemao},
-  booktitle = {EMNLP},
-  year      = {2023}
-}""",
-    "RankCSE": """@inproceedings{liu2023rankcse,
-  title     = {{RankCSE}: Unsupervised Sentence Representations Learning via Learning to Rank},
-  author    = {Liu, Jiduan and Liu, Jiahao and Wang, Qifan and Wang, Jingang and Wu, Wei and Xian, Yunsen and
-               Zhao, Dongyan and Chen, Kai and Yan, Rui},
-  booktitle = {ACL},
-  year      = {2023}
-}""",
-    "PromptBERT": """@inproceedings{jiang2022promptbert,
-  title     = {{PromptBERT}: Improving {BERT} Sentence Embeddings with Prompts},
-  author    = {Jiang, Ting and Jiao, Jian and Huang, Shaohan and Zhang, Zihan and others},
-  booktitle = {EMNLP},
-  year      = {2022}
-}""",
-    "CoT-BERT": """@inproceedings{zhang2024cotbert,
-  title     = {{CoT-BERT}: Enhancing Unsupervised Sentence Representation through Chain-of-Thought},
-  author    = {Zhang, Bowen and Chang, Kehua and Li, Chunping},
-  booktitle = {ICANN},
-  year      = {2024}
-}""",
-    "SimCSE": """@inproceedings{gao2021simcse,
-  title     = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
-  author    = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
-  booktitle = {EMNLP},
-  year      = {2021}
-}""",
+PLOTS = {  # file → what it shows
+    "loss": "The training losses by step",
+    "dev_score": "The development score by step",
+    "cosine_by_gold": "Cosine similarities by human score",
+    "curves": "The score without labels of each setting that was tried, by step",
 }
+ON_DISK = Loading()  # the card of a folder that nobody has published
 
 
 class Record(dict[str, Any]):
@@ -145,12 +97,12 @@ def model_card(
         f"`{public_name(fields['model_name_or_path'])}` on `{public_name(fields['train_file'])}`.",
         "use": use._replace(pooling=fields["pooling"]).text(run.get("example")) + backends_text(fields["pooling"]),
         "results": results_text(name, run, results),
-        "plots": [{"title": file.stem.replace("_", " "), "file": f"{file.parent.name}/{file.name}"} for file in plots],
+        "plots": card_plots(plots),
         "training": training_text(run),
-        "limits": limits_text(run, results),
+        "limits": bullet_list([*limits_of(run, results), *licence_limit(identity)]),
         "citation": "\n".join(text for name, text in PAPERS.items() if name in method or name == "SimCSE"),
     }
-    described = identity, name, fields["model_name_or_path"], all_card_metrics(results)
+    described = identity, name, fields["model_name_or_path"], card_metrics(results)
     return write_card(encoder_metadata(*described), values, template)
 
 
@@ -245,6 +197,8 @@ def results_text(name: str, run: Record, results: Record) -> str:
             found = f"{dev['documents']} documents without labels, nDCG × 100 = {dev['score']:.2f}"
         start = f" ({dev['before']:.2f} before training)" if "before" in dev else ""
         parts.append(f"Development set, {role}: {dev['set']}, {found}{start}.")
+    if not parts and "scored" in run:
+        return f"These weights were not evaluated. The scores of the run are those of its `{run['scored']}`."
     return "\n\n".join(parts) or "This run was not evaluated."
 
 
@@ -313,8 +267,8 @@ def encoder_facts(kept: dict[str, Any] | None) -> dict[str, str]:
     }
 
 
-def limits_text(run: Record, results: Record) -> str:
-    """What the records do not show, as a list."""
+def limits_of(run: Record, results: Record) -> list[str]:
+    """What the records do not show."""
     fields = run.part("fields")
     absent = [name for name in TASKS if name not in results]
     length = fields.get("max_seq_length")
@@ -330,7 +284,20 @@ def limits_text(run: Record, results: Record) -> str:
         )
     if absent:
         lines.append(f"Not measured: {', '.join(absent)}.")
-    return "\n".join(f"- {line}" for line in lines)
+    return lines
+
+
+def licence_limit(identity: Identity | None) -> list[str]:
+    """A line for readers of a card without a licence."""
+    return [] if identity and identity.license else ["No licence is named: ask the author before you use the weights."]
+
+
+def card_plots(plots: Sequence[Path]) -> list[dict[str, str]]:
+    """A title and a file for each plot."""
+    return [
+        {"title": PLOTS.get(file.stem, file.stem.replace("_", " ")), "file": f"{file.parent.name}/{file.name}"}
+        for file in plots
+    ]
 
 
 def plots_of(run_folder: Path) -> list[Path]:

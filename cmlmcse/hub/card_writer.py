@@ -5,6 +5,7 @@ metadata at the head), `name`, `summary`, `use`, `results`, `plots` (each has a 
 `limits`, `citation`.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,4 +65,9 @@ def metadata(pipeline_tag: str, identity: Identity | None = None, **more: Any) -
 
 def bullets(facts: dict[str, Any]) -> str:
     """Named facts as a Markdown list, without values that are None."""
-    return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value is not None)
+    return bullet_list([f"{name}: {value}" for name, value in facts.items() if value is not None])
+
+
+def bullet_list(lines: Iterable[str]) -> str:
+    """A Markdown list."""
+    return "\n".join(f"- {line}" for line in lines)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from .publish import Published, Target
 
-ADAPTED = "arms"  # the folder of its runs in an output folder of `cmlmcse adapt`
 DESCRIPTION = """Export a checkpoint, verify the export, and publish it. A fresh process loads
 the export, and its embeddings must equal the checkpoint's before anything is uploaded."""
 
@@ -123,30 +122,25 @@ def write_card(checkpoint: Path, args: argparse.Namespace, commit: str | None = 
     from .card import bare_card, model_card, plots_of
     from .card_usage import ONNX_USAGE, OPENVINO_USAGE, Loading
     from .card_writer import TEMPLATE, Identity
+    from .run_records import read_records
 
     branch = None if args.revision == "main" else args.revision
     more = chosen_prompts(checkpoint, args).for_card + ONNX_USAGE * args.onnx + OPENVINO_USAGE * args.openvino
-    revision = commit or args.tag or branch
-    use = Loading(args.repo_id, revision, args.trust_free, more, pooling_of(args.checkpoint))
+    use = Loading(args.repo_id, commit or args.tag or branch, args.trust_free, more, pooling_of(args.checkpoint))
     name = args.repo_id and args.repo_id.split("/")[-1]
-    run_folder = checkpoint.resolve().parent
-    identity = Identity(args.license, args.language)
-    records = [run_folder / "run.json", run_folder / "results.json"]
-    if (run_folder / ADAPTED).is_dir() and records[1].is_file():  # of cmlmcse adapt, which has several runs
-        with as_input_error(f"{run_folder}: expected JSON in results.json: "):
-            results = json.loads(records[1].read_text(encoding="utf-8"))
-        return adapted_card(results, use, identity, args.card_template or TEMPLATE, name)
-    if not all(record.is_file() for record in records):
+    identity, template = Identity(args.license, args.language), args.card_template or TEMPLATE
+    run, results = read_records(checkpoint)
+    plots = plots_of(checkpoint.resolve().parent)
+    if results is None:
         if args.card_template:
             raise InputError(
-                f"--card_template expects run.json and results.json in {run_folder}, found at most one; drop the option"
+                f"--card_template expects run.json and results.json beside {checkpoint}, found at most one; drop the "
+                "option"
             )
         return bare_card(use, identity)
-    with as_input_error(f"{run_folder}: expected JSON in run.json and results.json: "):
-        record, results = (json.loads(path.read_text(encoding="utf-8")) for path in records)
-    if checkpoint.name not in ("export", record.get("best_checkpoint")):
-        record.pop("example", None)  # the similarities of other weights
-    return model_card(record, results, use, plots_of(run_folder), identity, args.card_template or TEMPLATE, name)
+    if run is None:
+        return adapted_card(results, use, plots, identity, template, name)
+    return model_card(run, results, use, plots, identity, template, name)
 
 
 def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, card: str) -> None:
@@ -158,14 +152,17 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     from cmlmcse.models.encoders import load_model_encoder
 
     from .card import copy_plots
+    from .eval_results import write_eval_results
     from .export import SENTENCES, export, verify
     from .onnx_files import write_onnx
     from .openvino_files import write_openvino
+    from .run_records import read_records
 
     encoder = load_model_encoder(str(checkpoint), device="cpu")
     chosen_prompts(checkpoint, args).give(encoder.model)
     export(encoder.model, encoder.tokenizer, folder, card, args.trust_free)
     copy_plots(checkpoint.resolve().parent, folder)
+    write_eval_results(read_records(checkpoint).measured, folder)
     try:
         differences = verify(encoder.model, encoder.tokenizer, folder)
         parts = encoder.model, encoder.tokenizer, folder, SENTENCES
@@ -195,6 +192,16 @@ def check_graphs(args: argparse.Namespace) -> None:
     for option, packages in (("onnx", onnx_files.PACKAGES), ("openvino", openvino_files.PACKAGES)):
         if getattr(args, option):
             onnx_files.check_graph(option, packages, pooling_of(args.checkpoint))
+
+
+def missing_licence(checkpoint: Path) -> str:
+    """A line that asks for the licence, with the one of the model that training started from, if it names one."""
+    from .run_records import read_records
+
+    kept = read_records(checkpoint)
+    start = ((kept.run or kept.results or {}).get("start") or {}).get("license")
+    advice = f" (the model that it started from has {start})" if start else ""
+    return f"the card names no licence; say what others may do: --license ID{advice}"
 
 
 def pooling_of(checkpoint: str) -> str:
@@ -245,6 +252,8 @@ def push(args: argparse.Namespace) -> None:
     checkpoint = check_checkpoint(args.checkpoint)
     check_graphs(args)
     card = partial(write_card, checkpoint, args)  # commit name → card
+    if args.license is None and args.card_template is None:
+        print(missing_licence(checkpoint), file=sys.stderr)
     if args.export_only:
         export_and_verify(checkpoint, Path(args.output_dir), args, card())
         print(f"Exported to {args.output_dir}")
@@ -257,8 +266,6 @@ def push(args: argparse.Namespace) -> None:
 
     api = HfApi()
     check(api, target)
-    if args.license is None and args.card_template is None:
-        print(f"the card of {args.repo_id} names no licence; say what others may do: --license ID", file=sys.stderr)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "export"
         if args.trust_free or args.create_pr:

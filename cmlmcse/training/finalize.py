@@ -18,7 +18,9 @@ from cmlmcse.evaluation.tables import format_measures, format_table
 from cmlmcse.evaluation.tasks import Task, choose_tasks
 from cmlmcse.hub.card import copy_plots, encoder_record, model_card, plots_of
 from cmlmcse.hub.card_usage import Loading, similarity_example
+from cmlmcse.hub.eval_results import write_eval_results
 from cmlmcse.hub.export import export
+from cmlmcse.hub.run_records import card_metrics
 from cmlmcse.hub.start import start_record
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.prompts import Prompts
@@ -89,6 +91,7 @@ def finalize_run(
     use = Loading(more=Prompts.of_model(model).for_card)
     card = model_card(record, results, use, plots_of(folder))
     (exported / "README.md").write_text(card, encoding="utf-8")
+    write_eval_results(card_metrics(results), exported)
     report(recipe, results, history, folder)
 
 

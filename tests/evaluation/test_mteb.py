@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from cmlmcse.evaluation.beir_data import load_retrieval
+from cmlmcse.evaluation.benchmarks import BENCHMARKS
 from cmlmcse.evaluation.retrieval import retrieval
-from cmlmcse.evaluation.sts import sts
+from cmlmcse.evaluation.sts import sts, sts_card_metrics
 from cmlmcse.evaluation.sts_data import Pairs
 from cmlmcse.hub.export import export
 from cmlmcse.models.encoders import load_encoder
@@ -21,6 +22,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("mteb") is None, reason="needs the extra dev"),  # its import takes 3 seconds
     pytest.mark.filterwarnings("ignore:The `get_sentence_embedding_dimension`:FutureWarning"),  # mteb's call
 ]
+HUB_STS = {f"STS{year}": f"sts{year}-sts" for year in range(12, 17)} | {"STSBenchmark": "stsbenchmark-sts"}
 FIELDS = {  # of the metadata, those without a default
     "description": "Data of this test.",
     "dataset": {"path": "local", "revision": "1"},
@@ -120,3 +122,21 @@ def test_same_retrieval(folder: str, tmp_path: Path) -> None:
     scores = mteb_scores(folder, retrieval_task(passages, queries, judged))
     for name, theirs in THEIRS.items():
         assert 100 * scores[theirs] == pytest.approx(ours[name], abs=1e-2), name
+
+
+def test_benchmarks() -> None:
+    """Datasets, names of tasks, main scores and sizes are those of mteb, so that `.eval_results` means what it says."""
+    import mteb
+
+    measured = sts_card_metrics({name: {"all": 1.0} for name in (*HUB_STS, "SICKRelatedness")})
+    named = {one.benchmark for one in measured}
+    assert named == {None, *((f"mteb/{hub}", name) for name, hub in HUB_STS.items())}  # SICK-R has other pairs there
+    boards = {name: (f"mteb/{hub}", "cosine_spearman") for name, hub in HUB_STS.items()}
+    boards |= {board.task: (board.dataset, "ndcg_at_10") for board in BENCHMARKS.values()}
+    for task in mteb.get_tasks(tasks=list(boards)):
+        metadata = task.metadata
+        assert (metadata.dataset["path"], metadata.main_score) == boards[metadata.name]
+        assert list(metadata.eval_splits) == ["test"]
+    for board in BENCHMARKS.values():
+        sizes = mteb.get_task(board.task).metadata.descriptive_stats["test"]
+        assert (sizes["num_queries"], sizes["num_documents"]) == (board.queries, board.passages)

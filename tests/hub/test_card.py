@@ -5,13 +5,16 @@ import re
 import sys
 
 import pytest
-from huggingface_hub import ModelCard
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub import push
 from cmlmcse.hub.adapted_card import adapted_card
 from cmlmcse.hub.card import Identity, bare_card, encoder_metadata, model_card, plots_of
+from cmlmcse.hub.eval_results import write_eval_results
+from cmlmcse.hub.run_records import card_metrics, read_records
 from cmlmcse.hub.start import start_record, start_text
 from support.records import ADAPTED, FIELDS, RECORD, RESULTS
 from support.text import one_space
@@ -47,6 +50,46 @@ def test_model_index_holds_every_measured_task():
     assert all(one.dataset_type and one.task_type for one in found.eval_results)
 
 
+def test_files_of_leaderboards(tmp_path):
+    """One for each benchmark whose main score was measured on its own data: STS12, and SciFact by its sizes. SICK-R and
+    the development set are no benchmarks of the Hub."""
+    sick = {"all": 70.0, "mean": 70.0, "wmean": 70.0, "pairs": 4927, "subsets": {}}
+    results = {**RESULTS, "sts": {**RESULTS["sts"], "SICKRelatedness": sick}}
+    write_eval_results(card_metrics(results), tmp_path)
+    found = {}
+    for file in (tmp_path / ".eval_results").iterdir():
+        (entry,) = parse_eval_result_entries(yaml.safe_load(file.read_text()))
+        found[file.name] = (entry.dataset_id, entry.task_id, entry.value)
+    assert found == {
+        "STS12.yaml": ("mteb/sts12-sts", "STS12", 61.5),
+        "SciFact.yaml": ("mteb/scifact", "SciFact", 64.5),
+    }
+    smaller = {**RESULTS["retrieval"]["scifact"], "passages": 5182}
+    write_eval_results(card_metrics({"retrieval": {"scifact": smaller}}), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "best", "loads_best", "whole"),
+    [
+        ("checkpoint-3", "checkpoint-3", True, True),
+        ("checkpoint-5", "checkpoint-3", True, False),
+        ("checkpoint-5", "checkpoint-3", False, True),  # the last weights were exported
+        ("checkpoint-5", None, True, True),  # there was no development set
+        ("export", "checkpoint-3", True, True),
+    ],
+)
+def test_scores_of_other_weights(checkpoint, best, loads_best, whole, tmp_path):
+    """A run's scores are those of the checkpoint that it exported. Another one's card has none, and says so."""
+    record = {**RECORD, "best_checkpoint": best, "fields": {**FIELDS, "load_best_model_at_end": loads_best}}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    (tmp_path / "results.json").write_text(json.dumps(RESULTS))
+    run, results = read_records(tmp_path / checkpoint)
+    card = model_card(run, results)
+    assert ("62.50" in card) == ("model-index" in card) == ("model.similarity" in card) == whole
+    assert ("are those of its `checkpoint-3`" in card) != whole
+
+
 def test_text_of_a_card(tmp_path):
     """Scores, training, limits, plots, licence; of a path the last part alone."""
     (tmp_path / "plots").mkdir()
@@ -58,7 +101,7 @@ def test_text_of_a_card(tmp_path):
         "trained without labels by CMLM-CSE from `bert-base-uncased` on `wiki.txt`",
         "| cmlmcse-bert-base | 61.50 | – |",
         "| transfer MR | 76.50 |",
-        "![dev score](plots/dev_score.png)\n\n## Training",
+        "![The development score by step](plots/dev_score.png)\n\n## Training",
         "- precision: bf16",
         "which chose the checkpoint: STS-B dev, 1500 pairs, Spearman × 100 = 81.11",
         "- seed: 11",
@@ -74,6 +117,8 @@ def test_text_of_a_card(tmp_path):
     ):
         assert part in one_space(card), part
     assert "someone" not in card
+    assert "No licence is named" not in card
+    assert "- No licence is named: ask the author" in model_card(RECORD, RESULTS)
     assert "wu2022infocse" not in card
     assert "Not measured" not in card
 
@@ -258,9 +303,16 @@ def test_published_with_a_card_of_ones_own(backbone_folders, monkeypatch, tmp_pa
     assert (out / "plots" / "loss.png").read_bytes() == b"png"
 
 
-def test_card_of_adapt() -> None:
-    """The scores without labels and with them, the start as base model, and a sentence where the start was kept."""
-    card = adapted_card(ADAPTED, identity=Identity("mit"))
+def test_card_of_adapt(tmp_path) -> None:
+    """The scores without labels and with them, in the metadata too; the picture; the start as base model, and a
+    sentence where the start was kept."""
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "curves.png").touch()
+    card = adapted_card(ADAPTED, plots=plots_of(tmp_path), identity=Identity("mit"))
+    assert "that was tried, by step](plots/curves.png)" in card
+    (found,) = ModelCard(card).data.eval_results
+    assert (found.dataset_name, found.metric_type, found.metric_value) == ("own", "ndcg_at_10", 32.5)
+    assert "No licence is named" not in card
     assert "base_model: owner/start" in card
     assert "60.00 after, 50.00 before: +10.00 (95 % interval +5.00 to +15.00)" in card
     assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | 40.00 |" in one_space(card)

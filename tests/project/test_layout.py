@@ -2,7 +2,6 @@
 
 import ast
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,0 +1,71 @@
+"""The records beside a checkpoint, those of its run or of adapt: what cards and evaluation files are made from."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cmlmcse.common.errors import as_input_error
+from cmlmcse.evaluation.card_metric import CardMetric
+from cmlmcse.evaluation.tasks import all_card_metrics
+
+ADAPTED = "arms"  # the folder of its runs in an output folder of `cmlmcse adapt`
+RUN, RESULTS = "run.json", "results.json"
+
+
+class RunRecords(NamedTuple):
+    """What is recorded of a checkpoint.
+
+    `run` is the content of run.json, None for what `cmlmcse adapt` handed back. `results` is the content of
+    results.json, None where the records are not whole.
+    """
+
+    run: dict[str, Any] | None = None
+    results: dict[str, Any] | None = None
+
+    @property
+    def measured(self) -> list[CardMetric]:
+        """All numbers that were measured with these weights."""
+        return card_metrics(self.results or {})
+
+
+def card_metrics(results: dict[str, Any]) -> list[CardMetric]:
+    """The numbers of a results.json for a model card; of adapt's, those on labelled data after it."""
+    if "adapt" in results:
+        pairs = results.get("labelled", {})
+        results = {task: pair["after"].get(task) for task, pair in pairs.items()}
+    return all_card_metrics(results)
+
+
+def read_records(checkpoint: Path) -> RunRecords:
+    """The records in the folder that a checkpoint or an export lies in.
+
+    The scores and the example of a run belong to the weights that it exported. With another checkpoint they are left
+    out, and `run` names the checkpoint that they are of, as `scored`.
+
+    Raises:
+        InputError: a record is not JSON.
+    """
+    folder = checkpoint.resolve().parent
+    files = [folder / RUN, folder / RESULTS]
+    adapted = (folder / ADAPTED).is_dir() and files[1].is_file()  # of several runs
+    if not adapted and not all(file.is_file() for file in files):
+        return RunRecords()
+    with as_input_error(f"{folder}: expected JSON in {RESULTS if adapted else f'{RUN} and {RESULTS}'}: "):
+        run, results = (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None for file in files)
+    if adapted:
+        return RunRecords(None, results)
+    scored = scored_checkpoint(run)
+    if scored is not None and checkpoint.name not in ("export", scored):
+        run = {name: value for name, value in run.items() if name != "example"} | {"scored": scored}
+        results = {"model": results.get("model")}
+    return RunRecords(run, results)
+
+
+def scored_checkpoint(run: Any) -> str | None:
+    """The checkpoint that a run exported and scored: its best one if it was told to load that, else its last one; None
+    if the record does not say."""
+    fields = run.get("fields") if isinstance(run, dict) else None
+    if not isinstance(fields, dict) or "steps" not in run:
+        return None
+    best = run.get("best_checkpoint") if fields.get("load_best_model_at_end") else None
+    return best or f"checkpoint-{run['steps']}"
