@@ -1,4 +1,4 @@
-"""The demo: what it reads, computes and shows; the running page over its API, and in a browser where there is one."""
+"""The demo's command line and its running page, over its API, and in a browser where there is one."""
 
 import html
 import json
@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -22,166 +21,19 @@ import pytest
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support import warm
+from support.demo import HOSTILE, write
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
 
-sys.path.insert(0, str(ROOT / "demo"))
-import app
+import app  # isort: skip
+from corpus import SPACE, read_corpus  # isort: skip
 
-HOSTILE = (
-    "<script>alert(1)</script> cat",
-    "**bold** _it_ [a](javascript:alert(1)) dog",
-    "{{value}} ${1+1} `tree` @children",
-    "<img src=x onerror=alert(1)> mat",
-    "&lt;b&gt; \"quoted\" 'big'",
-)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-class Counting:
-    """Stands in for SentenceTransformer: a vector by the words of a text; remembers its batches."""
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.batches: list[list[str]] = []
-        self.threads: set[int] = set()
-        self.seconds = seconds
-
-    def encode(self, texts: list[str], **options: object) -> np.ndarray:
-        """(N, 7) unit vectors."""
-        assert options["normalize_embeddings"]
-        self.batches.append(list(texts))
-        self.threads.add(threading.get_ident())
-        time.sleep(self.seconds)
-        if "fail" in texts:
-            raise RuntimeError("no memory")
-        vectors = np.array([[text.count(letter) + 0.1 for letter in "aeiounr"] for text in texts])
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def write(path: Path, content: bytes) -> Path:
-    """A file."""
-    path.write_bytes(content)
-    return path
-
-
-def test_reads_lines(tmp_path) -> None:
-    """A text a line whatever the line ends, without empty lines and a byte-order mark."""
-    path = write(tmp_path / "a.txt", "\ufeffone\r\n\r\n  two \rthe\u2028cat\x0bsat 🐈\n \n".encode())
-    assert app.read_lines(path) == ["one", "two", "the\u2028cat\x0bsat 🐈"]
-    assert len(app.read_lines(write(tmp_path / "b.txt", b"a\n" * app.MAX_LINES))) == app.MAX_LINES
-    assert app.read_lines(write(tmp_path / "c.txt", b"a" * app.MAX_CHARACTERS)) == ["a" * app.MAX_CHARACTERS]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "found an empty file"),
-        (b"\xef\xbb\xbf \r\n\n", "found an empty file"),
-        (b"a" * (app.MAX_BYTES + 1), "at most 1,048,576 bytes, found 1,048,577"),
-        ("Müller".encode("latin-1"), "UTF-8 text, found something else at byte 1;"),
-        ("a b".encode("utf-16"), "UTF-8"),
-        (b"a\n" * (app.MAX_LINES + 1), "at most 2,000 lines, found 2,001"),
-        (b"ok\n" + b"a" * (app.MAX_CHARACTERS + 1), "at most 1,000 characters a line, found 1,001 in line 2"),
-    ],
-)
-def test_refuses_files(content: bytes, message: str, tmp_path) -> None:
-    """The message names the limit and what was found."""
-    with pytest.raises(app.Refused, match=message):
-        app.read_lines(write(tmp_path / "a.txt", content))
-
-
-def test_checks_queries_and_sentences() -> None:
-    """Blanks are no query; a box holds 1 to 20 sentences."""
-    assert app.check_query("  the cat \n sat ") == "the cat sat"
-    assert app.check_sentences("a\n\n b ", "the first box") == ["a", "b"]
-    for query in (None, "", " \n\t"):
-        with pytest.raises(app.Refused, match="Expected a query, found none"):
-            app.check_query(query)
-    with pytest.raises(app.Refused, match="at most 1,000 characters"):
-        app.check_query("a" * 1001)
-    for text, found in ((None, 0), (" \n", 0), ("a\n" * 21, 21)):
-        with pytest.raises(app.Refused, match=f"1 to 20 sentences in the second box, one a line, found {found}"):
-            app.check_sentences(text, "the second box")
-
-
-def test_nearest_and_similarity() -> None:
-    """The cosines of plain vectors, best first, as many as asked for or there are."""
-    model = Counting()
-    encoder = app.Encoder(model)
-    lines = [f"{word} sat on the {word}" for word in WORDS[60:]]
-    vectors, query = model.encode(lines, normalize_embeddings=True), model.encode(["a tree"], normalize_embeddings=True)
-    cosines = vectors @ query[0]
-    hits = app.nearest(encoder, "a tree", lines, 4)
-    assert [hit["text"] for hit in hits] == [lines[index] for index in np.argsort(-cosines, kind="stable")[:4]]
-    np.testing.assert_allclose([hit["cosine"] for hit in hits], np.sort(cosines)[::-1][:4], atol=5e-5)
-    assert len(app.nearest(encoder, "a tree", lines[:3], 20)) == 3
-    np.testing.assert_allclose(app.similarity(encoder, lines[:2], lines[:5]), vectors[:2] @ vectors[:5].T, atol=1e-6)
-
-
-def test_batches_what_waits() -> None:
-    """One thread runs the model; requests that wait are one batch, and each gets its own rows."""
-    model = Counting(seconds=0.05)
-    encoder = app.Encoder(model)
-    texts = [WORDS[index % len(WORDS)] * (1 + index % 3) for index in range(100)]
-    with ThreadPoolExecutor(50) as pool:
-        found = list(pool.map(lambda index: encoder.encode(texts[index : index + 2]), range(50)))
-    for index, rows in enumerate(found):
-        np.testing.assert_allclose(rows, Counting().encode(texts[index : index + 2], normalize_embeddings=True))
-    assert sum(map(len, model.batches)) == 100
-    assert len(model.batches) < 10
-    assert len(model.threads) == 1
-
-
-def test_a_query_does_not_wait_for_a_file() -> None:
-    """It is answered after the part of the file that is under way."""
-    model = Counting(seconds=0.02)
-    encoder = app.Encoder(model)
-    file = threading.Thread(target=encoder.encode_corpus, args=(["the cat"] * (30 * app.BATCH),))
-    file.start()
-    while not model.batches:
-        time.sleep(0.001)
-    encoder.encode(["a dog"])
-    assert file.is_alive()
-    assert len(model.batches) < 10
-    file.join()
-
-
-def test_encodes_a_corpus_once(monkeypatch) -> None:
-    """Also when several ask at the same time; the oldest of too many is forgotten, a failed one is tried again."""
-    monkeypatch.setattr(app, "CORPORA", 2)
-    model = Counting(seconds=0.01)
-    encoder = app.Encoder(model)
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: encoder.encode_corpus(["a", "cat"]), range(8)))
-    assert model.batches == [["a", "cat"]]
-    assert all(rows is found[0] for rows in found)
-    for lines in (["b"], ["a", "cat"], ["c"], ["a", "cat"], ["b"]):
-        encoder.encode_corpus(lines)
-    assert model.batches[1:] == [["b"], ["c"], ["b"]]
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="no memory"):
-            encoder.encode_corpus(["fail"])
-    assert model.batches[-2:] == [["fail"], ["fail"]]
-    assert encoder.encode(["a"]).shape == (1, 7)  # the thread lives on
-
-
-def test_tables_show_text_literally() -> None:
-    """Nothing of a text is markup."""
-    cosines = np.array([[0.5, -0.001]] * len(HOSTILE))
-    tables = (
-        app.hits_table([{"cosine": 0.5, "text": text} for text in HOSTILE]),
-        app.similarity_table(HOSTILE, HOSTILE[:2], cosines),
-    )
-    for table in tables:
-        assert set(re.findall(r"</?(\w+)", table)) <= {"div", "table", "thead", "tbody", "tr", "th", "td"}
-        assert html.escape(HOSTILE[0]) in table
-    assert "-0.00" not in tables[1]
-    assert "0.50" in app.similarity_table(["a"], ["b"], np.array([[0.5]]))
 
 
 def test_texts_of_its_own() -> None:
     """About 200 different sentences."""
-    lines = app.read_lines(app.HERE / "texts.txt")
+    lines = read_corpus(app.HERE / "texts.txt", SPACE).lines
     assert 200 <= len(lines) <= 250
     assert len(set(lines)) == len(lines)
 
@@ -194,7 +46,7 @@ def test_versions_agree() -> None:
     for requirement in (app.HERE / "requirements.txt").read_text().split():
         name, _, version = requirement.partition("==")
         assert pins[name] == version
-    assert "modeling_cmlmcse" not in (app.HERE / "app.py").read_text()
+    assert not any("modeling_cmlmcse" in file.read_text() for file in app.HERE.glob("*.py"))
 
 
 @pytest.fixture(scope="module")
@@ -210,13 +62,15 @@ def encoder_folder(backbone_folders, tmp_path_factory) -> Path:
     ("arguments", "message"),
     [
         ([], "expected MODEL, a folder or OWNER/NAME on the Hub, as an argument or a variable, found none"),
-        (["./missing"], "MODEL expects a folder or OWNER/NAME on the Hub, found ./missing"),
-        (["missing"], "MODEL expects a folder or OWNER/NAME on the Hub, found missing"),
-        (["BACKBONE"], "MODEL expects a sentence encoder, found no modules.json in "),
-        (["BROKEN"], "which does not load: "),
-        (["owner/name"], "MODEL expects a sentence encoder, found owner/name, which does not load: "),
+        (["./missing"], "MODEL ./missing: ./missing: expected a model's folder, found none"),
+        (["BACKBONE"], "records no pooling: expected --pooling with one of cls_before_pooler, avg"),
+        (["BROKEN"], "expected a model's folder or Hub name, found no config.json"),
+        (["owner/name"], "MODEL owner/name: owner/name: expected a model's folder or Hub name, found no config.json"),
+        (["MODEL"] * 5, "expected at most 4 models side by side, found 5"),
+        (["MODEL", "--pooling", "avg", "--revision", "v1"], "--pooling expects cmlmcse installed and no --revision"),
         (["MODEL", "--texts", "missing.txt"], "--texts expects a file with one text a line, found none at missing.txt"),
         (["MODEL", "--texts", "EMPTY"], "found an empty file"),
+        (["MODEL", "--texts", "EMPTY", "--text_column", "x"], "found an empty file"),
         (["MODEL", "--wrong"], "unrecognized arguments: --wrong"),
     ],
 )
@@ -244,8 +98,8 @@ def test_environment(monkeypatch) -> None:
     for name, value in {"MODEL": "owner/name", "MODEL_REVISION": "", "TEXTS": "mine.txt"}.items():
         monkeypatch.setenv(name, value)
     args = app.parse([])
-    assert (args.model, args.revision, args.texts) == ("owner/name", None, "mine.txt")
-    assert app.parse(["other/name", "--revision", "v1"]).revision == "v1"
+    assert (args.models, args.revision, args.texts) == (["owner/name"], None, "mine.txt")
+    assert app.parse(["other/name", "--revision", "v1", "third/one"]).models == ["other/name", "third/one"]
 
 
 @pytest.fixture(scope="module")
@@ -264,9 +118,12 @@ def address(encoder_folder, texts, tmp_path_factory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+    for package in ("cmlmcse", "modeling_cmlmcse"):  # a Space does not have them
+        write(elsewhere / f"{package}.py", b"raise ImportError(__name__)")
+    environment = os.environ | {
         "MODEL": str(encoder_folder), "TEXTS": str(texts), "GRADIO_SERVER_PORT": str(port),
-        "GRADIO_TEMP_DIR": str(elsewhere / "uploads"), "HF_HUB_OFFLINE": "1",
+        "GRADIO_TEMP_DIR": str(elsewhere / "uploads"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(elsewhere),
+        "SPACE_ID": "owner/space",
     }  # fmt: skip
     url, log = f"http://127.0.0.1:{port}/", elsewhere / "log"
     with log.open("wb") as output:
@@ -325,8 +182,9 @@ def test_api_as_documented(client, address) -> None:
     block = re.search(r"^```py\n(.*?)^```", (ROOT / "docs/how-to/demo.md").read_text(), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(block[1].replace("http://127.0.0.1:7860", address), names)
-    assert [set(hit) for hit in names["hits"]] == [{"cosine", "text"}] * 5
-    assert np.shape(names["cosines"]) == (1, 2)
+    ((_, hits),) = names["hits"].items()
+    assert [set(hit) for hit in hits] == [{"cosine", "text"}] * 5
+    assert [np.shape(cosines) for cosines in names["cosines"].values()] == [(1, 2)]
 
 
 @pytest.mark.slow
@@ -336,7 +194,8 @@ def test_api_search(client, reference, texts, tmp_path) -> None:
 
     uploaded = write(tmp_path / "mine.txt", "\n".join(HOSTILE).encode())
     for lines, file in ((texts.read_text().split("\n"), None), (list(HOSTILE), handle_file(str(uploaded)))):
-        table, hits = client.predict("the big cat", 3, file, api_name="/search")
+        table, found = client.predict("the big cat", 3, file, api_name="/search")
+        ((_, hits),) = found.items()
         cosines = reference(lines) @ reference(["the big cat"])[0]
         best = np.argsort(-cosines)[:3]
         assert [hit["text"] for hit in hits] == [lines[index] for index in best]
@@ -348,7 +207,8 @@ def test_api_search(client, reference, texts, tmp_path) -> None:
 def test_api_similarity(client, reference) -> None:
     """Every pair; one pair is one number."""
     left, right = ["the cat sat", "a dog ran"], ["the cat sat", "big tree", "w1"]
-    table, cosines = client.predict("\n".join(left), "\n".join(right), api_name="/similarity")
+    table, found = client.predict("\n".join(left), "\n".join(right), api_name="/similarity")
+    ((_, cosines),) = found.items()
     np.testing.assert_allclose(cosines, reference(left) @ reference(right).T, atol=1e-4)
     assert table.count('class="number"') == 6
     assert 'class="pair"' in client.predict("a cat", "a dog", api_name="/similarity")[0]
@@ -371,7 +231,7 @@ def test_api_refuses_in_words(client, tmp_path) -> None:
         assert "cmlmcse" not in str(error.value)
     with pytest.raises(Exception, match="1 to 20 sentences in the second box, one a line, found 0"):
         client.predict("cat", "", api_name="/similarity")
-    large = write(tmp_path / "large.txt", b"a\n" * (app.MAX_BYTES // 2 + 1))
+    large = write(tmp_path / "large.txt", b"a\n" * (SPACE.size // 2 + 1))
     with pytest.raises(Exception, match="exceed"):
         client.predict("cat", 3, handle_file(str(large)), api_name="/search")
 
@@ -396,7 +256,7 @@ def test_api_50_parallel_requests(address, reference, texts) -> None:
     def ask(index: int) -> str:
         """The first hit, or the whole answer."""
         event, data = call(address, "" if index == 25 else queries[index], 1 + index % 5, None)
-        return data[1][0]["text"] if event == "complete" else f"{event}: {data}"
+        return next(iter(data[1].values()))[0]["text"] if event == "complete" else f"{event}: {data}"
 
     with ThreadPoolExecutor(50) as pool:
         found = list(pool.map(ask, range(50)))
