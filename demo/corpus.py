@@ -55,7 +55,7 @@ class Corpus:
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256("\n".join(self.lines).encode())
-        digest.update(b"" if self.vectors is None else np.ascontiguousarray(self.vectors))
+        digest.update(b"" if self.vectors is None else np.ascontiguousarray(self.vectors).tobytes())
         object.__setattr__(self, "key", digest.digest())
 
 

@@ -119,7 +119,7 @@ def progress(parts: list[list[int]], name: str, count: int) -> Any:
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Vectors (N, K) scaled to length 1; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths == 0, 1, lengths)
+    return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)
 
 
 def check_embeddings(encoders: Mapping[str, Encoder], corpus: Corpus) -> None:

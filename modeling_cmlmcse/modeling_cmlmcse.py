@@ -19,9 +19,11 @@ All files of this folder ship with a model. Transformers copies those that this 
     import .linear
     import .losses
     import .mask_pooling
+    import .masked_batch
     import .prompts
     import .ranking
     import .read_later
+    import .vocabulary_loss
 """
 
 import os

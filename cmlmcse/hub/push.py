@@ -194,14 +194,16 @@ def check_graphs(args: argparse.Namespace) -> None:
             onnx_files.check_graph(option, packages, pooling_of(args.checkpoint))
 
 
-def missing_licence(checkpoint: Path) -> str:
-    """A line that asks for the licence, with the one of the model that training started from, if it names one."""
+def ask_for_licence(checkpoint: Path, args: argparse.Namespace) -> None:
+    """Ask for the licence if the card names none; say that of the model that training started from, if that names one."""
+    if args.license is not None or args.card_template is not None:
+        return
     from .run_records import read_records
 
     kept = read_records(checkpoint)
     start = ((kept.run or kept.results or {}).get("start") or {}).get("license")
     advice = f" (the model that it started from has {start})" if start else ""
-    return f"the card names no licence; say what others may do: --license ID{advice}"
+    print(f"the card names no licence; say what others may do: --license ID{advice}", file=sys.stderr)
 
 
 def pooling_of(checkpoint: str) -> str:
@@ -252,11 +254,10 @@ def push(args: argparse.Namespace) -> None:
     checkpoint = check_checkpoint(args.checkpoint)
     check_graphs(args)
     card = partial(write_card, checkpoint, args)  # commit name → card
-    if args.license is None and args.card_template is None:
-        print(missing_licence(checkpoint), file=sys.stderr)
     if args.export_only:
         export_and_verify(checkpoint, Path(args.output_dir), args, card())
         print(f"Exported to {args.output_dir}")
+        ask_for_licence(checkpoint, args)
         return
     assert target is not None  # parse() demands a repository
     from huggingface_hub import HfApi
@@ -275,3 +276,4 @@ def push(args: argparse.Namespace) -> None:
         export_and_verify(checkpoint, folder, args, card(commit_in_card))
         published = publish(api, target, folder, card_with_commit)
     print_published(target, published, args)
+    ask_for_licence(checkpoint, args)

@@ -36,6 +36,11 @@ def card_metrics(results: dict[str, Any]) -> list[CardMetric]:
     return all_card_metrics(results)
 
 
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None if there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
 def read_records(checkpoint: Path) -> RunRecords:
     """The records in the folder that a checkpoint or an export lies in.
 
@@ -51,7 +56,7 @@ def read_records(checkpoint: Path) -> RunRecords:
     if not adapted and not all(file.is_file() for file in files):
         return RunRecords()
     with as_input_error(f"{folder}: expected JSON in {RESULTS if adapted else f'{RUN} and {RESULTS}'}: "):
-        run, results = (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None for file in files)
+        run, results = (read_json(file) for file in files)
     if adapted:
         return RunRecords(None, results)
     scored = scored_checkpoint(run)
