@@ -195,7 +195,7 @@ def check_graphs(args: argparse.Namespace) -> None:
 
 
 def ask_for_licence(checkpoint: Path, args: argparse.Namespace) -> None:
-    """Ask for the licence if the card names none; say that of the model that training started from, if that names one."""
+    """Ask for the licence if the card names none; name that of the start, if its card names one."""
     if args.license is not None or args.card_template is not None:
         return
     from .run_records import read_records
