@@ -10,8 +10,8 @@ boolean mask as the three that make it a mask of numbers; meta alone would show 
 "Operations" are all that PyTorch dispatches. "Launches" are those of them that start a kernel on a GPU: no views and no
 empty tensors. Precision is fp32: autocast adds the copies of the weights to every arm.
 
-Arms: plain, simcse and cmlm as in step.py; "variable-length" is with PyTorch's kernel for rows of different lengths,
-which GPUs from Ampere on have and which serves the frozen extractor.
+Arms: plain, simcse and cmlm as in step.py, padded within attention; "variable-length" is with FlashAttention for rows
+of different lengths (modeling_cmlmcse/variable_length.py), which GPUs from Ampere on have in half precision.
 """
 
 from collections import Counter
@@ -28,10 +28,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from modeling_cmlmcse import attention
+from modeling_cmlmcse.variable_length import flash
 
 STEPS = {
     "SimCSE, plain padded": ("plain", False),
     "SimCSE, ours": ("simcse", False),
+    "SimCSE, ours, variable-length": ("simcse", True),
     "CMLM-CSE, ours": ("cmlm", False),
     "CMLM-CSE, ours, variable-length": ("cmlm", True),
 }
@@ -91,7 +93,7 @@ def pretended_gpu(variable_length: bool) -> Iterator[None]:
         mock.patch.object(torch, "autocast", return_value=nullcontext()),
         mock.patch.object(nn.functional, "scaled_dot_product_attention", attention_of_a_gpu),
         mock.patch.object(nn.functional, "dropout", dropout_of_a_gpu),
-        mock.patch.object(attention, "has_varlen_kernel", return_value=variable_length),
+        mock.patch.object(attention, "find_kernel", return_value=flash if variable_length else None),
     ):
         yield
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .dropout import sample_keep_mask, scaled_mask
 from .packing import Packing, Selection
+from .variable_length import find_kernel
 
 try:
     from transformers import AttentionInterface
@@ -18,13 +19,6 @@ except ImportError as error:
         "this model's code needs transformers 4.51 or newer; upgrade, or load the model with sentence-transformers, "
         "which needs no code"
     ) from error
-
-try:  # PyTorch 2.10 and newer
-    from torch.nn.attention import varlen
-
-    varlen_attn: Any = varlen.varlen_attn
-except ImportError:
-    varlen_attn = None
 
 PACKED_ATTENTION = f"{__name__}.packed_attention"  # a second loaded copy of this code registers its own
 
@@ -69,8 +63,7 @@ def token_attention(
 ) -> Tensor:
     """Bidirectional attention of packed tokens within their own rows: the one place that decides whether to pad.
 
-    A GPU's variable-length kernel needs no padding, but it has no dropout. It serves inference, the frozen extractor
-    and backbones without attention dropout. Everything else is padded here, on any device.
+    A GPU's variable-length kernel needs no padding (variable_length.py). Everything else is padded here, on any device.
 
     Args:
         query: (M, heads, D) of the selected tokens (default: of all).
@@ -84,11 +77,13 @@ def token_attention(
     grids = packing if selection is None else selection.packing, packing
     if sliding_window is not None and not packing.padded and sliding_window >= packing.shape[1]:
         sliding_window = None
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     whole = selection is None or selection.visible is None
-    plain = dropout == 0.0 and bias is None and sliding_window is None and whole and not packing.padded
-    if plain and has_varlen_kernel(query, scaling):
-        bounds, longest = [grid.bounds for grid in grids], [grid.shape[1] for grid in grids]
-        return varlen_attn(query, key, value, *bounds, *longest)
+    if bias is None and sliding_window is None and whole and not packing.padded:
+        kernel = find_kernel(query, dropout, scaling, empty_rows=selection is not None and not grids[0].full)
+        if kernel is not None:
+            bounds, longest = (grids[0].bounds, grids[1].bounds), (grids[0].shape[1], grids[1].shape[1])
+            return kernel(query, key, value, bounds, longest, dropout)
     mask = grid_mask(packing, selection, None if bias is None else bias.to(query.dtype), sliding_window, query.dtype)
     if dropout and query.device.type == "cpu" and not torch.compiler.is_compiling():
         return attention_with_dropout(query, key, value, mask, grids, dropout, scaling)
@@ -98,20 +93,6 @@ def token_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
     )
     return grids[0].pack(context.transpose(1, 2))
-
-
-def has_varlen_kernel(query: Tensor, scaling: float | None) -> bool:
-    """Whether PyTorch's variable-length attention takes these queries: half precision, on a GPU of the Ampere
-    generation or newer, heads of at most 256 in multiples of 8, the usual scale (older releases take no other)."""
-    return (
-        varlen_attn is not None
-        and query.is_cuda
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and query.shape[-1] <= 256
-        and query.shape[-1] % 8 == 0
-        and scaling in (None, query.shape[-1] ** -0.5)
-        and torch.cuda.get_device_capability(query.device) >= (8, 0)
-    )
 
 
 def on_grids(
@@ -181,7 +162,7 @@ def attention_with_dropout(
     mask: Tensor | None,
     grids: tuple[Packing, Packing],
     dropout: float,
-    scaling: float | None,
+    scaling: float,
 ) -> Tensor:
     """(M, heads, D) queries, (S, heads, D) keys and values → (M, heads, D), with the dropout of dropout.py.
 
@@ -189,7 +170,6 @@ def attention_with_dropout(
     """
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (states.to(torch.get_autocast_dtype("cpu")) for states in (query, key, value))
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     return _AttentionWithDropout.apply(query, key, value, mask, grids, dropout, scaling)
 
 

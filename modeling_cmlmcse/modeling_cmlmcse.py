@@ -23,6 +23,7 @@ All files of this folder ship with a model. Transformers copies those that this 
     import .prompts
     import .ranking
     import .read_later
+    import .variable_length
     import .vocabulary_loss
 """
 

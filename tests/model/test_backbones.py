@@ -244,12 +244,11 @@ def test_modernbert_windows(backbone_folders, sentences, monkeypatch):
     """Beyond its window a local block takes the grid; within it, and without one, a variable-length kernel."""
     calls = []
 
-    def kernel(query, key, value, query_bounds, key_bounds, *longest):
+    def kernel(query, key, value, bounds, longest, dropout):
         calls.append(longest)
         return query
 
-    monkeypatch.setattr(attention_module, "has_varlen_kernel", lambda query, scaling: True)
-    monkeypatch.setattr(attention_module, "varlen_attn", kernel)
+    monkeypatch.setattr(attention_module, "find_kernel", lambda *_, **__: kernel)
     model = load(backbone_folders["modernbert"], cmlm_weight=0.0, pooling="avg").eval()
     model.encode(sentences, tiny_tokenizer("modernbert"))
     assert len(calls) == 2  # of 6 blocks, 0 and 3 are global

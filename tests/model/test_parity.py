@@ -110,7 +110,9 @@ def test_variable_length_kernel(pooling, backbone_folders, sentences, monkeypatc
     loop over the rows stands for the kernel, which no CPU has."""
     calls = []
 
-    def loop(query, key, value, query_bounds, key_bounds, longest_query, longest_key):
+    def loop(query, key, value, bounds, longest, dropout):
+        (query_bounds, key_bounds), (longest_query, longest_key) = bounds, longest
+        assert dropout == 0.0
         assert query_bounds.dtype == key_bounds.dtype == torch.int32
         assert (longest_query, longest_key) == (query_bounds.diff().max(), key_bounds.diff().max())
         calls.append(longest_query)
@@ -123,8 +125,7 @@ def test_variable_length_kernel(pooling, backbone_folders, sentences, monkeypatc
     tokenizer = tiny_tokenizer("bert")
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling=pooling).eval()
     expected = model.encode(sentences, tokenizer)
-    monkeypatch.setattr(attention_module, "has_varlen_kernel", lambda query, scaling: True)
-    monkeypatch.setattr(attention_module, "varlen_attn", loop)
+    monkeypatch.setattr(attention_module, "find_kernel", lambda *_, **__: loop)
     assert abs(model.encode(sentences, tokenizer) - expected).max() < 1e-6
     assert len(calls) == 6
     assert calls[-1] == (1 if pooling == "cls_before_pooler" else max(calls))

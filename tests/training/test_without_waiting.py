@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import varlen
 from transformers import TrainerCallback
 
 from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
@@ -20,6 +19,7 @@ from cmlmcse.training.parse import parse_recipe
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse import attention as attention_module
+from modeling_cmlmcse.variable_length import flash, memory_efficient
 from support.batches import make_batch
 from support.recorder import Recorder
 from support.tiny import KINDS, OTHER_KINDS
@@ -85,7 +85,7 @@ def on_meta(value: Any) -> Any:
     return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize("kernel", (False, True), ids=("padded", "variable-length"))
+@pytest.mark.parametrize("kernel", (None, flash, memory_efficient))
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
@@ -95,12 +95,10 @@ def on_meta(value: Any) -> Any:
     ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value)),
 )
 def test_a_step_without_values(kind, fields, kernel, backbone_folders, sentences, monkeypatch):
-    """Forward and backward of every objective and every kind of backbone. The variable-length kernel serves what has no
-    dropout, here the frozen extractor and generator."""
+    """Forward and backward of every objective and every kind of backbone, padded and in both kernels for rows of
+    different lengths, with dropout."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # meta has none
-    if kernel:
-        monkeypatch.setattr(attention_module, "has_varlen_kernel", lambda query, scaling: True)
-        monkeypatch.setattr(attention_module, "varlen_attn", varlen.varlen_attn)
+    monkeypatch.setattr(attention_module, "find_kernel", lambda *_, **__: kernel)
     folder = backbone_folders[kind]
     given = {"cmlm_weight": 0.1, "pooling": "avg", **fields}
     if "rtd_weight" in given:
@@ -111,6 +109,8 @@ def test_a_step_without_values(kind, fields, kernel, backbone_folders, sentences
         TrainingLosses(model)(**batch).loss.backward()
     assert recorder.waits == []
     assert all(weight.grad is not None for weight in model.parameters() if weight.requires_grad)
+    used = sum(name in ("_flash_attention_backward", "_efficient_attention_backward") for name in recorder.names)
+    assert (used > 0) == (kernel is not None and kind not in ("mpnet",))
 
 
 @pytest.mark.slow
