@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import write_json
-from cmlmcse.training.command import PREFIX, field_arguments
+from cmlmcse.training.command import field_arguments
 from cmlmcse.training.command import run as train
 
 RECIPE = "adapt"
@@ -187,7 +187,7 @@ def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every
     run = run_folder(common.folder, name)
     done = read_trial(run)
     if done is None or done.steps < steps:
-        resume = "auto" if any(run.glob(f"{PREFIX}*")) else None
+        resume = "auto" if any(run.glob("checkpoint-*")) else None
         run.mkdir(parents=True, exist_ok=True)
         print(f"{name}: training to step {steps} …", file=sys.stderr, flush=True)
         with open(run / "train.log", "a", encoding="utf-8") as log, contextlib.redirect_stdout(log):

@@ -23,8 +23,8 @@ from typing import Any
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import write_json
-from cmlmcse.training.checkpoints import TRAINER_STATE_NAME
 from cmlmcse.training.records import RUN_FILES
+from cmlmcse.training.resume import TRAINER_STATE_NAME, all_checkpoints, can_go_on
 
 from .plan import Run, Study
 
@@ -83,7 +83,7 @@ def claim_run(run: Run) -> Iterator[int | None]:
 
 def checkpoints(run: Run) -> list[Path]:
     """The checkpoints that a run can be resumed from."""
-    return [path for path in run.folder.glob("checkpoint-*") if (path / TRAINER_STATE_NAME).is_file()]
+    return [path for path in all_checkpoints(run.folder) if can_go_on(path)]
 
 
 def check_unchanged(runs: Sequence[Run]) -> None:
@@ -200,16 +200,16 @@ class RunPool:
 
 
 def prepare(run: Run) -> bool:
-    """Remove the incomplete files of an interrupted run; True if it has a checkpoint to resume from."""
-    complete = checkpoints(run)
+    """Remove what an interrupted run does not need to go on; True if it has a checkpoint to resume from."""
+    resumes = bool(checkpoints(run))
     for path in run.folder.glob("checkpoint-*"):
-        if path not in complete:
+        if not resumes or not (path / TRAINER_STATE_NAME).is_file():  # the best one may hold weights alone
             shutil.rmtree(path)
-    for name in RUN_FILES if not complete else ():
+    for name in RUN_FILES if not resumes else ():
         path = run.folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     write_json(run.folder / "fields.json", {"recipe": run.recipe, "fields": run.fields})
-    return bool(complete)
+    return resumes
 
 
 def last_line(log: Path) -> str:

@@ -1,16 +1,13 @@
 """Checkpoints that are always complete: each is written to a temporary folder first, then renamed."""
 
-import json
 import shutil
 import signal
 import threading
 import time
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     EarlyStoppingCallback,
@@ -21,14 +18,14 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_pt_utils import safe_globals
-from transformers.trainer_utils import get_last_checkpoint
 
 from cmlmcse.common.distributed import from_first_process, shutdown_process_group, sums_over_processes
 from cmlmcse.common.errors import InputError, Stopped
-from modeling_cmlmcse.distributed import processes, rank
+from modeling_cmlmcse.distributed import processes
 
-TRAINER_STATE_NAME, TRAINING_ARGS_NAME = "trainer_state.json", "training_args.bin"
+from .resume import TRAINER_STATE_NAME, all_checkpoints, newest_checkpoint
+
+TRAINING_ARGS_NAME = "training_args.bin"
 TEMPORARY = ".saving"  # folder in the output folder where a checkpoint is written before it is renamed
 
 
@@ -37,9 +34,16 @@ class WholeCheckpointTrainer(Trainer):
 
     The previous checkpoint is removed only after the new one is in its place. A power cut can still damage a
     checkpoint, because nothing here waits until the disk has written.
+
+    Attributes:
+        weights_alone: whether the next checkpoint holds no state to go on from, because it is only the best model
+            between two others: a third of the size. The best one is exported; a resumed run finds it again.
+        last_saved: the checkpoint that this process saved last.
     """
 
     in_temporary_folder = False
+    weights_alone = False
+    last_saved: Path | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As Trainer, after what a killed run left of a checkpoint is removed."""
@@ -75,8 +79,9 @@ class WholeCheckpointTrainer(Trainer):
             if isinstance(callback, ExportableState):
                 saved_states.setdefault(type(callback).__name__, callback.state())
         self.accelerator.wait_for_everyone()
-        best, limit = self.state.best_model_checkpoint, self.args.save_total_limit
+        best, limit, alone = self.state.best_model_checkpoint, self.args.save_total_limit, self.args.save_only_model
         self.in_temporary_folder, self.args.save_total_limit = True, None
+        self.args.save_only_model |= self.weights_alone
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, SafetensorError) as error:
@@ -86,7 +91,7 @@ class WholeCheckpointTrainer(Trainer):
                 "with --resume_from_checkpoint auto"
             ) from error
         finally:
-            self.in_temporary_folder, self.args.save_total_limit = False, limit
+            self.in_temporary_folder, self.args.save_total_limit, self.args.save_only_model = False, limit, alone
             self.state.best_model_checkpoint = best
         newest_best = folder / f"checkpoint-{self.state.best_global_step}"
         if newest_best.name == name or newest_best.is_dir():
@@ -101,6 +106,7 @@ class WholeCheckpointTrainer(Trainer):
             if (folder / name).exists():  # same step, written before the run was resumed
                 (folder / name).rename(removed / "same")
             (folder / TEMPORARY / name).replace(folder / name)
+            self.last_saved = folder / name
             for old in spare_checkpoints(folder, limit, self.state.best_model_checkpoint):
                 old.rename(removed / old.name)
             shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
@@ -108,7 +114,7 @@ class WholeCheckpointTrainer(Trainer):
 
 
 def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list[Path]:
-    """The oldest checkpoints beyond the limit, without the newest and the best one, as transformers'
+    """The oldest checkpoints beyond the limit, without the best one and the newest one to go on from, as transformers'
     `rotate_checkpoints` chooses them. That function deletes in place, which a killed run leaves half done.
 
     Args:
@@ -116,9 +122,9 @@ def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list
         limit: how many to keep; None keeps all.
         best: the path of the best one, if there is one.
     """
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    found.sort(key=lambda path: int(path.name.removeprefix("checkpoint-")))
-    protected = {found[-1].name, Path(best or found[-1]).name}
+    found = all_checkpoints(folder)
+    newest = newest_checkpoint(folder) or found[-1]
+    protected = {newest.name, Path(best or newest).name}
     beyond = len(found) - max(limit, len(protected)) if limit else 0
     return [path for path in found if path.name not in protected][: max(beyond, 0)]
 
@@ -151,7 +157,8 @@ class SavesByTime(TrainerCallback):
             control.should_save = not self.left_out
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.saved = time.monotonic()
+        if not self.left_out or state.global_step == state.max_steps:
+            self.saved = time.monotonic()
 
 
 class StopsAtSignal(TrainerCallback):
@@ -201,56 +208,3 @@ class StopsAtSignal(TrainerCallback):
         if self.previous_handler is not None:
             signal.signal(signal.SIGTERM, self.previous_handler)
             self.previous_handler = None
-
-
-def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
-    """The checkpoint to resume from. `auto` is the newest one in `output_dir`; None, with a line that says so, if there
-    is none yet, so that a scheduler can use one command line for the first start and every later one.
-
-    Raises:
-        InputError: the named folder is no checkpoint, its files are damaged, or the run has ended and kept none.
-    """
-    if resume is None:
-        return None
-    if resume != "auto":
-        if not (Path(resume) / TRAINER_STATE_NAME).is_file():
-            raise InputError(
-                f"--resume_from_checkpoint expects auto or a checkpoint folder with {TRAINER_STATE_NAME}, found "
-                f"{resume!r} without it; name a checkpoint-N folder of a run"
-            )
-    elif (resume := get_last_checkpoint(str(output_dir))) is None:
-        if (Path(output_dir) / "results.json").exists():
-            raise InputError(
-                f"--resume_from_checkpoint auto expects a checkpoint, found a finished run without any in "
-                f"{output_dir}; choose another --output_dir"
-            )
-        if rank() == 0:
-            print(f"{output_dir} holds no checkpoint yet: training starts from the beginning")
-        return None
-    check_checkpoint(Path(resume))
-    return resume
-
-
-def check_checkpoint(folder: Path) -> None:
-    """Check that every file of a checkpoint can be read and holds only tensors and plain values.
-
-    torch refuses pickles that would run code. The values of the tensors are not read.
-
-    Raises:
-        InputError: a file cannot be read, or holds something else.
-    """
-    for path in sorted(folder.iterdir()):
-        try:
-            if path.suffix == ".json":
-                json.loads(path.read_text(encoding="utf-8"))
-            elif path.suffix == ".safetensors":
-                with safe_open(path, "pt"):
-                    pass
-            elif path.suffix in (".pt", ".pth"):
-                with safe_globals():  # needed for numpy's random state
-                    torch.load(path, map_location="meta", weights_only=True, mmap=True)
-        except (OSError, ValueError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
-            raise InputError(
-                f"{path}: expected tensors and plain values, as cmlmcse train writes them, found something else "
-                f"({str(error).splitlines()[0]}); resume from an earlier checkpoint"
-            ) from error

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .fields import DataArguments, ModelArguments, RunArguments
 
-PREFIX = "checkpoint-"  # of Trainer's folders
-
 
 class Trained(NamedTuple):
     """The result of :func:`train`.
@@ -129,12 +127,12 @@ def contrast(
     from cmlmcse.data.templates import with_template
 
     from .build import build_collator, build_model, build_templates, build_text, build_tokenizer
-    from .checkpoints import find_checkpoint
     from .checks import reads_documents
     from .contrastive_trainer import ContrastiveTrainer
     from .dev_set import load_dev_set
     from .finalize import finalize_run, load_final_tasks
     from .records import claim_output_dir, git_commit
+    from .resume import find_checkpoint
 
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
@@ -169,7 +167,9 @@ def contrast(
 
 def kept_checkpoint(folder: Path) -> str:
     """Says which checkpoint an interrupted run has, and how to resume it."""
-    steps = [int(path.name.removeprefix(PREFIX)) for path in folder.glob(f"{PREFIX}[0-9]*")]
-    if not steps:
+    from .resume import newest_checkpoint
+
+    newest = newest_checkpoint(folder)
+    if newest is None:
         return "no checkpoint was written yet; the same command starts again"
-    return f"{folder / PREFIX}{max(steps)} is kept; go on with --resume_from_checkpoint auto"
+    return f"{newest} is kept; go on with --resume_from_checkpoint auto"

@@ -19,6 +19,7 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import processes, rank
 
 from .dev_set import DevScore
+from .frozen_weights import add_frozen, frozen_names
 from .large_batch import backward_in_parts
 from .lora import has_lora, load_lora_checkpoint, merged_weights, save_adapter
 from .sharding import ShardedModel
@@ -79,11 +80,20 @@ class ContrastiveTrainer(LossTrainer):
             self.model = trained
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        weights = None if state_dict is None else without_prefix(state_dict)
+        if not self.args.should_save:
+            return
+        folder = Path(str(output_dir))
         with self._model_alone() as alone:
-            super()._save(output_dir, merged_weights(alone) if has_lora(alone) else weights)
             if has_lora(alone):
-                save_adapter(alone, Path(str(output_dir)))
+                weights = merged_weights(alone)
+            else:
+                weights = alone.state_dict() if state_dict is None else without_prefix(state_dict)
+            frozen = {name: weights.pop(name) for name in frozen_names(alone)}
+            super()._save(output_dir, weights)
+            if frozen:
+                add_frozen(folder, frozen, self.last_saved)
+            if has_lora(alone):
+                save_adapter(alone, folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if self.is_fsdp_enabled:  # FSDP's files name the weights as in the wrapped module

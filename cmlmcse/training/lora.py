@@ -14,6 +14,8 @@ from cmlmcse.common.errors import InputError
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks
 
+from .frozen_weights import checkpoint_weights
+
 ADAPTER = "adapter.safetensors"
 ALPHA = 2  # times the rank: lora_alpha. The product is then doubled; a common choice, which was not tuned here
 MARK = ".lora_"  # in the names of PEFT's matrices
@@ -79,8 +81,8 @@ def load_lora_checkpoint(model: nn.Module, folder: Path) -> None:
     """
     if not (folder / ADAPTER).is_file():
         raise InputError(f"{folder}: expected a checkpoint of a run with lora_r, found none; leave lora_r out")
-    trained = {name: value for name, value in load_file(folder / "model.safetensors").items()
-               if not name.startswith("backbone.")}  # fmt: skip
+    weights = checkpoint_weights(folder)
+    trained = {name: value for name, value in weights.items() if not name.startswith("backbone.")}
     try:
         model.load_state_dict({**load_file(folder / ADAPTER), **trained}, strict=False)
     except RuntimeError as error:

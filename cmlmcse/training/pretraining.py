@@ -23,11 +23,11 @@ from modeling_cmlmcse.distributed import processes, rank
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 
 from .build import check_length
-from .checkpoints import find_checkpoint
 from .fields import DataArguments, ModelArguments, RunArguments
 from .pretraining_export import finalize_pretraining
 from .pretraining_model import AuxiliaryPretraining
 from .records import claim_output_dir, git_commit
+from .resume import find_checkpoint
 from .trainer import LossTrainer
 
 

@@ -133,11 +133,16 @@ class LossTrainer(WholeCheckpointTrainer):
         self._watch()
         self.add_up_tokens()
         super()._save_checkpoint(model, trial)
+        self.weights_alone = False
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """As Trainer. The best model so far is saved even if it is too soon, and so is the last one."""
-        is_best = super()._determine_best_metric(metrics, trial)
-        self.control.should_save |= self.by_time.left_out and (is_best or self.control.should_training_stop)
+        """As Trainer. The last model is saved even if it is too soon; and the best one so far, without the state of
+        training."""
+        is_best, stops = super()._determine_best_metric(metrics, trial), self.control.should_training_stop
+        too_soon = self.by_time.left_out and not self.control.should_save  # a signal's checkpoint never is
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled  # they load no weights without the state
+        self.weights_alone = too_soon and is_best and not stops and not sharded
+        self.control.should_save |= too_soon and (is_best or stops)
         return is_best
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -119,7 +119,7 @@ def test_pickled_weights_never_run(command, arguments, place, monkeypatch, capsy
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json",
-                                  "model.safetensors"))  # fmt: skip
+                                  "model-00002-of-00002.safetensors"))  # fmt: skip
 @pytest.mark.parametrize("how", ("poisoned", "truncated"))
 def test_a_checkpoint_is_read_as_data(how, name, place, monkeypatch, capsys):
     """A file that would run code, or that is cut off: one line that names it."""

@@ -50,6 +50,7 @@ if name == "half" and "--resume_from_checkpoint" not in fields:
         (folder / step).mkdir()
         if whole:
             (folder / step / "trainer_state.json").touch()
+            (folder / step / "rng_state.pth").touch()
     (folder / "export").mkdir()
     os.kill(os.getpid(), 9)
 score = 100 * float(fields["--temp"]) + int(fields["--seed"])

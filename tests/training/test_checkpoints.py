@@ -10,10 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
-from safetensors.numpy import load_file
+from safetensors.torch import save_file
 
-from cmlmcse.training import checkpoints
+from cmlmcse.common.errors import InputError
+from cmlmcse.training import checkpoints, frozen_weights, resume
+from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+from cmlmcse.training.frozen_weights import FROZEN, TRAINED, checkpoint_weights
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support import warm
 from support.paths import ROOT
 from support.tiny import WORDS
@@ -69,8 +74,8 @@ def assert_whole(folder: Path) -> None:
     """Whatever is called a checkpoint holds all its files, and they can be read."""
     for path in folder.glob("checkpoint-*"):
         names = {item.name for item in path.iterdir()}
-        assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"} <= names
-        assert len(load_file(path / "model.safetensors")) > 100
+        assert {TRAINED, FROZEN, "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"} <= names
+        assert len(checkpoint_weights(path)) > 100
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -78,7 +83,7 @@ def test_killed_anywhere(recipe, tmp_path) -> None:
     """At random moments, in a row: every checkpoint is whole, and the end is that of the run that was left alone."""
     died, events = killed_at(None, recipe, tmp_path / "whole")
     assert not died
-    expected = load_file(tmp_path / "whole" / f"checkpoint-{STEPS}" / "model.safetensors")
+    expected = checkpoint_weights(tmp_path / "whole" / f"checkpoint-{STEPS}")
     rng, kills, folder = random.Random(1), 0, tmp_path / "killed"
     while kills < KILLS:
         died, _ = killed_at(rng.randrange(events), recipe, folder)
@@ -87,7 +92,7 @@ def test_killed_anywhere(recipe, tmp_path) -> None:
         if not died or kills == KILLS:
             if died:
                 assert not killed_at(None, recipe, folder)[0]
-            found = load_file(folder / f"checkpoint-{STEPS}" / "model.safetensors")
+            found = checkpoint_weights(folder / f"checkpoint-{STEPS}")
             assert all((found[name] == value).all() for name, value in expected.items())
             for name in ("loss", "grad_norm", "eval_dev_score"):
                 assert history(folder, name) == history(tmp_path / "whole", name)
@@ -135,38 +140,109 @@ def test_read_only_folder(recipe, tmp_path, monkeypatch, capsys) -> None:
 def test_best_checkpoint_is_kept(recipe, tmp_path, monkeypatch) -> None:
     """With a limit of 1 the best checkpoint stays beside the newest, and is what is exported."""
     scores = iter([50.0, 80.0, 60.0, 70.0])
-    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
-
     monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": next(scores)})
     folder = tmp_path / "run"
     run(monkeypatch, recipe, "--output_dir", folder, "--save_total_limit", 1)
     assert {path.name for path in folder.glob("checkpoint-*")} <= {"checkpoint-4", "checkpoint-8"}
-    best, exported = (load_file(folder / name / "model.safetensors") for name in ("checkpoint-4", "export"))
+    best, exported = (checkpoint_weights(folder / name) for name in ("checkpoint-4", "export"))
     name = "encoder.layer.0.output.dense.weight"
     assert (best[f"backbone.{name}"] == exported[name]).all()
 
 
-def test_checkpoints_by_time(recipe, tmp_path, monkeypatch) -> None:
-    """Too soon after the one before only a new best and the last step are saved; a run that goes on from there has the
-    same end."""
-    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+def by_the_clock(monkeypatch) -> None:
+    """An hour passes between the second step and the fourth; the best score is that of the sixth."""
+    clock, scores = [0.0], {2: 50.0, 4: 60.0, 6: 80.0, 8: 70.0}
 
-    monkeypatch.setattr(
-        ContrastiveTrainer, "dev_metrics", lambda self: {"dev_score": 50 + 30 * (self.state.global_step == 4)}
-    )
-    fields = ("--save_total_limit", 9, "--save_minutes")
-    folders = {minutes: tmp_path / f"every {minutes}" for minutes in (0, 60)}
-    for minutes, folder in folders.items():
-        run(monkeypatch, recipe, "--output_dir", folder, *fields, minutes)
-    kept = {minutes: {path.name for path in folder.glob("checkpoint-*")} for minutes, folder in folders.items()}
-    assert kept == {
-        0: {f"checkpoint-{step}" for step in (2, 4, 6, 8)},
-        60: {f"checkpoint-{step}" for step in (2, 4, 8)},
-    }
-    shutil.rmtree(folders[60] / "checkpoint-8")
-    run(monkeypatch, recipe, "--output_dir", folders[60], *fields, 60, "--resume_from_checkpoint", "auto")
-    ends = [load_file(folder / "checkpoint-8" / "model.safetensors") for folder in folders.values()]
-    assert all((ends[1][name] == value).all() for name, value in ends[0].items())
+    def score(trainer: ContrastiveTrainer) -> dict[str, float]:
+        clock[0] += 3600 * (trainer.state.global_step == 2)
+        return {"dev_score": scores[trainer.state.global_step]}
+
+    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", score)
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+
+def test_checkpoints_by_time(recipe, tmp_path, monkeypatch) -> None:
+    """Too soon after the one before, the last step is saved, and a new best by its weights alone. A run that is resumed
+    goes on from one that holds more, and has the same end."""
+    by_the_clock(monkeypatch)
+    fields, folder = ("--save_total_limit", 9, "--save_minutes", 50), tmp_path / "run"
+    run(monkeypatch, recipe, "--output_dir", folder, *fields)
+    whole = {path.name: resume.can_go_on(path) for path in folder.glob("checkpoint-*")}
+    assert whole == {"checkpoint-2": False, "checkpoint-4": True, "checkpoint-6": False, "checkpoint-8": True}
+    sizes = {name: sum(file.stat().st_size for file in (folder / name).iterdir()) for name in whole}
+    assert sizes["checkpoint-6"] < 0.6 * sizes["checkpoint-4"]
+    ends = [checkpoint_weights(folder / name) for name in ("checkpoint-8", "export")]
+    for step in (8, 4):  # what it would go on from: the end, the middle, and in the end nothing
+        assert resume.newest_checkpoint(folder) == folder / f"checkpoint-{step}"
+        shutil.rmtree(folder / f"checkpoint-{step}")
+        (folder / "results.json").unlink()  # the run had not ended
+        by_the_clock(monkeypatch)
+        run(monkeypatch, recipe, "--output_dir", folder, *fields, "--resume_from_checkpoint", "auto")
+        again = [checkpoint_weights(folder / name) for name in ("checkpoint-8", "export")]
+        for one, other in zip(ends, again, strict=True):
+            assert all(torch.equal(one[name], value) for name, value in other.items())
+        shutil.rmtree(folder / "checkpoint-8")
+    assert resume.newest_checkpoint(folder) == folder / "checkpoint-4"
+
+
+def test_weights_alone_cannot_be_gone_on_from(recipe, tmp_path, monkeypatch) -> None:
+    """Named, such a checkpoint is refused, and so is one that lacks a part of its weights."""
+    by_the_clock(monkeypatch)
+    folder = tmp_path / "run"
+    run(monkeypatch, recipe, "--output_dir", folder, "--save_minutes", 50)
+    assert {path.name for path in folder.glob("checkpoint-*")} == {
+        "checkpoint-6",
+        "checkpoint-8",
+    }  # the best, the newest
+    with pytest.raises(InputError, match="name a checkpoint-N folder that holds more than weights"):
+        resume.find_checkpoint(folder, str(folder / "checkpoint-6"))
+    assert resume.find_checkpoint(folder, "auto") == str(folder / "checkpoint-8")
+    (folder / "checkpoint-8" / FROZEN).unlink()
+    with pytest.raises(InputError, match=f"checkpoint-8/{FROZEN}: expected tensors and plain values"):
+        resume.find_checkpoint(folder, "auto")
+
+
+def test_frozen_weights_are_written_once(recipe, tmp_path, monkeypatch) -> None:
+    """All checkpoints of a run name one file; each is whole by itself, moved or the last one left. Without hard links
+    each has a file of its own. All load, and hold what a checkpoint in one file held."""
+    fields = ("--save_total_limit", 9, "--output_dir")
+    run(monkeypatch, recipe, *fields, tmp_path / "run")
+    found = [tmp_path / "run" / f"checkpoint-{step}" for step in (2, 4, 6, 8)]
+    assert len({(path / FROZEN).stat().st_ino for path in found}) == 1
+    assert len({(path / TRAINED).stat().st_ino for path in found}) == 4
+    monkeypatch.setattr(frozen_weights.os, "link", lambda *_: (_ for _ in ()).throw(OSError(1, "not permitted")))
+    run(monkeypatch, recipe, *fields, tmp_path / "copies")
+    assert len({(path / FROZEN).stat().st_ino for path in (tmp_path / "copies").glob("checkpoint-*")}) == 4
+    moved = shutil.copytree(found[3], tmp_path / "elsewhere")
+    expected = checkpoint_weights(found[3])
+    shutil.rmtree(tmp_path / "run")
+    for path in (moved, tmp_path / "copies" / "checkpoint-8"):
+        model = CMLMCSEForSentenceEmbedding.from_pretrained(path)
+        assert model.state_dict().keys() == expected.keys()
+        assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())
+    frozen = {name for name in expected if name.startswith("auxiliary.cmlm.extractor.")}
+    assert frozen_weights.frozen_names(model) == frozen
+    index = json.loads((moved / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {name: FROZEN if name in frozen else TRAINED for name in expected}
+
+
+def test_a_checkpoint_of_before_in_one_file(recipe, tmp_path, monkeypatch) -> None:
+    """Older versions wrote all weights into one file: a run goes on from it to the same end."""
+    run(monkeypatch, recipe, "--save_total_limit", 9, "--output_dir", tmp_path / "run")
+    old = shutil.copytree(tmp_path / "run" / "checkpoint-4", tmp_path / "old" / "checkpoint-4")
+    save_file(checkpoint_weights(old), old / "model.safetensors", {"format": "pt"})
+    for name in (TRAINED, FROZEN, "model.safetensors.index.json"):
+        (old / name).unlink()
+    run(monkeypatch, recipe, "--output_dir", tmp_path / "old", "--resume_from_checkpoint", "auto")
+    one, other = (checkpoint_weights(tmp_path / name / "checkpoint-8") for name in ("run", "old"))
+    assert all(torch.equal(one[name], weight) for name, weight in other.items())
+
+
+def test_processes_that_see_different_folders(tmp_path, monkeypatch) -> None:
+    """On a machine whose disk is its own there is no checkpoint: one line, before anything is trained."""
+    monkeypatch.setattr(resume, "from_first_process", lambda step: 125)
+    with pytest.raises(InputError, match="found checkpoint-125 on the first process and no checkpoint on process 0"):
+        resume.find_checkpoint(tmp_path, "auto")
 
 
 @pytest.mark.parametrize(("seconds", "step", "saved"), [(59, 6, False), (61, 6, True), (59, 8, True)])
@@ -181,15 +257,15 @@ def test_time_since_the_last_checkpoint(seconds, step, saved) -> None:
         assert callback.left_out == (due and not saved)
 
 
-def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
-    """The step is finished and saved, also where none was due, and the end is that of the run that was left alone."""
-    from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
-
+@pytest.mark.parametrize("during", (4, 5))
+def test_sigterm_saves_and_stops(during, recipe, tmp_path, monkeypatch, capsys) -> None:
+    """The step is finished and saved, also where none was due, or was too soon, and the end is that of the run that was
+    left alone."""
     run(monkeypatch, recipe, "--output_dir", tmp_path / "whole", "--save_total_limit", 9)
     step = ContrastiveTrainer.training_step
 
     def signalled(self, *args, **kwargs):
-        if self.state.global_step == 4:  # during the fifth
+        if self.state.global_step == during - 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, *args, **kwargs)
 
@@ -199,10 +275,11 @@ def test_sigterm_saves_and_stops(recipe, tmp_path, monkeypatch, capsys) -> None:
         run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--save_minutes", 60)
     assert stop.value.code == 143
     assert capsys.readouterr().err.strip().splitlines()[-1] == (
-        "stopped: by SIGTERM after step 5, which is saved; go on with --resume_from_checkpoint auto"
+        f"stopped: by SIGTERM after step {during}, which is saved; go on with --resume_from_checkpoint auto"
     )
     assert signal.getsignal(signal.SIGTERM) is handler
     assert not (tmp_path / "run" / "export").exists()
+    assert resume.can_go_on(tmp_path / "run" / f"checkpoint-{during}")
     monkeypatch.setattr(ContrastiveTrainer, "training_step", step)
     run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", "auto")
     for name in ("loss", "eval_dev_score"):
@@ -247,3 +324,6 @@ def test_spare_checkpoints(tmp_path) -> None:
     assert spare(3, "checkpoint-2") == ["checkpoint-4", "checkpoint-6"]
     assert spare(1, "checkpoint-4") == ["checkpoint-2", "checkpoint-6", "checkpoint-8"]
     assert spare(1) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
+    (tmp_path / "checkpoint-6" / "trainer_state.json").touch()
+    (tmp_path / "checkpoint-6" / "rng_state.pth").touch()  # the others hold weights alone
+    assert spare(1, "checkpoint-10") == ["checkpoint-2", "checkpoint-4", "checkpoint-8"]

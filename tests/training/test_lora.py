@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from cmlmcse.models.encoders import load_encoder
+from cmlmcse.training.frozen_weights import checkpoint_weights
 from cmlmcse.training.lora import ADAPTER
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.training import run
@@ -36,7 +37,7 @@ def test_trains_matrices_alone(recipe, monkeypatch, tmp_path, backbone_folders, 
         model.encode(sentences, encoder.tokenizer, convert_to_tensor=True), torch.tensor(encoder(sentences))
     )
     assert len(load_file(checkpoint / ADAPTER)) == 2 * len(changed)
-    assert "auxiliary.cmlm.head.dense.weight" in load_file(checkpoint / "model.safetensors")
+    assert "auxiliary.cmlm.head.dense.weight" in checkpoint_weights(checkpoint)
 
 
 @pytest.mark.slow
