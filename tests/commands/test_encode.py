@@ -3,8 +3,6 @@
 import csv
 import gzip
 import json
-import os
-import subprocess
 import tracemalloc
 from pathlib import Path
 
@@ -19,8 +17,7 @@ from cmlmcse.data import parts, tables
 from cmlmcse.encode import main
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.text_encoding import split_batches
-from support import warm
-from support.paths import ROOT
+from support.machines import on_two_machines
 from support.tiny import WORDS, tiny_tokenizer
 
 ROWS = 83
@@ -270,16 +267,10 @@ def test_goes_on_after_an_interruption(
 
 
 @pytest.mark.slow
-def test_two_processes(model, lines, tmp_path, arguments) -> None:
-    """`accelerate launch` shares the parts out; the file is that of one process."""
-    command = [warm.python(), "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    command += ["--num_machines", "1"]
-    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    command += ["-m", "cmlmcse.encode", *arguments, "--rows_per_shard", "10"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("rows ×") == 1
+def test_two_machines(model, lines, tmp_path, arguments) -> None:
+    """`accelerate launch` shares the parts out to the processes of two launchers; the file is that of one process."""
+    said = on_two_machines(tmp_path, "-m", "cmlmcse.encode", *arguments, "--rows_per_shard", "10")
+    assert said.count("rows ×") == 1
     found = np.concatenate([np.load(path) for path in sorted(tmp_path.glob("out-*.npy"))])
     np.testing.assert_allclose(found, expected(model, lines), atol=1e-5)
 

@@ -1,5 +1,6 @@
 """A run that is killed anywhere, saving included, goes on to the very weights of a run that was not."""
 
+import json
 import os
 import random
 import shutil

@@ -16,15 +16,16 @@ import yaml
 from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import DistributedType
 from packaging.version import Version
-from safetensors.numpy import load_file
 from torch.utils.data import DataLoader
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
 from cmlmcse.training.checks import check_launch
+from cmlmcse.training.frozen_weights import checkpoint_weights
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support import warm
+from support.machines import on_two_machines
 from support.paths import ROOT
 from support.processes import train_together
 from support.tiny import tiny_backbone, tiny_tokenizer
@@ -105,22 +106,27 @@ def assert_same_weights(found: Path, expected: Path, start: Path, tolerance: flo
     """Equal but for a share of the way that training has moved them from `start`; not weight by weight, and without
     those whose gradient is zero but for rounding, of which Adam makes steps: a bias of all keys moves no softmax, and
     the last bias before a BatchNorm is subtracted again."""
-    one, other, before = (load_file(path / "model.safetensors") for path in (found, expected, start))
+    one, other, before = (checkpoint_weights(path) for path in (found, expected, start))
     assert one.keys() == other.keys()
     no_gradient = ("key.bias", "layer.2.output.LayerNorm.bias")
     names = [name for name in other if name.endswith((".weight", ".bias")) and prefix + name in before]
     names = [name for name in names if not name.endswith(no_gradient)]
     assert len(names) > 40
-    way = sum(np.square(other[name] - before[prefix + name]).sum() for name in names)
-    difference = sum(np.square(one[name] - other[name]).sum() for name in names)
+    way = sum(float((other[name] - before[prefix + name]).square().sum()) for name in names)
+    difference = sum(float((one[name] - other[name]).square().sum()) for name in names)
     assert difference < tolerance**2 * way, (difference / way) ** 0.5
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(folder):
-    """DDP with 2 × 8 sentences a batch is one process with 16: losses, measures, gradients, tokens, weights."""
-    options = ("--per_device_train_batch_size", 8, "--output_dir", folder / "two")
-    launch(CONFIGURATIONS / "multi-cpu.yaml", ROOT / "train.py", folder / "tiny.yaml", *options)
+def test_two_machines_train_as_one_though_one_fails(folder):
+    """DDP with 2 × 8 sentences a batch is one process with 16: losses, measures, gradients, tokens, weights. The
+    processes are those of two launchers that meet on the loopback. One is killed in the sixth step; the same command,
+    started again by the launchers, goes on from the fourth, which was saved."""
+    command = (ROOT / "tests" / "support" / "dies_once.py", folder / "tiny.yaml", "--per_device_train_batch_size", 8)
+    command += ("--output_dir", folder / "two", "--resume_from_checkpoint", "auto")
+    said = on_two_machines(folder, *command, restarts=3)
+    assert said.count("holds no checkpoint yet") == 1
+    assert (folder / "went-on").read_text() == "4"
     assert json.loads((folder / "two" / "run.json").read_text())["hardware"]["processes"] == 2
     assert_equal_runs(folder / "two", folder / "one")
 
@@ -176,8 +182,8 @@ def test_resume_on_two_processes(streaming, folder, tmp_path):
         assert json.loads((tmp_path / name / "run.json").read_text())["hardware"]["processes"] == 2
     for name in (*MEASURES, "eval_dev_score"):
         assert history(tmp_path / "part", name) == history(tmp_path / "whole", name), name
-    one, other = (load_file(tmp_path / name / "checkpoint-8" / "model.safetensors") for name in ("part", "whole"))
-    assert all(np.array_equal(value, one[name]) for name, value in other.items())
+    one, other = (checkpoint_weights(tmp_path / name / "checkpoint-8") for name in ("part", "whole"))
+    assert all(torch.equal(value, one[name]) for name, value in other.items())
 
 
 @pytest.mark.slow
