@@ -80,9 +80,10 @@ def test_attention_matches_pytorch_in_expectation():
     own = rows[index][:, None] == rows  # (M, S)
     states = (states.transpose(0, 1) for states in (query, key, value))
     expected = nn.functional.scaled_dot_product_attention(*states, attn_mask=own).transpose(0, 1)
-    draws = [attention_with_dropout(query, key, value, mask, grids, 0.1, None) for _ in range(4000)]
+    scaling = query.shape[-1] ** -0.5
+    draws = [attention_with_dropout(query, key, value, mask, grids, 0.1, scaling) for _ in range(4000)]
     assert (torch.stack(draws).mean(0) - expected).abs().max() < 0.04
-    exact = attention_with_dropout(query, key, value, mask, grids, 1e-7, None)
+    exact = attention_with_dropout(query, key, value, mask, grids, 1e-7, scaling)
     assert (exact - expected).abs().max() < 1e-12
 
 
@@ -101,7 +102,7 @@ def test_gradients_of_attention(kind):
         added = {"boolean": mask, "none": None}.get(kind)
         if bias is not None:
             added = bias.masked_fill(~mask, float("-inf"))
-        return attention_with_dropout(query, key, value, added, grids, 0.3, None)
+        return attention_with_dropout(query, key, value, added, grids, 0.3, query.shape[-1] ** -0.5)
 
     torch.autograd.gradcheck(attention, [states.requires_grad_() for states in inputs])
 
@@ -112,7 +113,7 @@ def test_attention_keeps_the_tokens_and_a_byte_for_a_weight():
     mask, kept = grids[1].mask[:, None, None], []
     inputs = [states.requires_grad_() for states in (query, key, value)]
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        attention_with_dropout(*inputs, mask, grids, 0.1, None)
+        attention_with_dropout(*inputs, mask, grids, 0.1, query.shape[-1] ** -0.5)
     sizes = [(tuple(tensor.shape), tensor.dtype) for tensor in kept]
     tokens = [((count, 2, 5), torch.double) for count in (6, 8, 8)]
     assert sizes == [*tokens, ((3, 1, 1, 4), torch.bool), ((3, 2, 4, 4), torch.bool)]
