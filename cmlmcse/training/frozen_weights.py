@@ -38,7 +38,8 @@ def add_frozen(folder: Path, frozen: dict[str, Tensor], earlier: Path | None) ->
     (folder / SAFE_WEIGHTS_NAME).rename(folder / TRAINED)
     if earlier is None or not linked(earlier / FROZEN, folder / FROZEN):
         save_file({name: weight.contiguous() for name, weight in frozen.items()}, folder / FROZEN, {"format": "pt"})
-    weight_map, size = {}, 0
+    weight_map: dict[str, str] = {}
+    size = 0
     for shard in (TRAINED, FROZEN):
         size += (folder / shard).stat().st_size
         with safe_open(folder / shard, "pt") as file:

@@ -11,16 +11,16 @@ from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from modeling_cmlmcse.distributed import rank
 
 step = ContrastiveTrainer.training_step
+started_again = Path("died").exists()
 
 
 def training_step(self: ContrastiveTrainer, *args: Any, **kwargs: Any) -> Any:
     """A step, or the end."""
-    died, went_on = Path("died"), Path("went-on")
-    if died.exists():
-        if rank() == 0 and not went_on.exists():
-            went_on.write_text(str(self.state.global_step))
+    if started_again:
+        if rank() == 0 and not Path("went-on").exists():
+            Path("went-on").write_text(str(self.state.global_step))
     elif rank() == 1 and self.state.global_step == 5:
-        died.touch()
+        Path("died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return step(self, *args, **kwargs)
 
