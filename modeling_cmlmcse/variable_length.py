@@ -6,10 +6,9 @@ dropout, on older GPUs and in fp32 the operators below them are called directly.
 GPU has run this code. So each must first pass :func:`passes`, once a process for each precision and size of heads. If
 it does not, attention pads.
 
-The environment variable CMLMCSE_PADDED_ATTENTION=1 switches all of this off.
+`modeling_cmlmcse.variable_length.ALWAYS_PAD = True` switches all of this off.
 """
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
@@ -33,7 +32,7 @@ Longest = tuple[int, int]
 # (M, heads, D) queries, (S, heads, D) keys and values, bounds, lengths of the longest rows, dropout → (M, heads, D)
 Kernel = Callable[[Tensor, Tensor, Tensor, Bounds, Longest, float], Tensor]
 
-SWITCH = "CMLMCSE_PADDED_ATTENTION"
+ALWAYS_PAD = False  # for users: a model that ships reads no environment
 AMPERE = 8  # the first number of its compute capability
 ALONE = 64  # rows of one key in the check, each of which shows which dropout it met
 KEYS, QUERIES = [1] * ALONE + [3, 40, 7, 5], [1] * ALONE + [3, 40, 1, 0]  # the lengths of all its rows
@@ -85,7 +84,7 @@ def find_kernel(query: Tensor, dropout: float, scaling: float, empty_rows: bool 
 @torch.compiler.assume_constant_result
 def switched_off() -> bool:
     """Whether the user wants padded attention."""
-    return os.environ.get(SWITCH, "0") not in ("", "0")
+    return ALWAYS_PAD
 
 
 @torch.compiler.assume_constant_result
@@ -116,7 +115,7 @@ def passes(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int) 
     if fault is not None:
         logger.warning(
             f"PyTorch's attention kernel {kernel.__name__} failed its check on {device} in {dtype} ({fault}): "
-            f"attention pads instead, which is right and slower. {SWITCH}=1 skips the check."
+            "attention pads instead, which is right and slower. ALWAYS_PAD = True in this module skips the check."
         )
     return fault is None
 

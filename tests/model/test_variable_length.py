@@ -177,7 +177,7 @@ def test_which_kernel(capability, dtype, dropout, expected, monkeypatch):
         assert find_kernel(query, dropout, usual) is flash
     monkeypatch.setattr(variable_length, "passes", lambda *kind: False)
     assert find_kernel(query, 0.1, usual) is None
-    monkeypatch.setenv(variable_length.SWITCH, "1")
+    monkeypatch.setattr(variable_length, "ALWAYS_PAD", True)
     monkeypatch.setattr(variable_length, "passes", lambda *kind: True)
     assert find_kernel(query, dropout, usual) is None
 
