@@ -244,8 +244,9 @@ def test_command_runs(
 ) -> None:
     """To its end, in this process, whatever launches it: with a tiny model, text and data of the same names. What a
     command names and is not there, or does in another way, fails."""
-    if "--onnx" in command.split():
-        pytest.importorskip("onnxscript", reason="make test-compat installs the extra onnx and tests what it writes")
+    for option, module in (("--onnx", "onnxscript"), ("--openvino", "openvino")):
+        if option in command.split():
+            pytest.importorskip(module, reason="make test-compat installs these extras and tests what they write")
     folder = tmp_path / "place"
     shutil.copytree(place, folder, symlinks=True)
     monkeypatch.chdir(folder)
