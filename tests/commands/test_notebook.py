@@ -39,6 +39,7 @@ def test_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     two = "cmlmcse.adaptation.arms.default_arms"  # all of them: tests/adaptation
     monkeypatch.setattr(two, lambda *given: dict(list(default_arms(*given).items())[:2]))
     monkeypatch.chdir(PAGE.parent)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # put back afterwards
     settings, places, *cells = [as_python(cell["source"]) for cell in CODE]
     names: dict = {"main": main}
