@@ -157,9 +157,13 @@ def test_ctrl_c(recipe: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, c
         ("more", f"{tmp_path}/more/checkpoint-12 is kept; go on with --resume_from_checkpoint auto"),
     ):
         if folder == "more":
-            for step in (6, 12):
-                monkeypatch.setattr("cmlmcse.training.records.claim_output_dir", lambda *_, **__: tmp_path / "more")
-                (tmp_path / "more" / f"checkpoint-{step}").mkdir(parents=True)
+            monkeypatch.setattr("cmlmcse.training.records.claim_output_dir", lambda *_, **__: tmp_path / "more")
+            for step in (6, 12, 18):
+                checkpoint = tmp_path / "more" / f"checkpoint-{step}"
+                checkpoint.mkdir(parents=True)
+                if step < 18:  # which holds weights alone
+                    (checkpoint / "trainer_state.json").touch()
+                    (checkpoint / "rng_state.pth").touch()
         with pytest.raises(SystemExit, match="130"):
             cli.main(["train", str(recipe), "--output_dir", str(tmp_path / folder)])
         said = [line for line in capsys.readouterr().err.splitlines() if "stopped" in line]
