@@ -296,6 +296,7 @@ from cmlmcse.common.errors import command
 @command
 def main():
     dist.init_process_group("gloo")
+    dist.barrier()  # both are connected
     rows = [torch.ones(8) for _ in range(50)]
     waiting = [dist.all_reduce(row, async_op=True) for row in rows]
     if dist.get_rank() == 0:
