@@ -408,7 +408,18 @@ def test_recipes_parse(path):
         if run_args.stage == "train":
             assert (model.cmlm_weight == 0) == (
                 method
-                in ("simcse", "clear", "diffcse", "contriever", "rankcse", "promptbert", "cot", "tsdae", "cocondenser")
+                in (
+                    "simcse",
+                    "clear",
+                    "diffcse",
+                    "contriever",
+                    "rankcse",
+                    "promptbert",
+                    "cot",
+                    "tsdae",
+                    "cocondenser",
+                    "retrieval",
+                )
             )
         assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" or method == "tsdae" else 125)
 
