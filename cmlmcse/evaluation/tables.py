@@ -15,7 +15,8 @@ STS_COLUMNS = {  # result name → heading, in the papers' order
     "SICKRelatedness": "SICK-R",
 }
 HEADINGS = ["Model", *STS_COLUMNS.values(), "Avg."]
-NOT_MEASURES = ("model", "settings", "sts")
+TRUNCATED = "truncated"  # the results of vectors cut to fewer dimensions, by their number
+NOT_MEASURES = ("model", "settings", "sts", TRUNCATED)
 
 Results = dict[str, Any]
 
@@ -58,6 +59,12 @@ def format_all_measures(results: dict[str, Results]) -> str:
     return markdown_table(
         ["Measure", *results], ([name, *(_cell(found.get(name)) for found in each)] for name in names)
     )
+
+
+def with_truncated(name: str, results: Results) -> dict[str, Results]:
+    """A model's results by its name, and beside them those of its vectors cut to fewer dimensions."""
+    cut = results.get(TRUNCATED, {})
+    return {name: results} | {f"{size} dimensions": own for size, own in cut.items()}
 
 
 def measures(results: Results) -> Iterator[tuple[str, float | int | None]]:

@@ -9,7 +9,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.card_metric import CardMetric
-from cmlmcse.evaluation.tables import format_measures, format_table
+from cmlmcse.evaluation.tables import format_all_measures, format_table, with_truncated
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
@@ -181,8 +181,9 @@ def results_text(name: str, run: Record, results: Record) -> str:
     """The measured scores, or a sentence that there are none."""
     parts = []
     if "sts" in results:
-        parts.append('Spearman × 100, setting "all".\n\n' + format_table({name: results}))
-    if measures := format_measures({name: value for name, value in results.items() if name != "dev"}):
+        parts.append('Spearman × 100, setting "all".\n\n' + format_table(with_truncated(name, results)))
+    others = {name: value for name, value in results.items() if name != "dev"}
+    if measures := format_all_measures(with_truncated("Value", others)):
         parts.append(measures)
     if "dev" in results:
         dev = results.part("dev")

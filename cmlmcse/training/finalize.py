@@ -14,8 +14,9 @@ from cmlmcse.common.figures import plot_cosine_by_gold
 from cmlmcse.common.locations import PACKAGE, resolve
 from cmlmcse.data.text import fingerprint_text
 from cmlmcse.evaluation.sts import EncodeOnce
-from cmlmcse.evaluation.tables import format_measures, format_table
+from cmlmcse.evaluation.tables import TRUNCATED, format_all_measures, format_table, with_truncated
 from cmlmcse.evaluation.tasks import Task, choose_tasks
+from cmlmcse.evaluation.truncation import TruncatedEncoder
 from cmlmcse.hub.card import copy_plots, encoder_record, model_card, plots_of
 from cmlmcse.hub.card_usage import Loading, similarity_example
 from cmlmcse.hub.eval_results import write_eval_results
@@ -24,6 +25,7 @@ from cmlmcse.hub.run_records import card_metrics
 from cmlmcse.hub.start import start_record
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.prompts import Prompts
+from modeling_cmlmcse import CMLMCSEConfig
 from modeling_cmlmcse.distributed import rank
 
 from .contrastive_trainer import START_VALUES, ContrastiveTrainer
@@ -75,6 +77,7 @@ def finalize_run(
     elif dev_set:
         results["dev"] = score_and_plot(dev_set, encode, history, folder)
     results |= final_results(encode, final_tasks, str(exported), "cpu" if run_args.use_cpu else None)
+    results |= truncated_results(encode, final_tasks, model.config)
     measured |= {
         "steps": trainer.state.global_step,
         "tokens": tokens,
@@ -195,6 +198,16 @@ def final_results(
     return results
 
 
+def truncated_results(encode: EncodeOnce, final_tasks: FinalTasks, config: CMLMCSEConfig) -> dict[str, Any]:
+    """The entry `TRUNCATED`: the results of the vectors cut to each number of Matryoshka dimensions but the whole one.
+    Empty without such dimensions, or without tasks. A task that fine-tunes has none."""
+    sizes = [size for size in config.matryoshka_dims or () if size < config.hidden_size]
+    tasks = {name: (task, data) for name, (task, data) in final_tasks.items() if not task.fine_tunes}
+    if not sizes or not tasks:
+        return {}
+    return {TRUNCATED: {str(size): final_results(TruncatedEncoder(encode, size), tasks, "") for size in sizes}}
+
+
 def text_fingerprint(train_file: str) -> dict[str, Any]:
     """The fingerprint of the text. Text inside a package keeps the recipe's name for it instead of a local path."""
     found = fingerprint_text(resolve(train_file))
@@ -232,8 +245,8 @@ def before_and_after(dev: dict[str, Any]) -> str:
 def report(recipe: str, results: dict[str, Any], history: list[dict[str, Any]], folder: Path) -> None:
     """Print the results as tables, what the last losses mean, where the files are, and the score before and after."""
     if "sts" in results:
-        print(format_table({recipe: results}))
-    if measures := format_measures(results):
+        print(format_table(with_truncated(recipe, results)))
+    if measures := format_all_measures(with_truncated("Value", results)):
         print(f"\n{measures}")
     for line in contrast_at_the_end(history):
         print(line)

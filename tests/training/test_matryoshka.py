@@ -1,11 +1,18 @@
 """Matryoshka dimensions: the contrast is the sum of the losses of the cut vectors."""
 
+import json
 import math
+import re
+from functools import partial
 
 import pytest
 import torch
 
+from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.tasks import TASKS
+from cmlmcse.evaluation.truncation import TruncatedEncoder
 from cmlmcse.hub.export import export
+from cmlmcse.training.command import train
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
@@ -89,6 +96,24 @@ def test_two_processes(tmp_path):
     assert sum(loss.item() for loss, _ in parts) / 2 == pytest.approx(expected.item(), rel=1e-9)
     found = torch.cat([gradient for _, gradient in parts], dim=1) / 2  # DDP averages over the processes
     torch.testing.assert_close(found, whole.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_scores_of_cut_vectors(recipe, data_dir, tmp_path, capsys):
+    """The final tasks are scored for the vectors cut to each size too: in results.json, on the screen and in the card."""
+    train(recipe, cmlm_weight=0, projection="none", matryoshka_dims="32,8", final_evaluation="stsb_dev")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert list(results["truncated"]) == ["8"]
+    model = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path / "run" / "export")
+    encode = partial(model.encode, tokenizer=tiny_tokenizer("bert"))
+    task = TASKS["stsb_dev"]
+    cut = task.run(TruncatedEncoder(EncodeOnce(encode), 8), task.load(str(data_dir)))["stsb_dev"]
+    assert results["truncated"]["8"]["stsb_dev"]["spearman"] == pytest.approx(cut["spearman"], abs=0.01)
+    assert results["truncated"]["8"] != {"stsb_dev": results["stsb_dev"]}
+    row = f"{results['stsb_dev']['spearman']:.2f} | {cut['spearman']:.2f} |"
+    for text in (capsys.readouterr().out, (tmp_path / "run" / "export" / "README.md").read_text()):
+        assert "8 dimensions" in text
+        assert re.sub(" +", " ", row) in re.sub(" +", " ", text)
 
 
 @pytest.mark.parametrize(
