@@ -100,7 +100,7 @@ def test_two_processes(tmp_path):
 
 @pytest.mark.slow
 def test_scores_of_cut_vectors(recipe, data_dir, tmp_path, capsys):
-    """The final tasks are scored for the vectors cut to each size too: in results.json, on the screen and in the card."""
+    """The final tasks score the vectors cut to each size too: in results.json, on the screen and in the card."""
     train(recipe, cmlm_weight=0, projection="none", matryoshka_dims="32,8", final_evaluation="stsb_dev")
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert list(results["truncated"]) == ["8"]
