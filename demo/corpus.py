@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TEXT, EMBEDDING = "text", "embedding"  # columns that `cmlmcse encode` writes
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # which `cmlmcse` reads, compressed too
 MAX_QUERY = 1_000  # characters in a query or a sentence; encoders cut after 128 to 512 tokens
 MAX_SENTENCES = 20  # on each side of the similarity table
@@ -54,7 +55,7 @@ class Corpus:
     key: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256("\n".join(self.lines).encode())
+        digest = hashlib.sha256("\n".join(self.lines).encode(errors="surrogatepass"))
         digest.update(b"" if self.vectors is None else np.ascontiguousarray(self.vectors).tobytes())
         object.__setattr__(self, "key", digest.digest())
 
@@ -72,11 +73,20 @@ def read_corpus(path: str | Path, limits: Limits | None = None, column: str | No
     """
     path, limits = Path(path), current_limits() if limits is None else limits
     found = check_size(path, limits)
-    if path.suffix == ".parquet" and (encoded := read_encoded(path)) is not None:
+    kind = kind_of(path)
+    if kind == ".parquet" and (encoded := read_encoded(path, limits)) is not None:
         return encoded
-    if set(path.suffixes) & set(TABLES):
+    if kind in TABLES:
         return Corpus(path.name, check_lines(read_column(path, column), limits))
     return Corpus(path.name, check_lines(split_lines(decode(path, found)), limits))
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says what a file is, in lower case: the last one before that of a compression."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
 
 
 def check_size(path: Path, limits: Limits) -> int:
@@ -149,12 +159,12 @@ def read_column(path: Path, column: str | None) -> list[str]:
         raise Refused(str(error)) from None
 
 
-def read_encoded(path: Path) -> Corpus | None:
+def read_encoded(path: Path, limits: Limits) -> Corpus | None:
     """The texts and embeddings of a .parquet that `cmlmcse encode` or another program wrote; None if it has no
     embeddings.
 
     Raises:
-        Refused: it cannot be read, has no texts, or not one embedding of the same size for each text.
+        Refused: it cannot be read, is too large, has no texts, or not one embedding of the same size for each text.
     """
     try:
         import pyarrow
@@ -170,7 +180,12 @@ def read_encoded(path: Path) -> Corpus | None:
         raise Refused(f"Expected a Parquet file, found one that cannot be read: {reason}.") from None
     if TEXT not in table.column_names or len(table) == 0:
         raise Refused(f"Expected texts in a column {TEXT!r} beside {EMBEDDING!r}, found none; encode it with them.")
-    return Corpus(path.name, [text or "" for text in table[TEXT].to_pylist()], stacked(table[EMBEDDING]))
+    texts = table[TEXT].to_pylist()
+    if not all(text is None or isinstance(text, str) for text in texts):
+        raise Refused(f"Expected texts in the column {TEXT!r}, found {table[TEXT].type}; encode the file again.")
+    lines = [text or "" for text in texts]
+    check_lines(lines, limits)
+    return Corpus(path.name, lines, stacked(table[EMBEDDING]))
 
 
 def stacked(column: Any) -> NDArray[np.float32]:
@@ -179,11 +194,15 @@ def stacked(column: Any) -> NDArray[np.float32]:
     Raises:
         Refused: a list is missing or has another length, or a number is not finite.
     """
-    flat = np.concatenate([np.asarray(chunk.flatten(), np.float32) for chunk in column.chunks])
-    width = len(flat) // len(column)
-    if column.null_count or width == 0 or flat.size != width * len(column) or not np.isfinite(flat).all():
-        raise Refused("Expected one embedding of the same size for each text, found others; encode the file again.")
-    return flat.reshape(len(column), width)
+    wrong = Refused("Expected one embedding of the same size for each text, found others; encode the file again.")
+    try:
+        rows = [np.asarray(row, np.float32) for row in column.to_numpy()]
+        vectors = np.stack(rows)
+    except (TypeError, ValueError):
+        raise wrong from None
+    if vectors.ndim != 2 or vectors.shape[1] == 0 or not np.isfinite(vectors).all():
+        raise wrong
+    return vectors
 
 
 def check_query(query: str | None) -> str:

@@ -111,7 +111,7 @@ def passes(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int) 
             undisturbed.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
             fault = _fault(kernel, device, dtype, size)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
-        fault = str(error).splitlines()[0]
+        fault = (str(error) or type(error).__name__).splitlines()[0]
     if fault is not None:
         logger.warning(
             f"PyTorch's attention kernel {kernel.__name__} failed its check on {device} in {dtype} ({fault}): "

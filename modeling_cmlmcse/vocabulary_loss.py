@@ -31,6 +31,8 @@ def vocabulary_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels:
     Returns:
         Two scalars, the second detached.
     """
+    if not torch.is_grad_enabled():  # a Function's context asks for the gradients of parameters all the same
+        hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     if torch.compiler.is_compiling():
         return all_at_once(nn.functional.linear(hidden, weight, bias), labels)
     kind = hidden.device.type

@@ -101,7 +101,8 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         if max_steps is None:
             names, first, last, besides = plan_steps(arms, common, seconds)
         else:
-            names, first, last, besides = list(arms), max(max_steps // LONGER, 1), max_steps, None
+            first = max(max_steps // LONGER, min(COMPARED_STEPS, max_steps))
+            names, first, last, besides = list(arms), first, max_steps, None
         plan = {"arms": {name: arms[name] for name in names}, "steps": [first, last], "every": min(EVERY, first)}
         plan |= {"besides": besides, "further": [], "bf16": common.fields.get("bf16", False)}
         write_json(folder / PLAN, plan)

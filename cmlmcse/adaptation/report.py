@@ -141,8 +141,11 @@ def on_practice(found: dict[str, Any]) -> str:
     if "second" in found:
         return "The best arm did not train on those of the second line. Both lines must be better beyond chance."
     if found["finished_encoder"]:
-        return "This text is too short for other questions, so a finished encoder is kept as it is."
-    return "A plain backbone has little to lose by that; where labels existed, they rose with this score."
+        return "The best arm practised every question that this text can ask, so a finished encoder is kept as it is."
+    return (
+        "A plain backbone has little to lose by that. Where labels existed, they mostly rose with this score: the rank "
+        "correlation was 0.94 over the settings of a collection, but only 0.60 within a run."
+    )
 
 
 def why_kept(found: dict[str, Any]) -> str:
@@ -154,7 +157,9 @@ def why_kept(found: dict[str, Any]) -> str:
             f"The best arm did not train on the second of these questions ({found['second']['title']}), "
             "and by it the arm is not better beyond chance."
         )
-    return "The text is too short to confirm by another question that a finished encoder got better."
+    return (
+        "The best arm practised every question that this text can ask, so none is left to confirm it; try other views."
+    )
 
 
 def last_line(results: dict[str, Any]) -> str:

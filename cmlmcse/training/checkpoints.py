@@ -1,5 +1,6 @@
 """Checkpoints that are always complete: each is written to a temporary folder first, then renamed."""
 
+import json
 import shutil
 import signal
 import threading
@@ -114,8 +115,9 @@ class WholeCheckpointTrainer(Trainer):
 
 
 def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list[Path]:
-    """The oldest checkpoints beyond the limit, without the best one and the newest one to go on from, as transformers'
-    `rotate_checkpoints` chooses them. That function deletes in place, which a killed run leaves half done.
+    """The oldest checkpoints beyond the limit, as transformers' `rotate_checkpoints` chooses them. That function deletes
+    in place, which a killed run leaves half done. Three are kept in any case: the best one, the newest one to go on
+    from, and the one that was best there, because a run that goes on from it may export it.
 
     Args:
         folder: the run's folder.
@@ -124,9 +126,17 @@ def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list
     """
     found = all_checkpoints(folder)
     newest = newest_checkpoint(folder) or found[-1]
-    protected = {newest.name, Path(best or newest).name}
+    protected = {newest.name, Path(best or newest).name, best_of(newest)}
     beyond = len(found) - max(limit, len(protected)) if limit else 0
     return [path for path in found if path.name not in protected][: max(beyond, 0)]
+
+
+def best_of(checkpoint: Path) -> str:
+    """The name of the checkpoint that was the best one at this checkpoint; its own name if it knows none."""
+    path = checkpoint / TRAINER_STATE_NAME
+    if not path.is_file():
+        return checkpoint.name
+    return Path(json.loads(path.read_text(encoding="utf-8")).get("best_model_checkpoint") or checkpoint).name
 
 
 class SavesByTime(TrainerCallback):

@@ -126,10 +126,13 @@ def test_every_verb(installed: Path, tmp_path: Path, text_file: Path, data_dir: 
         ["search", "run", "o.parquet", texts[7], "--top_k", 1],
         ["push", "run/checkpoint-2", "--export_only", "--output_dir", "out"],
         ["study", "study.yaml"],
+        ["adapt", "run/export", "documents.jsonl", "--output_dir", "adapted", "--max_steps", 2, "--views", "words"],
     ]
+    documents = [{"title": texts[i], "text": " ".join(texts[i : i + 8])} for i in range(0, 120)]
+    (tmp_path / "documents.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in documents))
     (packages,) = installed.parent.glob("lib/python*/site-packages")
     environment = {**os.environ, "PYTHONPATH": str(packages)}  # of the processes that the verbs start
-    trained, _, _, found, pushed, studied = run_verbs(installed / "python", calls, tmp_path, environment)
+    trained, _, _, found, pushed, studied, adapted = run_verbs(installed / "python", calls, tmp_path, environment)
     assert "Written to run: export/" in trained
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (record["steps"], record["git_commit"]) == (2, None)
@@ -142,3 +145,4 @@ def test_every_verb(installed: Path, tmp_path: Path, text_file: Path, data_dir: 
     assert "Verified in a fresh process" in pushed
     assert (tmp_path / "out" / "modeling_cmlmcse.py").is_file()
     assert "a, seed 1: done" in studied
+    assert "Written to adapted: export/" in adapted

@@ -112,6 +112,10 @@ def test_embeddings_of_a_file(tmp_path) -> None:
         ([[1.0], None], "one embedding of the same size"),
         ([[1.0], [float("nan")]], "one embedding of the same size"),
         ([[], []], "one embedding of the same size"),
+        ([[1.0, 0.0, 0.0], [1.0]], "one embedding of the same size"),  # as many numbers as two rows of two
+        ([1.0, 2.0], "one embedding of the same size"),
+        ([["a"], ["b"]], "one embedding of the same size"),
+        ([[[1.0]], [[2.0]]], "one embedding of the same size"),
     ],
 )
 def test_wrong_embeddings(vectors, message, tmp_path) -> None:
@@ -123,6 +127,19 @@ def test_wrong_embeddings(vectors, message, tmp_path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"embedding": [[1.0]]}), tmp_path / "c.parquet")
     with pytest.raises(Refused, match="Expected texts in a column 'text'"):
         read_corpus(tmp_path / "c.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"text": [1], "embedding": [[1.0]]}), tmp_path / "d.parquet")
+    with pytest.raises(Refused, match="Expected texts in the column 'text', found int64"):
+        read_corpus(tmp_path / "d.parquet")
+    long = encoded(tmp_path / "e.parquet", [[1.0], [2.0]], ["a", "b" * 2_000])
+    with pytest.raises(Refused, match="at most 1,000 characters a line, found 2,000 in line 2"):
+        read_corpus(long, SPACE)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("faq.csv.txt", ".txt"), ("NEWS.CSV", ".csv"), ("a.jsonl.gz", ".jsonl")])
+def test_what_a_file_is(name, kind) -> None:
+    """Its last suffix says so, in any case, before that of a compression; a lone surrogate in a text is no error."""
+    assert corpus.kind_of(Path(name)) == kind
+    assert Corpus("a", ["\ud800"]).key != Corpus("a", ["b"]).key
 
 
 def test_checks_queries_and_sentences() -> None:

@@ -103,3 +103,14 @@ def test_a_changed_decoder_is_called() -> None:
     handle.remove()
     head.decoder = nn.Sequential(head.decoder)
     assert head.scorer() is None
+
+
+def test_nothing_is_prepared_for_a_gradient_that_nobody_wants(monkeypatch) -> None:
+    """Under no_grad the gradients of the weights, (V, W), are not computed."""
+    monkeypatch.setattr(blocks, "_plus", lambda *_: pytest.fail("a gradient was computed"))
+    hidden, weight, offset, labels = drawn()
+    expected = blocks.all_at_once(nn.functional.linear(hidden, weight, offset), labels)
+    with torch.no_grad():
+        total, right = blocks.vocabulary_loss(hidden, weight, offset, labels)
+    torch.testing.assert_close(total, expected[0].detach())
+    assert int(right) == int(expected[1])

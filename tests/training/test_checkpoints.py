@@ -325,6 +325,9 @@ def test_spare_checkpoints(tmp_path) -> None:
     assert spare(3, "checkpoint-2") == ["checkpoint-4", "checkpoint-6"]
     assert spare(1, "checkpoint-4") == ["checkpoint-2", "checkpoint-6", "checkpoint-8"]
     assert spare(1) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
-    (tmp_path / "checkpoint-6" / "trainer_state.json").touch()
+    (tmp_path / "checkpoint-6" / "trainer_state.json").write_text("{}")
     (tmp_path / "checkpoint-6" / "rng_state.pth").touch()  # the others hold weights alone
     assert spare(1, "checkpoint-10") == ["checkpoint-2", "checkpoint-4", "checkpoint-8"]
+    state = {"best_model_checkpoint": "elsewhere/checkpoint-4"}  # a run that goes on from checkpoint-6 may export it
+    (tmp_path / "checkpoint-6" / "trainer_state.json").write_text(json.dumps(state))
+    assert spare(1, "checkpoint-10") == ["checkpoint-2", "checkpoint-8"]

@@ -32,6 +32,8 @@ OBJECTIVES = {
     "infocse": {"projection": "batchnorm", "pooling": "avg_first_last", "lexical_frozen": False},
     "diffcse": {"cmlm_weight": 0, "rtd_weight": 0.1},
     "diffcse, sampled": {"cmlm_weight": 0, "rtd_weight": 0.1, "rtd_positions": "masked", "rtd_fill": "sample"},
+    "condenser": {"cmlm_weight": 0, "condenser_weight": 0.1, "lexical_layers": 1},
+    "consistency": {"cmlm_weight": 0, "consistency_weight": 1},
     "retromae": {"cmlm_weight": 0, "retromae_weight": 0.1},
     "denosent": {"cmlm_weight": 0, "denosent_weight": 0.1, "denosent_layers": 1},
 }
