@@ -115,9 +115,10 @@ class WholeCheckpointTrainer(Trainer):
 
 
 def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list[Path]:
-    """The oldest checkpoints beyond the limit, as transformers' `rotate_checkpoints` chooses them. That function deletes
-    in place, which a killed run leaves half done. Three are kept in any case: the best one, the newest one to go on
-    from, and the one that was best there, because a run that goes on from it may export it.
+    """The oldest checkpoints beyond the limit, as transformers' `rotate_checkpoints` chooses them.
+
+    That function deletes in place, which a killed run leaves half done. Three are kept in any case: the best one, the
+    newest one to go on from, and the one that was best there, because a run that goes on from it may export it.
 
     Args:
         folder: the run's folder.

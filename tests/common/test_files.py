@@ -22,9 +22,13 @@ def test_an_error_leaves_the_old_file(tmp_path):
     """And nothing beside it."""
     path = tmp_path / "table"
     path.write_text("old")
-    writing = atomic_write(path)
-    writing.__enter__().write_text("half")
+
+    def half() -> None:
+        with atomic_write(path) as new:
+            new.write_text("half")
+            raise RuntimeError
+
     with pytest.raises(RuntimeError):
-        writing.__exit__(RuntimeError, RuntimeError(), None)
+        half()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
