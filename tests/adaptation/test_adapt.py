@@ -80,7 +80,7 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     assert adapted["documents"] == {"choose": 15, "confirm": 15}
     assert 30 < adapted["queries"] <= 150
     assert len(adapted["arms"]) == 5
-    assert sorted(arm["steps"] for arm in adapted["arms"].values()) == [20, 20, 20, 60, 60]
+    assert sorted(arm["steps"] for arm in adapted["arms"].values()) == [40, 40, 40, 60, 60]
     low, high = adapted["interval"]
     assert low <= adapted["best_candidate"] - adapted["before"] <= high
     best = max(adapted["arms"], key=lambda name: adapted["arms"][name]["score"])
