@@ -23,8 +23,8 @@ FINALISTS = 2  # arms that the second round trains on
 LONGER = 3  # the second round ends at this many times the steps of the first one, or later if time is left
 EVERY = 20  # steps between development scores; the best of them is kept, so too many steps do no harm
 FIRST_STEPS = 20  # of the run that measures the time of a step
-COMPARED_STEPS = 40  # of an arm before it is compared; after 20 the arms on MED were within half a point of each other
-DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselves; a step is a fifth faster without
+COMPARED_STEPS = 40  # of an arm before it is compared; a choice by hand: after 20, the warm-up is half of them
+DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselves (docs/results/adapting.md, on MED)
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
 
 Arms = dict[str, dict[str, Any]]

@@ -77,16 +77,15 @@ class Text(NamedTuple):
         }
 
     def unpractised(self, views: str) -> Criterion | None:
-        """The criterion whose questions training with these views does not practise; None if there is none, or the text
-        cannot ask it.
+        """The first criterion that the text can ask and that training with these views does not practise; None if there
+        is none.
 
         Pieces of one document are what `crops`, `neighbours` and `sentence` train on, so that `halves` and `parts` rise
         with them in any case.
         """
-        for name, practising in PRACTISE.items():
-            if not set(views.split("+")) & set(practising):
-                return self.confirming.get(name)
-        return None
+        practised = set(views.split("+"))
+        unpractised = (asked for name, asked in self.confirming.items() if not practised & set(PRACTISE[name]))
+        return next(unpractised, None)
 
     def neighbours(self, queries: Criterion, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
         """Some queries, drawn at random, with the nearest passage before and after.

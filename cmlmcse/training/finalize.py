@@ -201,11 +201,12 @@ def final_results(
 def truncated_results(encode: EncodeOnce, final_tasks: FinalTasks, config: CMLMCSEConfig) -> dict[str, Any]:
     """The entry `TRUNCATED`: the results of the vectors cut to each number of Matryoshka dimensions but the whole one.
     Empty without such dimensions, or without tasks. A task that fine-tunes has none."""
-    sizes = [size for size in config.matryoshka_dims or () if size < config.hidden_size]
-    tasks = {name: (task, data) for name, (task, data) in final_tasks.items() if not task.fine_tunes}
-    if not sizes or not tasks:
-        return {}
-    return {TRUNCATED: {str(size): final_results(TruncatedEncoder(encode, size), tasks, "") for size in sizes}}
+    found: dict[str, Any] = {}
+    for size in config.matryoshka_dims or ():
+        for task, data in final_tasks.values():
+            if size < config.hidden_size and not task.fine_tunes:
+                found.setdefault(str(size), {}).update(task.run(TruncatedEncoder(encode, size), data))
+    return {TRUNCATED: found} if found else {}
 
 
 def text_fingerprint(train_file: str) -> dict[str, Any]:

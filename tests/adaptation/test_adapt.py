@@ -377,8 +377,12 @@ def test_no_arm_confirms_itself(views, name, corpus, backbone):
     """Views that take pieces of documents are not confirmed by pieces of documents, nor words by words."""
     start = load_start(backbone, "avg", "cpu")
     args = parse(["model", str(corpus), "--output_dir", "new"])
-    found = read_text(args, start).unpractised(views)
+    text = read_text(args, start)
+    found = text.unpractised(views)
     assert (found and found.name) == name
+    only_words = text._replace(confirming={"words": text.confirming["words"]})  # documents of one passage
+    found = only_words.unpractised(views)
+    assert (found and found.name) == (None if "words" in views else "words")
 
 
 def test_no_change_is_not_better():

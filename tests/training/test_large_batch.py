@@ -83,6 +83,7 @@ def test_mlm_alone(tmp_path):
         {"rtd_weight": 0.3, "mlm_weight": 0.2},
         {"mlm_weight": 0.2, **SIMCSE_PP, **RANKCSE},
         {"matryoshka_dims": "32,8"},
+        {"condenser_weight": 0.4, "lexical_layers": 2, "consistency_weight": 2.0},
     ),
 )
 def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path):

@@ -1,0 +1,44 @@
+"""Training on documents: views, augmentation, auxiliary objectives, large batches and the label-free score together."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cmlmcse.training.command import train
+from support.tiny import WORDS
+from support.training import history
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """150 documents with titles of their own words."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(150):
+        own = rng.choice(WORDS, size=8, replace=False)
+        rows.append({"title": " ".join(own[:4]), "text": " ".join(rng.choice(own, size=60))})
+    (tmp_path / "corpus.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return tmp_path / "corpus.jsonl"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("views", "name", "weight"),
+    [("words+sentence", "cmlm", 0.1), ("title_body+crops", "condenser", 0.1), ("neighbours", "mlm", 0.1)],
+)
+def test_a_batch_in_parts_trains_as_the_whole(views, name, weight, corpus, recipe, tmp_path):
+    """Every loss of a run by GradCache is that of the run without it, with deleted words in both views; the label-free
+    score has a before and an after."""
+    fields = {"cmlm_weight": 0, f"{name}_weight": weight, "lexical_layers": 1, "views": views, "backbone_dropout": 0,
+              "augmentation": "delete_tokens", "augmented_views": "both", "train_file": corpus, "dev_set": "auto",
+              "logging_steps": 1, "max_steps": 6}  # fmt: skip
+    for folder, size in (("whole", None), ("parts", 6)):
+        train(recipe, **fields, mini_batch_size=size, output_dir=tmp_path / folder)
+    for loss in ("contrastive_loss", f"{name}_loss"):
+        found, expected = (history(tmp_path / folder, loss) for folder in ("parts", "whole"))
+        assert len(found) == 6
+        assert found == pytest.approx(expected, rel=1e-3)
+    dev = json.loads((tmp_path / "parts" / "results.json").read_text())["dev"]
+    assert dev["documents"] >= 20
+    assert 0 < dev["before"] != dev["score"]
