@@ -1,13 +1,14 @@
 """Adapt models to the collections of a data folder, each to its own text, and record the labelled scores.
 
-    python benchmarks/adapting.py --data_dir DIR --work WORK --models MODEL … --collections cisi med --minutes 4
+    python benchmarks/adapting.py --data_dir DIR --work WORK --models MODEL … --collections cisi med --seeds 42 43 --minutes 4
 
-Every (model, collection) is one `cmlmcse adapt`; a finished one in WORK is only read, so an interrupted call goes on.
+Every (seed, model, collection) is one `cmlmcse adapt`; a finished one in WORK is only read, so an interrupted call goes on.
 The queries and their judgements give the labelled scores alone: no choice reads them.
 """
 
 import argparse
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,34 +26,37 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", required=True)
     parser.add_argument("--collections", nargs="+", required=True)
     parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42], help="of the split and of training")
     parser.add_argument("--output", type=Path, default=RECORD)
     args = parser.parse_args()
     rows = []
-    for model in args.models:
+    for seed, model in product(args.seeds, args.models):
         for name in args.collections:
-            results = adapt_one(model, name, args.data_dir, args.work, args.minutes)
-            rows.append(summary(model, name, args.minutes, results))
+            results = adapt_one(model, name, args.data_dir, args.work, args.minutes, seed)
+            rows.append(summary(model, name, seed, args.minutes, results))
             args.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(table(rows))
 
 
-def adapt_one(model: str, name: str, data_dir: Path, work: Path, minutes: float) -> dict[str, Any]:
+def adapt_one(model: str, name: str, data_dir: Path, work: Path, minutes: float, seed: int) -> dict[str, Any]:
     """Adapt a model to a collection, and score start and result on its queries."""
     labelled = work / "labelled" / name
     (labelled / "beir").mkdir(parents=True, exist_ok=True)
     link = labelled / "beir" / name
     if not link.exists():
         link.symlink_to((data_dir / "beir" / name).resolve())
-    folder = work / f"{Path(model).name if ':' not in model else model.split(':')[1].split('/')[0]}-{name}"
+    short = Path(model).name if ":" not in model else model.split(":")[1].split("/")[0]
+    folder = work / f"{short}-{name}-{seed}"
     text = data_dir / "beir" / name / "corpus.jsonl"
-    return adapt(model, text, folder, minutes=minutes, data_dir=labelled, resume_from_checkpoint="auto").results
+    fields = {"seed": seed, "resume_from_checkpoint": "auto"}
+    return adapt(model, text, folder, minutes=minutes, data_dir=labelled, **fields).results
 
 
-def summary(model: str, name: str, minutes: float, results: dict[str, Any]) -> dict[str, Any]:
+def summary(model: str, name: str, seed: int, minutes: float, results: dict[str, Any]) -> dict[str, Any]:
     """What the record keeps of one result."""
     retrieval = results["labelled"]["retrieval"]
     scores = {side: retrieval[side]["retrieval"][name]["ndcg@10"] for side in ("before", "after")}
-    return {"model": model, "collection": name, "minutes": minutes, "seconds": results["seconds"],
+    return {"model": model, "collection": name, "seed": seed, "minutes": minutes, "seconds": results["seconds"],
             "ndcg@10": scores, "text": results["text"], "adapt": results["adapt"]}  # fmt: skip
 
 
@@ -63,12 +67,13 @@ def table(rows: list[dict[str, Any]]) -> str:
         before, after = (row["ndcg@10"][side] for side in ("before", "after"))
         found = row["adapt"]
         low, high = found["interval"]
-        cells.append([row["model"], row["collection"], f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}",
+        cells.append([row["model"], row["collection"], str(row["seed"]), f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}",
                       f"{found['before']:.2f}", f"{found['best_candidate']:.2f}", f"{low:+.2f} to {high:+.2f}",
                       found["chosen"]])  # fmt: skip
     heads = [
         "model",
         "collection",
+        "seed",
         "nDCG@10 before",
         "after",
         "change",
