@@ -1,9 +1,9 @@
 """Adapt models to the collections of a data folder, each to its own text, and record the labelled scores.
 
-    python benchmarks/adapting.py --data_dir DIR --work WORK --models MODEL … --collections cisi med --seeds 42 43 --minutes 4
+    python benchmarks/adapting.py --data_dir DIR --work WORK --models MODEL … --collections cisi med --seeds 42 43
 
-Every (seed, model, collection) is one `cmlmcse adapt`; a finished one in WORK is only read, so an interrupted call goes on.
-The queries and their judgements give the labelled scores alone: no choice reads them.
+Every (seed, model, collection) is one `cmlmcse adapt`; a finished one in WORK is only read, so an interrupted call goes
+on. The queries and their judgements give the labelled scores alone: no choice reads them.
 """
 
 import argparse
@@ -67,9 +67,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         before, after = (row["ndcg@10"][side] for side in ("before", "after"))
         found = row["adapt"]
         low, high = found["interval"]
-        cells.append([row["model"], row["collection"], str(row["seed"]), f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}",
-                      f"{found['before']:.2f}", f"{found['best_candidate']:.2f}", f"{low:+.2f} to {high:+.2f}",
-                      found["chosen"]])  # fmt: skip
+        cells.append([row["model"], row["collection"], str(row["seed"]), f"{before:.2f}", f"{after:.2f}",
+                      f"{after - before:+.2f}", f"{found['before']:.2f}", f"{found['best_candidate']:.2f}",
+                      f"{low:+.2f} to {high:+.2f}", found["chosen"]])  # fmt: skip
     heads = [
         "model",
         "collection",
