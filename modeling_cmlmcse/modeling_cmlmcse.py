@@ -53,7 +53,7 @@ from .backbone import (
 )
 from .condenser import Condenser
 from .conditional_mlm import ConditionalMLM
-from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig, in_range
+from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig, in_range, with_config_fields
 from .denoising import DenoSent
 from .encoder_mlm import EncoderMLM
 from .enhanced_decoding import EnhancedDecoding
@@ -214,6 +214,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         return table
 
     @classmethod
+    @with_config_fields
     def from_backbone(
         cls,
         name_or_path: str | os.PathLike[str],
@@ -237,9 +238,10 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             new_token_id: id of a token added to the backbone's tokenizer. It gets a fresh embedding if the backbone
                 has none of that id.
             config_fields: all other fields of :class:`CMLMCSEConfig`, with its defaults: `pooling`, `cmlm_weight`,
-                `lexical_layers`, …
+                `lexical_layers`, … The signature that `help` shows names each of them.
 
         Raises:
+            TypeError: there is no such field.
             ValueError: the backbone is of an unknown kind, or a field is wrong.
         """
         name_or_path = os.fspath(name_or_path)

@@ -59,6 +59,9 @@ def split(piece: str) -> list[str]:
 def load_word_vectors(name: str) -> WordVectors:
     """Read a text file of word vectors: each line has a word and its D numbers, separated by single spaces.
 
+    gensim's `KeyedVectors.load_word2vec_format` is not used: version 4.4 stops at the first word with a space in it,
+    which GloVe's largest file has, keeps NaN as a number, and must be told whether there is a header.
+
     The file may be plain, .gz, or a .zip of one file. A first line of two whole numbers is word2vec's header. If a word
     occurs twice, its first vector is used. Lines whose word contains spaces are skipped (GloVe's largest file has
     some), because no word of a sentence contains a space.

@@ -1,11 +1,12 @@
 """Every field is validated at construction, and a configuration survives a round trip."""
 
+import inspect
 import json
 
 import pytest
 from transformers import BertConfig, RobertaConfig
 
-from modeling_cmlmcse import CMLMCSEConfig
+from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,15 @@ def test_round_trip(backbone, tmp_path):
     assert loaded.to_dict() == config.to_dict()
     assert type(loaded.backbone_config) is type(backbone)
     assert loaded.hidden_size == backbone.hidden_size
+
+
+def test_from_backbone_names_every_field(backbone_folders):
+    """The signature has the configuration's fields with its defaults, and a name that is none of them is refused."""
+    own = inspect.signature(CMLMCSEForSentenceEmbedding.from_backbone).parameters
+    fields = inspect.signature(CMLMCSEConfig).parameters
+    assert {"name_or_path", "fusion_init", "from_scratch"} <= set(own)
+    assert set(fields) - set(own) == {"backbone_config", "kwargs"}
+    assert own["temp"].default == fields["temp"].default == 0.05
+    message = "from_backbone expects fields of CMLMCSEConfig, found 'lexical_layer'; write lexical_layers"
+    with pytest.raises(TypeError, match=message):
+        CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], lexical_layer=2)
