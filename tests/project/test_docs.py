@@ -354,8 +354,8 @@ def add_weight(root: Path) -> None:
 
 @pytest.mark.slow
 def test_extending_is_true(place: Path, tmp_path: Path) -> None:
-    """The page's pooling, objective, augmentation, view and task, put where it says: they train, the export gives the same
-    embeddings in a fresh process with and without the code, and the task scores it."""
+    """The page's pooling, objective, augmentation, view and task, put where it says: they train, the export gives the
+    same embeddings in a fresh process with and without the code, and the task scores it."""
     for name in ("modeling_cmlmcse", "cmlmcse", "configuration"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     follow("docs/how-to/extending.md", tmp_path)
