@@ -1,0 +1,60 @@
+"""Every option of the contrast together with every auxiliary objective: a run of two steps, whole and in parts."""
+
+import datasets
+import pytest
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.training.command import train
+from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
+from support.training import history
+
+WEIGHT = 0.1
+PROMPT = {"pooling": "prompt", "prompt_template": "w1 {sentence} w2 {mask}", "projection": "mlp",
+          "second_prompt_template": "w3 {sentence} {mask}"}  # fmt: skip
+NEGATED = {**PROMPT, "negative_prompt_template": "w1 {sentence} w4 {mask}", "contrastive_loss": "extended_info_nce"}
+OPTIONS = {
+    "prompt": PROMPT,
+    "negated prompt": NEGATED,
+    "no dropout in negatives": {"contrastive_loss": "off_dropout", "positive_ratio": 0.9},
+    "dimensions": {"dimension_weight": WEIGHT},
+    "consistency": {"consistency_weight": WEIGHT},
+    "teacher": {"distillation_weight": WEIGHT, "teacher": "itself", "teacher_pooling": "avg"},
+    "mined negatives": {"mined_negatives": 1},
+    "mined, no dropout": {"mined_negatives": 1, "contrastive_loss": "off_dropout"},
+    "nested": {"matryoshka_dims": "16,8"},
+}
+PARTS = {"dimension_weight": "dimension_loss", "consistency_weight": "consistency_loss",
+         "distillation_weight": "distillation_loss"}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache of the library datasets, where vectors of teachers and neighbours are kept."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", AUXILIARY_OBJECTIVES)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_beside_an_objective(option, objective, recipe, backbone_folders, tmp_path):
+    """The loss is the weighted sum of its logged parts, each of which has a value, and GradCache gives the same ones.
+    Nothing is dropped out, as parts of a batch draw other numbers; deleted words make the views differ."""
+    given = dict(OPTIONS[option])
+    if given.get("teacher"):
+        given["teacher"] = backbone_folders["bert"]
+    fields = {"cmlm_weight": 0, f"{objective}_weight": WEIGHT, "lexical_layers": 1, "fusion_layers": 1,
+              "denosent_layers": 1, "denosent_noise": 0, "backbone_dropout": 0, "augmentation": "delete_tokens",
+              "augmented_views": "both", "dev_set": "none", "max_steps": 2, "logging_steps": 1, **given}  # fmt: skip
+    if objective == "condenser" and given.get("pooling") == "prompt":
+        with pytest.raises(InputError, match="condenser_weight expects a pooling that a masked sentence has too"):
+            train(recipe, **fields)
+        return
+    names = ["contrastive_loss", f"{objective}_loss", *(PARTS[name] for name in PARTS if name in given)]
+    for folder, size in (("whole", None), ("parts", 6)):
+        train(recipe, **fields, mini_batch_size=size, output_dir=tmp_path / folder)
+    parts = [history(tmp_path / "whole", name) for name in names]
+    assert all(value > 0 for part in parts for value in part)
+    expected = [first + WEIGHT * sum(others) for first, *others in zip(*parts, strict=True)]
+    assert history(tmp_path / "whole", "loss") == pytest.approx(expected, rel=1e-3)
+    for name, part in zip(names, parts, strict=True):
+        assert history(tmp_path / "parts", name) == pytest.approx(part, rel=1e-3), name
