@@ -108,6 +108,26 @@ BAD = [
         f"{TRAIN} --augmentation substitute --synonyms synonyms.json",
         ("synonyms.json", "JSON object", "found a list"),
     ),
+    (
+        "train",
+        f"{TRAIN} --mined_negatives 1 --contrastive_weight 0",
+        ("mined_negatives expects a contrastive loss", "found contrastive_weight 0"),
+    ),
+    (
+        "train",
+        f"{TRAIN} --mined_negatives 1 --contrastive_weight 0 --consistency_weight 1",  # which reads two views alone
+        ("mined_negatives expects a contrastive loss", "found contrastive_weight 0"),
+    ),
+    (
+        "train",
+        f"{TRAIN} --train_file two.csv --text_column a --positive_column b --negative_column b --contrastive_weight 0",
+        ("negative_column expects a contrastive loss", "found contrastive_weight 0"),
+    ),
+    (
+        "train",
+        f"{TRAIN} --pooling prompt --negative_prompt_template [MASK] --contrastive_weight 0",
+        ("negative_prompt_template expects a contrastive loss", "found contrastive_weight 0"),
+    ),
     ("train", f"{TRAIN} --train_file missing.txt", ("missing.txt", "expected a file or a Hub dataset id")),
     ("train", f"{TRAIN} --train_file empty.txt", ("empty.txt", "found an empty file")),
     ("train", f"{TRAIN} --train_file blank.txt", "blank.txt"),
