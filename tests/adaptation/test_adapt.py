@@ -430,6 +430,8 @@ def test_wrong_options(words, message, tmp_path, capsys):
     [
         ("\x80\x81" * 999, "expected UTF-8 text, found byte 0x80 at offset 0"),
         ("one line\n" * 99, "at least 100 documents, found 99"),
+        ("\none document\nof two lines\n", "at least 100 documents, found 1"),
+        ("one line\n" * 150, "expects documents that differ, found 0 of 120 for training"),
         ("\n".join(f"w{row}" for row in range(150)), "expects documents of some words"),
         (None, "expected text files"),
     ],
@@ -441,6 +443,7 @@ def test_wrong_text(text, message, backbone_folders, tmp_path, capsys):
         main([backbone_folders["bert"], str(path), "--output_dir", str(tmp_path / "out")])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_the_function_stays_a_function():

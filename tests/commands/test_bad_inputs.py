@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import GPT2Config, GPT2Model
 
+from cmlmcse.data.views import VIEWS
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.commands import MODULES
@@ -47,6 +48,9 @@ def place(tmp_path_factory) -> Path:
     (place / "blank.txt").write_text("\n \n\t\n")
     (place / "latin1.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1"))
     (place / "two.csv").write_text("a,b\none,two\nthree,four\n")
+    (place / "one.jsonl").write_text('{"text": "the only document of the whole text has these words"}\n')
+    (place / "strangers.txt").write_text("".join(" ".join(WORDS[i::5]) + "\n" for i in range(5)))
+    (place / "titles.jsonl").write_text('{"title": "The same words", "text": "the same words."}\n' * 12)
     (place / "broken.jsonl").write_text('{"text": "one"}\n{"text": \n')
     (place / "broken.parquet").write_bytes(b"PAR1 and no more")
     (place / "broken.txt.gz").write_bytes(gzip.compress(b"one sentence\n" * 99)[:40])
@@ -108,6 +112,13 @@ BAD = [
         f"{TRAIN} --augmentation substitute --synonyms synonyms.json",
         ("synonyms.json", "JSON object", "found a list"),
     ),
+    *(
+        ("train", f"{TRAIN} --views {name} --train_file one.jsonl", ("at least 2 documents", "found 1 in one.jsonl"))
+        for name in VIEWS if name != "dropout"
+    ),
+    ("train", f"{TRAIN} --views words --train_file strangers.txt", ("that stand in several documents, found none",)),
+    ("train", f"{TRAIN} --dev_set auto --train_file one.jsonl", ("at least 100 documents, found 1",)),
+    ("train", f"{TRAIN} --views title_body --train_file titles.jsonl", ("documents with a title and another text",)),
     (
         "train",
         f"{TRAIN} --mined_negatives 1 --contrastive_weight 0",
