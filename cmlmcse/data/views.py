@@ -195,8 +195,8 @@ def check_words(documents: Iterable[Pieces]) -> None:
     """
     if not any(telling_words(document)[0] for document in documents):
         raise InputError(
-            f"views words expects words of at least {LEAST_LETTERS} letters that stand in several documents, found none; "
-            "add text, or choose the views crops"
+            f"views words expects words of at least {LEAST_LETTERS} letters that stand in several documents, found "
+            "none; add text, or choose the views crops"
         )
 
 

@@ -108,8 +108,8 @@ def check_contrast(model: ModelArguments, data: DataArguments) -> None:
         )
     if given and model.contrastive_weight == 0:  # the terms beside the contrastive loss read the two views alone
         raise InputError(
-            f"{given[0]} expects a contrastive loss to compare hard negatives, found contrastive_weight 0; leave one of "
-            "them out"
+            f"{given[0]} expects a contrastive loss to compare hard negatives, found contrastive_weight 0; leave one "
+            "of them out"
         )
 
 
