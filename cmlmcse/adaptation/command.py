@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
-from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible
+from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
+from cmlmcse.common.files import atomic_write
 from cmlmcse.training.command import field_arguments
 
 if TYPE_CHECKING:
@@ -161,11 +162,13 @@ def run(args: argparse.Namespace) -> Adapted:
     kept = f"finished arms and checkpoints in {folder} are kept; go on with the same command and " \
            "--resume_from_checkpoint auto"  # fmt: skip
     try:
-        with interruptible(lambda: kept):
+        with terminable(), interruptible(lambda: kept):
             return adapt_in(folder, args, bf16)
-    except Stopped as stop:  # by Ctrl-C or SIGTERM, perhaps inside an arm, which speaks of its own folder
-        cause = "by SIGTERM" if stop.status == 128 + signal.SIGTERM else "by Ctrl-C"
-        raise Stopped(f"{cause}; {kept}", status=stop.status) from stop
+    except Stopped as stop:  # perhaps inside an arm, which speaks of its own folder
+        causes = {128 + signal.SIGINT: "by Ctrl-C", 128 + signal.SIGTERM: "by SIGTERM"}
+        if stop.status not in causes:
+            raise
+        raise Stopped(f"{causes[stop.status]}; {kept}", status=stop.status) from stop
 
 
 def check_fields(fields: dict[str, str]) -> "RunArguments":
@@ -326,7 +329,8 @@ def write_folder(
     copy_plots(folder, exported)
     (exported / "README.md").write_text(adapted_card(results, use, plots_of(folder)), encoding="utf-8")
     write_eval_results(card_metrics(results), exported)
-    write_json(folder / "results.json", results)
+    with atomic_write(folder / "results.json") as temporary:
+        write_json(temporary, results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))
 

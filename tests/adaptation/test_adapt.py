@@ -20,7 +20,7 @@ from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.common import cpu
-from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.sts import EncodeOnce
@@ -30,30 +30,7 @@ from cmlmcse.hub.push import write_card
 from cmlmcse.training.dev_set import label_free_set
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
-from support.tiny import ENGLISH, tiny_backbone, tiny_tokenizer
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """150 documents, each about three words of its own, with a title."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for row in range(150):
-        own = [f"w{word}" for word in rng.choice(60, 3, replace=False)]
-        words = [own[rng.integers(3)] if rng.random() < 0.6 else ENGLISH[rng.integers(len(ENGLISH))] for _ in range(50)]
-        rows.append({"_id": str(row), "title": " ".join(own), "text": " ".join(words)})
-    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
-    """A tiny model of two layers, with its tokenizer."""
-    folder = tmp_path_factory.mktemp("backbone")
-    tiny_backbone("bert", num_hidden_layers=2).save_pretrained(folder)
-    tiny_tokenizer("bert").save_pretrained(folder)
-    return str(folder)
+from support.tiny import tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -136,36 +113,6 @@ def test_bf16_is_measured(seconds, faster, monkeypatch):
     monkeypatch.setattr("modeling_cmlmcse.linear.linear", linear)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     assert cpu.bf16_is_faster.__wrapped__() == faster
-
-
-@pytest.mark.slow
-def test_interrupted(corpus, backbone, tmp_path, capsys):
-    """Ctrl-C in the second arm: the same command goes on, and gives what an uninterrupted one gives."""
-    words = [backbone, str(corpus), "--max_steps", "6", "--per_device_train_batch_size", "16"]
-    main([*words, "--output_dir", str(tmp_path / "whole")])
-    train, calls = arms.train, []
-
-    def interrupted(*given):
-        calls.append(given)
-        if len(calls) == 3:
-            raise Stopped("by Ctrl-C; no checkpoint was written yet; the same command starts again", status=130)
-        return train(*given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arms, "train", interrupted)
-        with pytest.raises(SystemExit) as stopped:
-            main([*words, "--output_dir", str(tmp_path / "cut")])
-    assert stopped.value.code == 130
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith("stopped: by Ctrl-C; finished arms and checkpoints in ")
-    assert said.endswith("cut are kept; go on with the same command and --resume_from_checkpoint auto")
-    main([*words, "--output_dir", str(tmp_path / "cut"), "--resume_from_checkpoint", "auto"])
-    found = [json.loads((tmp_path / name / "results.json").read_text())["adapt"] for name in ("whole", "cut")]
-    for results in found:
-        for arm in results["arms"].values():
-            del arm["seconds"]
-    assert found[0] == found[1]
-    assert len(calls) == 3
 
 
 def test_arms():
