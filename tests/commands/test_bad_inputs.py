@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import GPT2Config, GPT2Model
+from transformers import AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Config
 
 from cmlmcse.data.views import VIEWS
 from cmlmcse.hub.export import export
@@ -31,8 +31,18 @@ def place(tmp_path_factory) -> Path:
             tokenizer.save_pretrained(place / name)
     (place / "broken-config" / "config.json").write_text("{")
     (place / "broken-weights" / "model.safetensors").write_bytes(b"no weights")
-    GPT2Model(GPT2Config(vocab_size=90, n_embd=8, n_layer=1, n_head=1)).save_pretrained(place / "gpt2")
-    tokenizer.save_pretrained(place / "gpt2")
+    small = {
+        "vocab_size": 90,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+    }
+    others = {"gpt2": GPT2Config(**small), "llama": LlamaConfig(**small), "bert": BertConfig(**small, is_decoder=True),
+              "t5": T5Config(vocab_size=90, d_model=8, d_kv=8, d_ff=8, num_layers=1, num_heads=1)}  # fmt: skip
+    for name, config in others.items():
+        AutoModel.from_config(config).save_pretrained(place / name)
+        tokenizer.save_pretrained(place / name)
     (place / "empty-folder").mkdir()
     (place / "ended").mkdir()
     (place / "ended" / "results.json").write_text("{}")
@@ -174,6 +184,19 @@ BAD = [
     ("train", f"{PRETRAIN} --model_type bert --config_overrides depth=4", "config_overrides"),
     ("train", f"{PRETRAIN} --sequences paragraphs", "sequences"),
     ("train", f"{PRETRAIN} --validation_split_percentage 100", "validation_split_percentage"),
+    ("train", f"{TRAIN} --model_name_or_path bert", ("must be an encoder", "found a bert with is_decoder true")),
+    ("adapt", "", "MODEL"),
+    *(
+        ("adapt", f"{name} text.txt --output_dir out", (f"{name}: the model cannot be loaded", *said))
+        for name, said in {
+            "gpt2": ("the backbone must be one of bert", "found model_type 'gpt2'"),
+            "llama": ("the backbone must be one of bert", "found model_type 'llama'"),
+            "t5": ("the backbone must be one of bert", "found model_type 't5'"),
+            "bert": ("the backbone must be an encoder", "found a bert with is_decoder true"),
+        }.items()
+    ),
+    ("adapt", "empty-folder text.txt --output_dir out", ("empty-folder: expected a model", "found no config.json")),
+    ("adapt", "backbone text.txt --output_dir run", ("output_dir must be new or empty", "found results.json in run")),
     ("evaluation", "", "MODEL"),
     ("evaluation", "./missing --data_dir data --tasks stsb_dev", "missing"),
     ("evaluation", "empty-folder --data_dir data --tasks stsb_dev", "empty-folder"),

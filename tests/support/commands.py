@@ -2,6 +2,7 @@
 
 MODULES = {
     "train": "train",
+    "adapt": "cmlmcse.adapt",
     "evaluation": "cmlmcse.evaluation.command",
     "encode": "cmlmcse.encode",
     "push": "cmlmcse.hub.push",
