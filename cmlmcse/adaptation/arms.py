@@ -106,6 +106,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
             names, first, last, besides = list(arms), first, max_steps, None
         plan = {"arms": {name: arms[name] for name in names}, "steps": [first, last], "every": min(EVERY, first)}
         plan |= {"besides": besides, "further": [], "bf16": common.fields.get("bf16", False)}
+        plan["max_seq_length"] = common.fields.get("max_seq_length")
         write_plan(folder, plan)
     elif {name: arms.get(name) for name in plan["arms"]} != plan["arms"]:
         raise InputError(

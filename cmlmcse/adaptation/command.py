@@ -108,7 +108,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--text_column", help="column of the text (default: text, or the only column of strings)")
     parser.add_argument("--title_column", help="column of the titles (default: title, if there is one)")
     parser.add_argument("--max_seq_length", type=positive, help="tokens of a training text (default: the text's 95th "
-                        "percentile, from 16 to 64)")  # fmt: skip
+                        "percentile, from 16 to 64; to 256 where it does not compute on a CPU)")  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda, … for scoring (default: cuda if there is one)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the split and of training (default: 42)")
     parser.add_argument("--resume_from_checkpoint", choices=["auto"], help="go on with an interrupted command")
@@ -236,7 +236,9 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool) -> Adapted:
     recorded, _ = recorded_pooling(args.model)
     pooling = args.pooling or (PLAIN_POOLING if recorded is None else None)
 
-    bf16 = (read_plan(folder) or {}).get("bf16", bf16)  # an interrupted call's, whatever is faster today
+    plan = read_plan(folder) or {}  # an interrupted call's, whatever is faster today and whichever device is there
+    bf16 = plan.get("bf16", bf16)
+    args.max_seq_length = args.max_seq_length or plan.get("max_seq_length")
 
     def load() -> "Encoder":
         return load_start(args.model, pooling, args.device, bf16=bf16)

@@ -27,10 +27,11 @@ from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.hub.export import export
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
+from cmlmcse.models.encoders import Encoder
 from cmlmcse.training.dev_set import label_free_set
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
-from support.tiny import tiny_tokenizer
+from support.tiny import WORDS, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -330,6 +331,31 @@ def test_no_arm_confirms_itself(views, name, corpus, backbone):
     only_words = text._replace(confirming={"words": text.confirming["words"]})  # documents of one passage
     found = only_words.unpractised(views)
     assert (found and found.name) == (None if "words" in views else "words")
+
+
+@pytest.mark.parametrize(
+    ("words", "takes", "device", "given", "expected"),
+    [
+        (300, 512, "cpu", None, 64),
+        (300, 512, "cuda", None, 256),
+        (100, 512, "cuda", None, 102),
+        (100, 80, "cuda", None, 80),
+        (20, 512, "cpu", None, 22),
+        (20, 512, "cuda", None, 22),
+        (10, 512, "cpu", None, 16),
+        (300, 512, "cuda", 400, 400),
+    ],
+)
+def test_how_much_of_a_text_training_reads(words, takes, device, given, expected, tmp_path):
+    """The 95th percentile with the special tokens, within what the model takes: on a CPU 64 tokens at most."""
+    rng = np.random.default_rng(0)
+    rows = [" ".join(rng.choice(WORDS, words)) for _ in range(150)]
+    (tmp_path / "text.txt").write_text("\n".join(rows))
+    args = parse(["model", str(tmp_path / "text.txt"), "--output_dir", "new"])
+    args.max_seq_length = given
+    model = SimpleNamespace(config=SimpleNamespace(pooling="avg"), device=torch.device(device))
+    start = Encoder(model, tiny_tokenizer("bert"), {}, {"max_seq_length": takes})
+    assert read_text(args, start).length == expected
 
 
 def test_no_change_is_not_better():
