@@ -103,7 +103,8 @@ def test_a_long_document_is_not_read_through(name):
 
 
 def test_a_long_document_takes_no_longer_than_its_parts(tmp_path):
-    """From a file to batches of all views: 100,000 words take at most 30 times as long as 10,000; the square is 100."""
+    """From a file to batches of all views: 100,000 words take at most 30 times as long as 10,000, and a second for what
+    else the machine does; the square is 100 times."""
     tokenizer, seconds = tiny_tokenizer("bert"), []
     for size in (10_000, 100_000):
         text = " ".join(np.random.default_rng(0).choice(WORDS, size))
@@ -118,7 +119,7 @@ def test_a_long_document_takes_no_longer_than_its_parts(tmp_path):
             collator = ViewCollator(tokenizer, 7, documents=DocumentViews(name, 30, words))
             assert collator(rows.__getitems__([0, 1]))["views"]["width"] <= 32
         seconds.append(time.perf_counter() - start)
-    assert seconds[1] < 30 * seconds[0]
+    assert seconds[1] < 30 * seconds[0] + 1
 
 
 def test_batches_depend_on_seed_epoch_and_row_alone():
