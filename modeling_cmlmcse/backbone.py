@@ -63,8 +63,17 @@ class NoEmbeddings(nn.Module):
 
 def _build(config: PretrainedConfig, first: int, count: int, shared: bool = False) -> PreTrainedModel:
     """A freshly initialised encoder of `count` blocks, built like those from block `first` on. Its configuration is a
-    copy unless it is to be shared."""
+    copy unless it is to be shared.
+
+    Raises:
+        ValueError: no family is known for its model type, or it is a decoder, whose tokens do not see what follows.
+    """
     family = family_of(config)
+    if getattr(config, "is_decoder", False):
+        raise ValueError(
+            f"the backbone must be an encoder, found a {config.model_type} with is_decoder true, whose words do not "
+            "see those behind them; choose another checkpoint"
+        )
     config = config if shared else family.part(config, first, count)
     config._attn_implementation = "eager"  # whatever was asked for; every kind has it
     encoder = family.build(config, first)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.files import atomic_write
 from cmlmcse.hub.export import write_json
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.command import run as train
@@ -105,7 +106,8 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
             names, first, last, besides = list(arms), first, max_steps, None
         plan = {"arms": {name: arms[name] for name in names}, "steps": [first, last], "every": min(EVERY, first)}
         plan |= {"besides": besides, "further": [], "bf16": common.fields.get("bf16", False)}
-        write_json(folder / PLAN, plan)
+        plan["max_seq_length"] = common.fields.get("max_seq_length")
+        write_plan(folder, plan)
     elif {name: arms.get(name) for name in plan["arms"]} != plan["arms"]:
         raise InputError(
             f"{folder} expects the arms that it was started with ({', '.join(plan['arms'])}), found other "
@@ -125,7 +127,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         if steps <= trials[name].steps:
             break
         plan["further"].append([name, steps])
-        write_json(folder / PLAN, plan)
+        write_plan(folder, plan)
         trials[name] = run_arm(name, arms[name], common, steps, every)
     return trials
 
@@ -154,6 +156,12 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     """The plan of an earlier call; None if there was none."""
     path = folder / PLAN
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def write_plan(folder: Path, plan: dict[str, Any]) -> None:
+    """Keep the plan for a later call."""
+    with atomic_write(folder / PLAN) as temporary:
+        write_json(temporary, plan)
 
 
 def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], int, int, float]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
-from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible
+from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
+from cmlmcse.common.files import atomic_write
 from cmlmcse.training.command import field_arguments
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--text_column", help="column of the text (default: text, or the only column of strings)")
     parser.add_argument("--title_column", help="column of the titles (default: title, if there is one)")
     parser.add_argument("--max_seq_length", type=positive, help="tokens of a training text (default: the text's 95th "
-                        "percentile, from 16 to 64)")  # fmt: skip
+                        "percentile, from 16 to 64; to 256 where it does not compute on a CPU)")  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda, … for scoring (default: cuda if there is one)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the split and of training (default: 42)")
     parser.add_argument("--resume_from_checkpoint", choices=["auto"], help="go on with an interrupted command")
@@ -161,11 +162,13 @@ def run(args: argparse.Namespace) -> Adapted:
     kept = f"finished arms and checkpoints in {folder} are kept; go on with the same command and " \
            "--resume_from_checkpoint auto"  # fmt: skip
     try:
-        with interruptible(lambda: kept):
+        with terminable(), interruptible(lambda: kept):
             return adapt_in(folder, args, bf16)
-    except Stopped as stop:  # by Ctrl-C or SIGTERM, perhaps inside an arm, which speaks of its own folder
-        cause = "by SIGTERM" if stop.status == 128 + signal.SIGTERM else "by Ctrl-C"
-        raise Stopped(f"{cause}; {kept}", status=stop.status) from stop
+    except Stopped as stop:  # perhaps inside an arm, which speaks of its own folder
+        causes = {128 + signal.SIGINT: "by Ctrl-C", 128 + signal.SIGTERM: "by SIGTERM"}
+        if stop.status not in causes:
+            raise
+        raise Stopped(f"{causes[stop.status]}; {kept}", status=stop.status) from stop
 
 
 def check_fields(fields: dict[str, str]) -> "RunArguments":
@@ -233,7 +236,9 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool) -> Adapted:
     recorded, _ = recorded_pooling(args.model)
     pooling = args.pooling or (PLAIN_POOLING if recorded is None else None)
 
-    bf16 = (read_plan(folder) or {}).get("bf16", bf16)  # an interrupted call's, whatever is faster today
+    plan = read_plan(folder) or {}  # an interrupted call's, whatever is faster today and whichever device is there
+    bf16 = plan.get("bf16", bf16)
+    args.max_seq_length = args.max_seq_length or plan.get("max_seq_length")
 
     def load() -> "Encoder":
         return load_start(args.model, pooling, args.device, bf16=bf16)
@@ -326,7 +331,8 @@ def write_folder(
     copy_plots(folder, exported)
     (exported / "README.md").write_text(adapted_card(results, use, plots_of(folder)), encoding="utf-8")
     write_eval_results(card_metrics(results), exported)
-    write_json(folder / "results.json", results)
+    with atomic_write(folder / "results.json") as temporary:
+        write_json(temporary, results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))
 

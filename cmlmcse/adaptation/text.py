@@ -9,11 +9,13 @@ from transformers import PreTrainedTokenizerBase
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.data.templates import longest_template, without_template
+from cmlmcse.data.views import WINDOW
 from cmlmcse.evaluation.label_free import Criterion, build_criterion, choose_criterion, enough_ask
 from cmlmcse.evaluation.sts import Encode
 from cmlmcse.models.encoders import Encoder
 
-LONGEST = 64  # tokens of a training text at most, so that a laptop takes enough steps in a quarter of an hour
+LONGEST_ON_CPU = 64  # tokens of a training text, so that a laptop takes enough steps in a quarter of an hour
+LONGEST = WINDOW  # and elsewhere, as in Contriever; of 8,192, which some models take, a batch had a million tokens
 SHORTEST = 16  # tokens; a special token at each end and some words
 UNKNOWN = 0.05  # share of unknown tokens above which a text is foreign; five English sets have 0.0011 at most
 LETTERS = 3.0  # letters of a token below which it is; those five have 4.1 to 5.1, a German text has 2.6
@@ -132,7 +134,8 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     sizes = measure_lengths(texts, without_template(start.tokenizer))
     limit = int(start.settings["max_seq_length"]) - longest_template(start.model.config, start.tokenizer)
     titles = sum(1 for title in documents["title"] if title)
-    length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, LONGEST)))
+    longest = LONGEST_ON_CPU if start.model.device.type == "cpu" else LONGEST
+    length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, longest)))
     cut = sizes.cut(limit)
     titles_ask = enough_ask(build_criterion("title_body", held_out, rest, args.seed), held_out)
     built = (build_criterion(name, held_out, rest, args.seed) for name in PRACTISE)

@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pickle import UnpicklingError
@@ -61,6 +62,33 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise Stopped(f"by Ctrl-C; {kept()}", status=128 + signal.SIGINT) from error
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Answer SIGTERM inside the block, wherever training does not answer it with a checkpoint of its own.
+
+    It is for a single process. One of several may wait for the others in code that no signal interrupts.
+
+    Raises:
+        Stopped: on SIGTERM, with exit status 143, as in a shell.
+    """
+    status = 128 + signal.SIGTERM
+
+    def stop(*_: object) -> NoReturn:
+        raise SystemExit(status)  # which no library takes for an error of its own
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGTERM, stop) if in_main_thread else None
+    try:
+        yield
+    except SystemExit as ending:
+        if ending.code != status:
+            raise
+        raise Stopped("by SIGTERM", status=status) from ending
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, previous)
 
 
 def command(main: Callable[..., None]) -> Callable[..., None]:

@@ -41,8 +41,8 @@ def load_collection(
     - A table (.csv, .tsv, .jsonl, .parquet): each row is a document. BEIR's corpus.jsonl is one such table.
     - A Wikipedia dump or a Hub dataset: each article or row is a document, without a title.
 
-    A title that the text repeats at its start is removed from the text. A document that has only a title keeps it as
-    its text.
+    A title that the text repeats at its start is removed from the text. A document that has only a title, or whose text
+    is its title again, has no title and keeps one of them as its text.
 
     Args:
         source: a file, a folder, or the id of a Hub dataset.
@@ -98,10 +98,17 @@ def read_collection(path: str, text_column: str | None = None, title_column: str
     """
     for document in _untidied(path, text_column, title_column):
         title, text = " ".join(document.title.split()), document.text.strip()
-        if title and text.startswith(title):
+        if title and text.startswith(title) and not text[len(title) :][:1].isalnum():
             text = text[len(title) :].lstrip(" .:\n")
+        if says_the_same(title, text):
+            title = ""
         if title or text:
             yield Document(title, text) if text else Document("", title)
+
+
+def says_the_same(title: str, text: str) -> bool:
+    """Whether title and text have the same letters and digits. A text twice as long is not looked at."""
+    return len(text) < 2 * len(title) and letters(title) == letters(text)
 
 
 def _untidied(path: str, text_column: str | None, title_column: str | None) -> Iterator[Document]:
@@ -154,19 +161,26 @@ def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     digits, is dropped.
 
     Raises:
-        InputError: there are fewer than `MIN_DOCUMENTS` documents.
+        InputError: there are fewer than `MIN_DOCUMENTS` documents, or almost all of them are equal.
     """
     if len(documents) < MIN_DOCUMENTS:
         raise InputError(
             f"a label-free score expects at least {MIN_DOCUMENTS} documents, found {len(documents)}; fewer cannot tell "
-            "a better model from chance: add text, put blank lines between documents, or set dev_set to none"
+            "a better model from chance: add text, put blank lines between documents, or use cmlmcse train --dev_set "
+            "none"
         )
     count = min(int(len(documents) * HELD_OUT_SHARE), MAX_HELD_OUT)
     chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(documents), count, replace=False))
     held = documents.select(chosen)
     known = {letters(text) for text in held["text"]}
     rest = documents.select(np.setdiff1d(np.arange(len(documents)), chosen))
-    return rest.filter(lambda batch: [letters(text) not in known for text in batch["text"]], batched=True), held
+    others = rest.filter(lambda batch: [letters(text) not in known for text in batch["text"]], batched=True)
+    if len(others) < 2:
+        raise InputError(
+            f"a label-free score expects documents that differ, found {len(others)} of {len(rest)} for training that "
+            "are no copy of a held-out one; add other text, or use cmlmcse train --dev_set none"
+        )
+    return others, held
 
 
 def letters(text: str) -> str:

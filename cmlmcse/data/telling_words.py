@@ -51,7 +51,7 @@ class TellingWords:
         The weight is log(1 + how often) · log(documents / documents with it): TF-IDF. A word in several pieces is as
         rare as its rarest piece. A word that stands in no other document is left out: nobody else would search for it.
         """
-        array = np.asarray(tokens)
+        array = np.asarray(tokens, dtype=np.int64)  # also of no tokens at all
         starts = np.flatnonzero(~self.continuing[array] | (np.arange(len(array)) == 0))
         found = np.minimum.reduceat(self.found[array], starts)
         letters = np.add.reduceat(self.letters[array], starts)

@@ -5,14 +5,15 @@ views of a document in one epoch, so that views can agree, for example on a cut.
 negatives of a document are other documents of the batch: no negative ever comes from the document itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 
-from .telling_words import TellingWords
+from .telling_words import LEAST_LETTERS, TellingWords
 
 WINDOW = 256  # tokens of a document that one epoch reads (Contriever §5: chunks of 256 tokens)
 CROP_SHARE = (0.1, 0.5)  # of the window (Contriever's released script: ratio_min, ratio_max)
@@ -89,8 +90,7 @@ def words(
 
     A word is drawn by its weight (:class:`TellingWords`), so that every epoch asks with others.
     """
-    assert document.words is not None
-    telling, weights = document.words.of([*document.title, *document.body][:WINDOW])
+    telling, weights = telling_words(document)
     if not telling:
         return None
     if view:
@@ -98,6 +98,12 @@ def words(
     count = min(int(own.integers(ASKED_WORDS[0], ASKED_WORDS[1] + 1)), len(telling))
     chosen = np.sort(own.choice(len(telling), count, replace=False, p=weights / weights.sum()))
     return [token for place in chosen for token in telling[place]][:limit]
+
+
+def telling_words(document: Pieces) -> tuple[list[list[int]], NDArray[np.float64]]:
+    """The telling words of the title and the start of the body, and the weight of each."""
+    assert document.words is not None
+    return document.words.of([*document.title, *document.body[:WINDOW]][:WINDOW])
 
 
 def sentence(
@@ -179,6 +185,19 @@ class DocumentViews:
             if tokens is not None:
                 return tokens
         return dropout(document, view, self.limit, shared, own)
+
+
+def check_words(documents: Iterable[Pieces]) -> None:
+    """Check that some document can give the view `words`.
+
+    Raises:
+        InputError: none has a telling word.
+    """
+    if not any(telling_words(document)[0] for document in documents):
+        raise InputError(
+            f"views words expects words of at least {LEAST_LETTERS} letters that stand in several documents, found "
+            "none; add text, or choose the views crops"
+        )
 
 
 def needs_words(names: str) -> bool:

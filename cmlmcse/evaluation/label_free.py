@@ -318,6 +318,6 @@ def choose_criterion(held_out: Dataset, others: Dataset, seed: int) -> Criterion
     if not found:
         raise InputError(
             f"a label-free score expects documents of some words, found fewer than {MIN_ASKING} of {len(held_out)} "
-            f"with enough; give at least {MIN_DOCUMENTS} longer texts, or set dev_set to none"
+            f"with enough; give at least {MIN_DOCUMENTS} longer texts, or use cmlmcse train --dev_set none"
         )
     return max(found, key=lambda criterion: criterion.documents)

@@ -23,7 +23,7 @@ from cmlmcse.data.masking import Masking
 from cmlmcse.data.telling_words import TellingWords
 from cmlmcse.data.templates import Templates, read_template, template_texts, without_template
 from cmlmcse.data.text import load_sentences
-from cmlmcse.data.views import DocumentViews, check_views, needs_words
+from cmlmcse.data.views import DocumentViews, Pieces, check_views, check_words, needs_words
 from cmlmcse.models.encoders import load_tokenizer
 from cmlmcse.models.folders import recorded_prompts
 from modeling_cmlmcse.contrast_terms import contrasts
@@ -285,7 +285,15 @@ def build_collator(
 
 
 def build_views(data: DataArguments, tokenizer: PreTrainedTokenizerBase, documents: TrainingSentences) -> DocumentViews:
-    """The views of the documents, for some of which their words are counted."""
-    words = TellingWords.count(documents.table, tokenizer) if needs_words(data.views) else None
+    """The views of the documents, for some of which their words are counted.
+
+    Raises:
+        InputError: no document can give the view `words`.
+    """
+    words = None
+    if needs_words(data.views):
+        words = TellingWords.count(documents.table, tokenizer)
+        rows = (documents[row] for row in range(len(documents)))  # mostly the first one can
+        check_words(Pieces(row.title or [], row.tokens, words) for row in rows)
     around = sum(map(len, special_tokens(tokenizer)))
     return DocumentViews(data.views, data.max_seq_length - around, words)

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 from torch import nn
@@ -175,7 +175,8 @@ class SavesByTime(TrainerCallback):
 class StopsAtSignal(TrainerCallback):
     """At SIGTERM, finishes the step, saves a checkpoint and stops. Schedulers send SIGTERM before they end a job.
 
-    Several processes agree on the step at their next log line.
+    Several processes agree on the step at their next log line. After the last step one process stops before the export,
+    if that step is saved.
 
     Raises:
         Stopped: after the checkpoint is written, with exit status 143, as a shell reports SIGTERM.
@@ -202,17 +203,28 @@ class StopsAtSignal(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.agreed:
-            self.restore()
-            shutdown_process_group()
-            raise Stopped(
-                f"by SIGTERM after step {state.global_step}, which is saved; go on with --resume_from_checkpoint auto",
-                status=128 + signal.SIGTERM,
-            )
+            self.stop(state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.restore()
+        newest = newest_checkpoint(Path(args.output_dir or ""))
+        if self.received and processes() == 1 and newest and newest.name == f"checkpoint-{state.global_step}":
+            self.stop(state)
+
+    def stop(self, state: TrainerState) -> NoReturn:
+        """Stop after a step that is saved.
+
+        Raises:
+            Stopped: always.
+        """
+        self.restore()
+        shutdown_process_group()
+        raise Stopped(
+            f"by SIGTERM after step {state.global_step}, which is saved; go on with --resume_from_checkpoint auto",
+            status=128 + signal.SIGTERM,
+        )
 
     def restore(self) -> None:
         """Restore the handler that SIGTERM had before training."""

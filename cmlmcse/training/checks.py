@@ -83,7 +83,7 @@ def check_contrast(model: ModelArguments, data: DataArguments) -> None:
     """Check that the contrastive loss reads the numbers that are given, and has the hard negatives that it is about.
 
     Raises:
-        InputError: a number that it does not use, or no hard negatives.
+        InputError: a number that it does not use, no hard negatives, or hard negatives without a contrastive loss.
     """
     loss = CONTRASTIVE_LOSSES[model.contrastive_loss]
     for name in {each.option: None for each in CONTRASTIVE_LOSSES.values()}:
@@ -100,16 +100,27 @@ def check_contrast(model: ModelArguments, data: DataArguments) -> None:
         )
     needing = [f"hard_negative_weight {model.hard_negative_weight}"] * (model.hard_negative_weight != 0)
     needing += [f"contrastive_loss {model.contrastive_loss}"] * loss.about_hard_negatives
-    if needing and not hard_negatives(model, data):
+    given = hard_negatives(model, data)
+    if needing and not given:
         raise InputError(
             f"{needing[0]} expects hard negatives, found none; set --negative_column, --mined_negatives or "
             "--negative_prompt_template"
         )
+    if given and model.contrastive_weight == 0:  # the terms beside the contrastive loss read the two views alone
+        raise InputError(
+            f"{given[0]} expects a contrastive loss to compare hard negatives, found contrastive_weight 0; leave one "
+            "of them out"
+        )
 
 
-def hard_negatives(model: ModelArguments, data: DataArguments) -> int:
-    """How many hard negatives each row has."""
-    return (data.negative_column is not None) + data.mined_negatives + bool(model.negative_prompt_template)
+def hard_negatives(model: ModelArguments, data: DataArguments) -> list[str]:
+    """The fields that give the rows hard negatives."""
+    sources = {
+        "negative_column": data.negative_column is not None,
+        "mined_negatives": data.mined_negatives > 0,
+        "negative_prompt_template": model.negative_prompt_template,
+    }
+    return [name for name, used in sources.items() if used]
 
 
 def check_mining(data: DataArguments, stage: str) -> None:

@@ -13,6 +13,7 @@ from accelerate.state import AcceleratorState
 from transformers import TrainingArguments
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.files import atomic_write
 from cmlmcse.hub.export import write_json
 
 from .fields import DataArguments, ModelArguments, RunArguments
@@ -98,6 +99,8 @@ def chosen_arguments(run: RunArguments) -> dict[str, Any]:
 
 
 def write_records(folder: Path, record: dict[str, Any], results: dict[str, Any]) -> None:
-    """Write run.json and results.json."""
-    write_json(folder / "run.json", record)
-    write_json(folder / "results.json", results)
+    """Write run.json and results.json. Where both are there, they are of one run, also if a longer one was killed."""
+    (folder / "results.json").unlink(missing_ok=True)  # written by this run before it was resumed
+    for name, content in (("run.json", record), ("results.json", results)):
+        with atomic_write(folder / name) as temporary:
+            write_json(temporary, content)

@@ -20,40 +20,18 @@ from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.common import cpu
-from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.hub.export import export
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
+from cmlmcse.models.encoders import Encoder
 from cmlmcse.training.dev_set import label_free_set
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
-from support.tiny import ENGLISH, tiny_backbone, tiny_tokenizer
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """150 documents, each about three words of its own, with a title."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for row in range(150):
-        own = [f"w{word}" for word in rng.choice(60, 3, replace=False)]
-        words = [own[rng.integers(3)] if rng.random() < 0.6 else ENGLISH[rng.integers(len(ENGLISH))] for _ in range(50)]
-        rows.append({"_id": str(row), "title": " ".join(own), "text": " ".join(words)})
-    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
-    """A tiny model of two layers, with its tokenizer."""
-    folder = tmp_path_factory.mktemp("backbone")
-    tiny_backbone("bert", num_hidden_layers=2).save_pretrained(folder)
-    tiny_tokenizer("bert").save_pretrained(folder)
-    return str(folder)
+from support.tiny import WORDS, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -136,36 +114,6 @@ def test_bf16_is_measured(seconds, faster, monkeypatch):
     monkeypatch.setattr("modeling_cmlmcse.linear.linear", linear)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     assert cpu.bf16_is_faster.__wrapped__() == faster
-
-
-@pytest.mark.slow
-def test_interrupted(corpus, backbone, tmp_path, capsys):
-    """Ctrl-C in the second arm: the same command goes on, and gives what an uninterrupted one gives."""
-    words = [backbone, str(corpus), "--max_steps", "6", "--per_device_train_batch_size", "16"]
-    main([*words, "--output_dir", str(tmp_path / "whole")])
-    train, calls = arms.train, []
-
-    def interrupted(*given):
-        calls.append(given)
-        if len(calls) == 3:
-            raise Stopped("by Ctrl-C; no checkpoint was written yet; the same command starts again", status=130)
-        return train(*given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arms, "train", interrupted)
-        with pytest.raises(SystemExit) as stopped:
-            main([*words, "--output_dir", str(tmp_path / "cut")])
-    assert stopped.value.code == 130
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith("stopped: by Ctrl-C; finished arms and checkpoints in ")
-    assert said.endswith("cut are kept; go on with the same command and --resume_from_checkpoint auto")
-    main([*words, "--output_dir", str(tmp_path / "cut"), "--resume_from_checkpoint", "auto"])
-    found = [json.loads((tmp_path / name / "results.json").read_text())["adapt"] for name in ("whole", "cut")]
-    for results in found:
-        for arm in results["arms"].values():
-            del arm["seconds"]
-    assert found[0] == found[1]
-    assert len(calls) == 3
 
 
 def test_arms():
@@ -385,6 +333,31 @@ def test_no_arm_confirms_itself(views, name, corpus, backbone):
     assert (found and found.name) == (None if "words" in views else "words")
 
 
+@pytest.mark.parametrize(
+    ("words", "takes", "device", "given", "expected"),
+    [
+        (300, 512, "cpu", None, 64),
+        (300, 512, "cuda", None, 256),
+        (100, 512, "cuda", None, 102),
+        (100, 80, "cuda", None, 80),
+        (20, 512, "cpu", None, 22),
+        (20, 512, "cuda", None, 22),
+        (10, 512, "cpu", None, 16),
+        (300, 512, "cuda", 400, 400),
+    ],
+)
+def test_how_much_of_a_text_training_reads(words, takes, device, given, expected, tmp_path):
+    """The 95th percentile with the special tokens, within what the model takes: on a CPU 64 tokens at most."""
+    rng = np.random.default_rng(0)
+    rows = [" ".join(rng.choice(WORDS, words)) for _ in range(150)]
+    (tmp_path / "text.txt").write_text("\n".join(rows))
+    args = parse(["model", str(tmp_path / "text.txt"), "--output_dir", "new"])
+    args.max_seq_length = given
+    model = SimpleNamespace(config=SimpleNamespace(pooling="avg"), device=torch.device(device))
+    start = Encoder(model, tiny_tokenizer("bert"), {}, {"max_seq_length": takes})
+    assert read_text(args, start).length == expected
+
+
 def test_no_change_is_not_better():
     """The start is handed back unless the interval lies above 0."""
     before = np.random.default_rng(0).uniform(0, 100, 100)
@@ -430,6 +403,8 @@ def test_wrong_options(words, message, tmp_path, capsys):
     [
         ("\x80\x81" * 999, "expected UTF-8 text, found byte 0x80 at offset 0"),
         ("one line\n" * 99, "at least 100 documents, found 99"),
+        ("\none document\nof two lines\n", "at least 100 documents, found 1"),
+        ("one line\n" * 150, "expects documents that differ, found 0 of 120 for training"),
         ("\n".join(f"w{row}" for row in range(150)), "expects documents of some words"),
         (None, "expected text files"),
     ],
@@ -441,6 +416,7 @@ def test_wrong_text(text, message, backbone_folders, tmp_path, capsys):
         main([backbone_folders["bert"], str(path), "--output_dir", str(tmp_path / "out")])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_the_function_stays_a_function():

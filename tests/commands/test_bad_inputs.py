@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import GPT2Config, GPT2Model
+from transformers import AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Config
 
+from cmlmcse.data.views import VIEWS
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.commands import MODULES
@@ -30,8 +31,18 @@ def place(tmp_path_factory) -> Path:
             tokenizer.save_pretrained(place / name)
     (place / "broken-config" / "config.json").write_text("{")
     (place / "broken-weights" / "model.safetensors").write_bytes(b"no weights")
-    GPT2Model(GPT2Config(vocab_size=90, n_embd=8, n_layer=1, n_head=1)).save_pretrained(place / "gpt2")
-    tokenizer.save_pretrained(place / "gpt2")
+    small = {
+        "vocab_size": 90,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+    }
+    others = {"gpt2": GPT2Config(**small), "llama": LlamaConfig(**small), "bert": BertConfig(**small, is_decoder=True),
+              "t5": T5Config(vocab_size=90, d_model=8, d_kv=8, d_ff=8, num_layers=1, num_heads=1)}  # fmt: skip
+    for name, config in others.items():
+        AutoModel.from_config(config).save_pretrained(place / name)
+        tokenizer.save_pretrained(place / name)
     (place / "empty-folder").mkdir()
     (place / "ended").mkdir()
     (place / "ended" / "results.json").write_text("{}")
@@ -47,6 +58,9 @@ def place(tmp_path_factory) -> Path:
     (place / "blank.txt").write_text("\n \n\t\n")
     (place / "latin1.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1"))
     (place / "two.csv").write_text("a,b\none,two\nthree,four\n")
+    (place / "one.jsonl").write_text('{"text": "the only document of the whole text has these words"}\n')
+    (place / "strangers.txt").write_text("".join(" ".join(WORDS[i::5]) + "\n" for i in range(5)))
+    (place / "titles.jsonl").write_text('{"title": "The same words", "text": "the same words."}\n' * 12)
     (place / "broken.jsonl").write_text('{"text": "one"}\n{"text": \n')
     (place / "broken.parquet").write_bytes(b"PAR1 and no more")
     (place / "broken.txt.gz").write_bytes(gzip.compress(b"one sentence\n" * 99)[:40])
@@ -108,6 +122,33 @@ BAD = [
         f"{TRAIN} --augmentation substitute --synonyms synonyms.json",
         ("synonyms.json", "JSON object", "found a list"),
     ),
+    *(
+        ("train", f"{TRAIN} --views {name} --train_file one.jsonl", ("at least 2 documents", "found 1 in one.jsonl"))
+        for name in VIEWS if name != "dropout"
+    ),
+    ("train", f"{TRAIN} --views words --train_file strangers.txt", ("that stand in several documents, found none",)),
+    ("train", f"{TRAIN} --dev_set auto --train_file one.jsonl", ("at least 100 documents, found 1",)),
+    ("train", f"{TRAIN} --views title_body --train_file titles.jsonl", ("documents with a title and another text",)),
+    (
+        "train",
+        f"{TRAIN} --mined_negatives 1 --contrastive_weight 0",
+        ("mined_negatives expects a contrastive loss", "found contrastive_weight 0"),
+    ),
+    (
+        "train",
+        f"{TRAIN} --mined_negatives 1 --contrastive_weight 0 --consistency_weight 1",  # which reads two views alone
+        ("mined_negatives expects a contrastive loss", "found contrastive_weight 0"),
+    ),
+    (
+        "train",
+        f"{TRAIN} --train_file two.csv --text_column a --positive_column b --negative_column b --contrastive_weight 0",
+        ("negative_column expects a contrastive loss", "found contrastive_weight 0"),
+    ),
+    (
+        "train",
+        f"{TRAIN} --pooling prompt --negative_prompt_template [MASK] --contrastive_weight 0",
+        ("negative_prompt_template expects a contrastive loss", "found contrastive_weight 0"),
+    ),
     ("train", f"{TRAIN} --train_file missing.txt", ("missing.txt", "expected a file or a Hub dataset id")),
     ("train", f"{TRAIN} --train_file empty.txt", ("empty.txt", "found an empty file")),
     ("train", f"{TRAIN} --train_file blank.txt", "blank.txt"),
@@ -143,6 +184,19 @@ BAD = [
     ("train", f"{PRETRAIN} --model_type bert --config_overrides depth=4", "config_overrides"),
     ("train", f"{PRETRAIN} --sequences paragraphs", "sequences"),
     ("train", f"{PRETRAIN} --validation_split_percentage 100", "validation_split_percentage"),
+    ("train", f"{TRAIN} --model_name_or_path bert", ("must be an encoder", "found a bert with is_decoder true")),
+    ("adapt", "", "MODEL"),
+    *(
+        ("adapt", f"{name} text.txt --output_dir out", (f"{name}: the model cannot be loaded", *said))
+        for name, said in {
+            "gpt2": ("the backbone must be one of bert", "found model_type 'gpt2'"),
+            "llama": ("the backbone must be one of bert", "found model_type 'llama'"),
+            "t5": ("the backbone must be one of bert", "found model_type 't5'"),
+            "bert": ("the backbone must be an encoder", "found a bert with is_decoder true"),
+        }.items()
+    ),
+    ("adapt", "empty-folder text.txt --output_dir out", ("empty-folder: expected a model", "found no config.json")),
+    ("adapt", "backbone text.txt --output_dir run", ("output_dir must be new or empty", "found results.json in run")),
     ("evaluation", "", "MODEL"),
     ("evaluation", "./missing --data_dir data --tasks stsb_dev", "missing"),
     ("evaluation", "empty-folder --data_dir data --tasks stsb_dev", "empty-folder"),

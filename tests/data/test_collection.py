@@ -50,6 +50,23 @@ def test_tables(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("title", "text", "expected"),
+    [
+        ("The cat sat", "The cat sat", ("", "The cat sat")),
+        ("The cat  sat", "THE CAT SAT. ", ("", "THE CAT SAT.")),
+        ("Cat", "Category theory", ("Cat", "Category theory")),
+        ("Cat", "Cat. A small animal", ("Cat", "A small animal")),
+        ("Cat", "Cat Cat", ("", "Cat")),
+    ],
+)
+def test_a_title_that_says_what_the_text_says(title, text, expected, tmp_path):
+    """It is no title; one that the text's first word only starts with is not cut out of that word."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(json.dumps({"title": title, "text": text}))
+    assert found(path) == [expected]
+
+
+@pytest.mark.parametrize(
     "make, message",
     [
         (lambda path: path.mkdir(), "expected text files (.txt, also compressed), found none"),

@@ -1,15 +1,19 @@
 """Views of documents: what each takes from a document, and what its random numbers depend on."""
 
+import json
+import time
+
 import numpy as np
 import pytest
 from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.batches import Example, ViewCollator, tokenize_pieces
+from cmlmcse.data.batches import Example, TrainingSentences, ViewCollator, tokenize_pieces
+from cmlmcse.data.collection import load_collection
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.telling_words import TellingWords
 from cmlmcse.data.views import MIN_PIECE, VIEWS, WINDOW, DocumentViews, Pieces, check_views
-from support.tiny import tiny_tokenizer
+from support.tiny import WORDS, tiny_tokenizer
 
 BODY = list(range(1000, 1600))
 DOCUMENT = Pieces([1, 2, 3], BODY)
@@ -58,6 +62,9 @@ def test_a_document_that_cannot_give_a_view():
     views = DocumentViews("title_body", 40)
     assert views(untitled, 0, rng(0), rng(1)) == VIEWS["crops"](untitled, 0, 40, rng(0), rng(1))
     assert [views(tiny, view, rng(0), rng(view)) for view in (0, 1)] == [BODY[:4], BODY[:4]]
+    nothing = TellingWords(9, np.zeros(9, int), np.zeros(9, bool), np.zeros(9, int))
+    for name in VIEWS:  # a tokenizer may drop all signs of a text
+        assert DocumentViews(name, 40, nothing)(Pieces([], []), 0, rng(0), rng(1)) == []
 
 
 def test_a_mixture_draws_one_view_for_both_sides():
@@ -69,6 +76,50 @@ def test_a_mixture_draws_one_view_for_both_sides():
         assert (first == [1, 2, 3]) == (second == BODY[:40])
         kinds.append(first == [1, 2, 3])
     assert 0.4 < np.mean(kinds) < 0.6
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_long_document_is_not_read_through(name):
+    """Each view of 100,000 tokens looks at a window of them, at most two; the time does not grow with the document."""
+    read = [0]
+
+    class Watched(list):
+        def __getitem__(self, key):
+            found = super().__getitem__(key)
+            read[0] += len(found) if isinstance(key, slice) else 1
+            return found
+
+        def __iter__(self):
+            read[0] += len(self)
+            return super().__iter__()
+
+    words = TellingWords(100, np.full(1000, 2), np.zeros(1000, dtype=bool), np.full(1000, 5))
+    document = Pieces([1, 2, 3], Watched([5 + place % 995 for place in range(100_000)]), words)
+    for view in (0, 1):
+        for seed in range(20):
+            read[0] = 0
+            assert 0 < len(drawn(name, view, seed, document)) <= 40
+            assert 0 < read[0] <= 2 * WINDOW or (name, view) == ("title_body", 0)
+
+
+def test_a_long_document_takes_no_longer_than_its_parts(tmp_path):
+    """From a file to batches of all views: 100,000 words take at most 30 times as long as 10,000, and a second for what
+    else the machine does; the square is 100 times."""
+    tokenizer, seconds = tiny_tokenizer("bert"), []
+    for size in (10_000, 100_000):
+        text = " ".join(np.random.default_rng(0).choice(WORDS, size))
+        path = tmp_path / f"{size}.jsonl"
+        path.write_text("".join(json.dumps({"title": "w1 w2", "text": each}) + "\n" for each in (text, text[:500])))
+        start = time.perf_counter()
+        documents = load_collection(str(path), cache_dir=str(tmp_path / "cache"))
+        pieces = tokenize_pieces(documents, tokenizer)
+        rows, words = TrainingSentences(pieces), TellingWords.count(pieces, tokenizer)
+        assert len(rows[0].tokens) == size
+        for name in VIEWS:
+            collator = ViewCollator(tokenizer, 7, documents=DocumentViews(name, 30, words))
+            assert collator(rows.__getitems__([0, 1]))["views"]["width"] <= 32
+        seconds.append(time.perf_counter() - start)
+    assert seconds[1] < 30 * seconds[0] + 1
 
 
 def test_batches_depend_on_seed_epoch_and_row_alone():
@@ -138,6 +189,7 @@ def test_telling_words_are_rare_and_frequent_here():
 def test_words_of_a_text_without_titles():
     words, tokenizer = counted(["cat dog", "cat mat", ""])
     assert words.of(ids(tokenizer, "dog cat"))[0] == [ids(tokenizer, "cat")]
+    assert words.of([])[0] == []
 
 
 def test_a_word_in_pieces_is_as_rare_as_its_rarest_piece():

@@ -2,6 +2,7 @@
 
 MODULES = {
     "train": "train",
+    "adapt": "cmlmcse.adaptation.command",
     "evaluation": "cmlmcse.evaluation.command",
     "encode": "cmlmcse.encode",
     "push": "cmlmcse.hub.push",

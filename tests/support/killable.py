@@ -1,30 +1,31 @@
-"""Trains, and dies where it is told to.
+"""Trains or adapts, and dies where it is told to.
 
-Arguments: the folder to watch, the event (a number, or none), and those of train.py. Each event is a byte in the file
-FOLDER.events.
+Arguments: the folder to watch, the event, and those of train.py; or the word adapt and those of `cmlmcse adapt`, whose
+rounds are short and whose pictures are empty. An event is a number, a part of the path, or none. Each event is a byte
+in the file FOLDER.events.
 """
 
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import train
-
 WATCHED = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
 
 
-def die_at(event: int | None, folder: str) -> None:
-    """Kill this process (SIGKILL) at the so-manieth time that it opens, renames or removes something in the folder."""
+def die_at(event: int | str | None, folder: str) -> None:
+    """Kill this process (SIGKILL) at the so-manieth time that it opens, renames or removes something in the folder, or
+    at the first time that the path has this part."""
     file = os.open(f"{folder}.events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     seen = 0
 
     def hook(name: str, details: tuple) -> None:
         nonlocal seen
         if name in WATCHED and f"{details[0]}/".startswith(f"{folder}/"):
-            if seen == event:
+            if seen == event or (isinstance(event, str) and event in str(details[0])):
                 os.kill(os.getpid(), signal.SIGKILL)
             seen += 1
             os.write(file, b".")
@@ -32,8 +33,25 @@ def die_at(event: int | None, folder: str) -> None:
     sys.addaudithook(hook)
 
 
+def main_of(command: str) -> Callable[[], None]:
+    """The command, imported."""
+    if command != "adapt":
+        import train
+
+        return train.main
+    from matplotlib.figure import Figure
+
+    from cmlmcse.adaptation import arms
+    from cmlmcse.adaptation.command import main
+
+    arms.COMPARED_STEPS, arms.EVERY = 4, 2
+    Figure.savefig = lambda self, path, **_: Path(path).touch()
+    return main
+
+
 if __name__ == "__main__":
     watched, number, *rest = sys.argv[1:]
-    die_at(None if number == "none" else int(number), watched)
-    sys.argv = ["train.py", *rest]
-    train.main()
+    main = main_of(rest[0])
+    die_at(int(number) if number.isdecimal() else None if number == "none" else number, watched)
+    sys.argv = rest if rest[0] == "adapt" else ["train.py", *rest]
+    main()

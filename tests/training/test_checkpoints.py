@@ -287,6 +287,27 @@ def test_sigterm_saves_and_stops(during, recipe, tmp_path, monkeypatch, capsys) 
         assert history(tmp_path / "run", name) == history(tmp_path / "whole", name)
 
 
+def test_sigterm_after_the_last_step(recipe, tmp_path, monkeypatch, capsys) -> None:
+    """While the last checkpoint is scored: it is saved, and nothing is exported until the run is resumed."""
+    score, folder = ContrastiveTrainer.dev_metrics, tmp_path / "run"
+
+    def signalled(self):
+        if self.state.global_step == STEPS:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return score(self)
+
+    monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", signalled)
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, "--output_dir", folder)
+    assert stop.value.code == 143
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith(f"stopped: by SIGTERM after step {STEPS}, which is saved")
+    assert resume.can_go_on(folder / f"checkpoint-{STEPS}")
+    assert not (folder / "export").exists()
+    run(monkeypatch, recipe, "--output_dir", folder, "--resume_from_checkpoint", "auto")
+    assert len(history(folder, "eval_dev_score")) == 1 + STEPS // 2
+
+
 @pytest.mark.parametrize(
     ("options", "good"), [((), 3), (("--mini_batch_size", 4), 3), (("--gradient_accumulation_steps", 2), 7)]
 )

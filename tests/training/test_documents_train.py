@@ -42,3 +42,16 @@ def test_a_batch_in_parts_trains_as_the_whole(views, name, weight, corpus, recip
     dev = json.loads((tmp_path / "parts" / "results.json").read_text())["dev"]
     assert dev["documents"] >= 20
     assert 0 < dev["before"] != dev["score"]
+
+
+def test_one_document_is_much_longer_than_the_others(corpus, recipe, tmp_path):
+    """100,000 words beside documents of 60: every view trains on pieces of at most `max_seq_length` tokens."""
+    rng = np.random.default_rng(1)
+    with corpus.open("a") as file:
+        file.write(json.dumps({"title": "w1 w2 w3", "text": " ".join(rng.choice(WORDS, 100_000))}) + "\n")
+    fields = {"views": "crops+neighbours+title_body+words+sentence", "train_file": corpus, "max_seq_length": 20,
+              "cmlm_weight": 0, "dev_set": "none", "num_train_epochs": 1, "max_steps": -1}  # fmt: skip
+    train(recipe, **fields)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["steps"] == 10  # 151 documents in batches of 16, the long one among them
+    assert 0 < record["tokens"] <= 2 * 151 * 20

@@ -1,0 +1,184 @@
+"""adapt that is stopped or killed says what it keeps, and goes on to the bit."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmlmcse.adaptation import arms, choice
+from cmlmcse.adaptation.command import main
+from cmlmcse.common.errors import InputError, Stopped, terminable
+from cmlmcse.training.checkpoints import TEMPORARY
+from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+from support import warm
+from support.paths import ROOT
+
+FIRST, SECOND = "crops-0.0003", "crops-0.0001"  # the folders of the two arms
+RESUME = ["--resume_from_checkpoint", "auto"]
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch):
+    """Two arms of 4 steps, both trained on to 8, with a checkpoint every second step."""
+    monkeypatch.setattr(arms, "COMPARED_STEPS", 4)
+    monkeypatch.setattr(arms, "EVERY", 2)
+
+
+@pytest.fixture(scope="module")
+def words(corpus, backbone) -> list[str]:
+    """The command without its folder."""
+    fields = ["--views", "crops", "--per_device_train_batch_size", "16", "--bf16", "false"]
+    return [backbone, str(corpus), "--max_steps", "8", *fields]
+
+
+@pytest.fixture(scope="module")
+def whole(words, tmp_path_factory) -> Path:
+    """The folder of the command that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    assert adapt_until("none", words, folder) == 0
+    return folder
+
+
+def adapt_until(path: str, words: list[str], folder: Path) -> int:
+    """Adapt, in a process that is killed when it opens, renames or removes this path in the folder. Its status."""
+    script = ROOT / "tests" / "support" / "killable.py"
+    command = [warm.python(), script, folder, path, "adapt", *words, "--output_dir", folder, *RESUME]
+    return subprocess.run(list(map(str, command)), capture_output=True, check=False, timeout=240).returncode
+
+
+def stopped_by(words: list[str], folder: Path, capsys) -> tuple[int, str]:
+    """Adapt in this process until it stops → the status and the last line."""
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--output_dir", str(folder)])
+    return stop.value.code, capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def line(cause: str, folder: Path) -> str:
+    """What the last line must say."""
+    kept = f"finished arms and checkpoints in {folder} are kept"
+    return f"stopped: {cause}; {kept}; go on with the same command and --resume_from_checkpoint auto"
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    """results.json without the seconds."""
+    results = json.loads((folder / "results.json").read_text())
+    del results["seconds"]
+    for arm in results["adapt"]["arms"].values():
+        del arm["seconds"]
+    return results
+
+
+def assert_equal(found: Path, expected: Path) -> None:
+    """The results and the weights of the export, to the bit; nothing half-written is left."""
+    assert results_of(found) == results_of(expected)
+    names = [sorted(path.name for path in (folder / "export").iterdir()) for folder in (found, expected)]
+    assert names[0] == names[1]
+    weights = [(folder / "export" / "model.safetensors").read_bytes() for folder in (found, expected)]
+    assert weights[0] == weights[1]
+    assert not [path for name in (TEMPORARY, ".export.incomplete") for path in found.rglob(name)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_in_an_arm(words, whole, tmp_path):
+    """By SIGKILL: while the second arm saves a checkpoint, in the first round and in the second; between its two
+    records, when those of the first round are gone; and while the report is written."""
+    folder, second = tmp_path / "out", tmp_path / "out" / "arms" / SECOND
+    assert adapt_until(f"{SECOND}/{TEMPORARY}/checkpoint-4/trainer_state.json", words, folder) == -signal.SIGKILL
+    assert (folder / "arms" / FIRST / "results.json").exists()
+    assert [path.name for path in second.glob("checkpoint-*")] == ["checkpoint-2"]
+    assert adapt_until(f"{SECOND}/{TEMPORARY}/checkpoint-8/trainer_state.json", words, folder) == -signal.SIGKILL
+    assert json.loads((second / "run.json").read_text())["steps"] == 4
+    assert adapt_until(f"{SECOND}/.results.json", words, folder) == -signal.SIGKILL
+    assert json.loads((second / "run.json").read_text())["steps"] == 8
+    assert not (second / "results.json").exists()
+    assert adapt_until("out/report.md", words, folder) == -signal.SIGKILL
+    assert not (folder / "results.json").exists()
+    assert adapt_until("none", words, folder) == 0
+    assert_equal(folder, whole)
+
+
+@pytest.mark.slow
+def test_sigterm_in_an_arm(words, whole, tmp_path, capsys, monkeypatch):
+    """The step is finished and saved, the first arm is kept; the same command goes on, to the bit."""
+    step, folder, steps = ContrastiveTrainer.training_step, tmp_path / "out", []
+
+    def signalled(self, *given):
+        steps.append(self.state.global_step)
+        if len(steps) == 7:  # the third of the second arm
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *given)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(ContrastiveTrainer, "training_step", signalled)
+    assert stopped_by(words, folder, capsys) == (143, line("by SIGTERM", folder))
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert (folder / "arms" / FIRST / "results.json").exists()
+    assert sorted(path.name for path in (folder / "arms" / SECOND).glob("checkpoint-*")) == [
+        "checkpoint-2",
+        "checkpoint-3",
+    ]
+    assert not [name for name in ("export", "results.json", "report.md") if (folder / name).exists()]
+    main([*words, "--output_dir", str(folder), *RESUME])
+    assert steps[:10] == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5]  # no step was made twice
+    assert_equal(folder, whole)
+
+
+@pytest.mark.slow
+def test_stopped_between_arms(words, whole, tmp_path, capsys, monkeypatch):
+    """By Ctrl-C before the second arm, then by SIGTERM while the averages are compared: no arm is trained twice."""
+    train, folder, calls, judge = arms.train, tmp_path / "out", [], choice.judge
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise Stopped("by Ctrl-C; no checkpoint was written yet; the same command starts again", status=130)
+        return train(*given)
+
+    def terminated(*given):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return judge(*given)
+
+    monkeypatch.setattr(arms, "train", interrupted)
+    assert stopped_by(words, folder, capsys) == (130, line("by Ctrl-C", folder))
+    monkeypatch.setattr(choice, "judge", terminated)
+    assert stopped_by([*words, *RESUME], folder, capsys) == (143, line("by SIGTERM", folder))
+    assert len(calls) == 5
+    assert not [name for name in ("export", "results.json", "report.md") if (folder / name).exists()]
+    monkeypatch.setattr(choice, "judge", judge)
+    main([*words, "--output_dir", str(folder), *RESUME])
+    assert len(calls) == 5
+    assert_equal(folder, whole)
+
+
+def test_what_else_ends_an_arm_says_so(words, tmp_path, capsys, monkeypatch):
+    """A loss that is no number is not Ctrl-C."""
+
+    def diverged(*_):
+        raise Stopped("the loss of a batch of step 4 is nan")
+
+    monkeypatch.setattr(arms, "train", diverged)
+    assert stopped_by(words, tmp_path / "out", capsys) == (1, "stopped: the loss of a batch of step 4 is nan")
+
+
+def wait_for_sigterm() -> None:
+    """As a library that takes every error for one of its own."""
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except Exception as error:
+        raise InputError("a damaged file") from error
+
+
+def test_sigterm_is_no_error_of_a_library():
+    """What catches every error does not catch it; other endings pass; the handler is as before."""
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped, match="by SIGTERM") as stop, terminable():
+        wait_for_sigterm()
+    assert stop.value.status == 143
+    with pytest.raises(SystemExit, match="3"), terminable():
+        raise SystemExit(3)
+    assert signal.getsignal(signal.SIGTERM) is handler
