@@ -406,22 +406,9 @@ def test_recipes_parse(path):
             name = first_model.model_name_or_path
         assert data.model_type == kind if data.model_type else name.startswith(f"{kind}-{size}")
         if run_args.stage == "train":
-            assert (model.cmlm_weight == 0) == (
-                method
-                in (
-                    "simcse",
-                    "clear",
-                    "diffcse",
-                    "contriever",
-                    "rankcse",
-                    "promptbert",
-                    "cot",
-                    "tsdae",
-                    "cocondenser",
-                    "retrieval",
-                )
-            )
-        assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" or method == "tsdae" else 125)
+            assert (model.cmlm_weight > 0) == (method in ("cmlmcse", "infocse", "rtd"))
+        steps = {"tsdae": 1000, "denosent": 50}.get(method, 125)  # the last two as in their own scripts
+        assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else steps)
 
 
 @pytest.mark.parametrize(
