@@ -14,7 +14,8 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
 from cmlmcse.hub.export import write_json
 from cmlmcse.training.command import field_arguments
-from cmlmcse.training.command import run as train
+
+from .crew import Train
 
 RECIPE = "adapt"
 PLAN = "plan.json"
@@ -78,11 +79,13 @@ class Common(NamedTuple):
         folder: holds a folder for each arm, and the plan.
         fields: fields of the recipe.
         start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
+        train: what trains a run, on all processes of the launch.
     """
 
     folder: Path
     fields: dict[str, Any]
     start_values: NDArray[np.float64]
+    train: Train
 
 
 def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> dict[str, Trial]:
@@ -202,7 +205,7 @@ def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every
         with open(run / "train.log", "a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
             own = {"output_dir": run, "max_steps": steps, "eval_steps": every, "save_steps": every,
                    "logging_steps": every, "disable_tqdm": True, "resume_from_checkpoint": resume}  # fmt: skip
-            train([RECIPE, *field_arguments({**common.fields, **fields, **own})], common.start_values)
+            common.train([RECIPE, *field_arguments({**common.fields, **fields, **own})], common.start_values)
         done = read_trial(run)
         assert done is not None
         print(f"{name}: score {done.score:.2f}", file=sys.stderr, flush=True)

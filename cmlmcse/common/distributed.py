@@ -1,12 +1,28 @@
 """Communication between the processes of one run. With a single process they change nothing."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn
 
 from modeling_cmlmcse.distributed import processes
+
+Value = TypeVar("Value")
+
+_kept = False
+
+
+@contextmanager
+def kept_process_group() -> Iterator[None]:
+    """Keep the connections of a run that ends inside the block, for the next one. Every process enters it."""
+    global _kept
+    _kept = True
+    try:
+        yield
+    finally:
+        _kept = False
 
 
 def shutdown_process_group() -> None:
@@ -17,7 +33,8 @@ def shutdown_process_group() -> None:
     """
     if processes() > 1:
         dist.barrier()
-        dist.destroy_process_group()
+        if not _kept:
+            dist.destroy_process_group()
 
 
 def sums_over_processes(values: dict[str, float]) -> dict[str, float]:
@@ -29,8 +46,8 @@ def sums_over_processes(values: dict[str, float]) -> dict[str, float]:
     return {name: sum(found.get(name, 0.0) for found in everyone) for found in everyone for name in found}
 
 
-def from_first_process(value: float) -> float:
-    """The first process's value, returned on every process."""
+def from_first_process(value: Value) -> Value:
+    """The first process's value, returned on every process. It can be any object that pickle takes."""
     if processes() == 1:
         return value
     values: list[Any] = [value]

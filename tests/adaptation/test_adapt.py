@@ -12,10 +12,11 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 import cmlmcse
-from cmlmcse.adaptation import arms, choice
+from cmlmcse.adaptation import arms, work
 from cmlmcse.adaptation.arms import Common, Trial, default_arms, further_steps, plan_steps, run_arms
 from cmlmcse.adaptation.choice import Change, Verdict, best_average, judge, load_start
 from cmlmcse.adaptation.command import main, parse
+from cmlmcse.adaptation.crew import run
 from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.text import foreign, read_text
@@ -147,7 +148,7 @@ def test_plan(minutes, step, expected, monkeypatch, tmp_path):
     monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, {"seconds_per_step": step}))
     monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0)).__next__)
     named = default_arms(True, True, {})
-    names, first, last, besides = plan_steps(named, Common(tmp_path, {}, np.zeros(1)), 45 * minutes)
+    names, first, last, besides = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run), 45 * minutes)
     assert (len(names), first, last) == expected
     assert besides == 30 - 20 * step
     count, finalists = len(names), min(2, len(names))
@@ -185,7 +186,7 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
     monkeypatch.setattr(arms, "run_arm", run_arm)
     monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 40, 10.0))
     monkeypatch.setattr(arms.time, "perf_counter", lambda: now[0])
-    common = Common(tmp_path, {}, np.zeros(1))
+    common = Common(tmp_path, {}, np.zeros(1), run)
     found = run_arms({"other": {}, "best": {}}, common, 220.0, None)
     assert asked[4:] == [("best", 120), ("best", 180)]  # 100 seconds are left, less 10 for the run itself; then 60
     assert found["best"].steps == 180
@@ -293,7 +294,7 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path,
 
     monkeypatch.setattr(CMLMCSEForSentenceEmbedding, "_encode_batch", watched)
     monkeypatch.setattr("cmlmcse.adaptation.command.bf16_is_faster", lambda: True)
-    monkeypatch.setattr(choice, "judge", lambda *given: next(forged))
+    monkeypatch.setattr(work, "judge", lambda *given: next(forged))
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="crops", learning_rate=1e-3)
     assert adapted.results["precision"] == "bf16"
     assert in_fp32 == {3}

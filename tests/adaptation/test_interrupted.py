@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cmlmcse.adaptation import arms, choice
+from cmlmcse.adaptation import arms, crew, work
 from cmlmcse.adaptation.command import main
 from cmlmcse.common.errors import InputError, Stopped, terminable
 from cmlmcse.training.checkpoints import TEMPORARY
@@ -131,7 +131,7 @@ def test_sigterm_in_an_arm(words, whole, tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_stopped_between_arms(words, whole, tmp_path, capsys, monkeypatch):
     """By Ctrl-C before the second arm, then by SIGTERM while the averages are compared: no arm is trained twice."""
-    train, folder, calls, judge = arms.train, tmp_path / "out", [], choice.judge
+    train, folder, calls, judge = crew.run, tmp_path / "out", [], work.judge
 
     def interrupted(*given):
         calls.append(given)
@@ -143,13 +143,13 @@ def test_stopped_between_arms(words, whole, tmp_path, capsys, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         return judge(*given)
 
-    monkeypatch.setattr(arms, "train", interrupted)
+    monkeypatch.setattr(crew, "run", interrupted)
     assert stopped_by(words, folder, capsys) == (130, line("by Ctrl-C", folder))
-    monkeypatch.setattr(choice, "judge", terminated)
+    monkeypatch.setattr(work, "judge", terminated)
     assert stopped_by([*words, *RESUME], folder, capsys) == (143, line("by SIGTERM", folder))
     assert len(calls) == 5
     assert not [name for name in ("export", "results.json", "report.md") if (folder / name).exists()]
-    monkeypatch.setattr(choice, "judge", judge)
+    monkeypatch.setattr(work, "judge", judge)
     main([*words, "--output_dir", str(folder), *RESUME])
     assert len(calls) == 5
     assert_equal(folder, whole)
@@ -161,7 +161,7 @@ def test_what_else_ends_an_arm_says_so(words, tmp_path, capsys, monkeypatch):
     def diverged(*_):
         raise Stopped("the loss of a batch of step 4 is nan")
 
-    monkeypatch.setattr(arms, "train", diverged)
+    monkeypatch.setattr(crew, "run", diverged)
     assert stopped_by(words, tmp_path / "out", capsys) == (1, "stopped: the loss of a batch of step 4 is nan")
 
 

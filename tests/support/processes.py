@@ -73,7 +73,12 @@ def _one(rank: int, size: int, work: Callable[..., None], folder: str, *argument
 
 
 def train_together(size: int, folder: Path, *arguments: object, **environment: str) -> None:
-    """The training command in each of `size` processes, as `accelerate launch` with multi-cpu.yaml starts them.
+    """The training command in each of `size` processes; see :func:`launch`."""
+    launch(command.main, size, folder, *arguments, **environment)
+
+
+def launch(main: Callable[[list[str]], None], size: int, folder: Path, *arguments: object, **environment: str) -> None:
+    """A command in each of `size` processes, as `accelerate launch` with multi-cpu.yaml starts them.
 
     Raises:
         AssertionError: with what the first of them that failed has printed.
@@ -84,15 +89,20 @@ def train_together(size: int, folder: Path, *arguments: object, **environment: s
     shared = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     shared |= {"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "no", **environment}
     given = {name: str(value) for name, value in shared.items()}
-    start_together(_train, size, given, folder, list(map(str, arguments)))
+    start_together(_launched, size, main, given, folder, list(map(str, arguments)))
 
 
-def _train(rank: int, environment: dict[str, str], folder: Path, arguments: list[str]) -> None:
+def _launched(
+    rank: int,
+    main: Callable[[list[str]], None],
+    environment: dict[str, str],
+    folder: Path,
+    arguments: list[str],
+) -> None:
     os.environ |= {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.chdir(folder)
     torch.set_num_threads(1)
-    sys.argv = ["train.py", *arguments]
-    command.main()
+    main(arguments)
 
 
 def run_fresh(code: str, *arguments: str, cache: Path) -> None:
