@@ -38,7 +38,8 @@ def crew(on_cpu: bool) -> Iterator[Train | None]:
     if PartialState(cpu=on_cpu, timeout=WAIT).is_main_process:
         yield from lead()
     else:
-        yield follow()
+        follow()
+        yield None
 
 
 def lead() -> Iterator[Train]:
