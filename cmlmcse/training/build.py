@@ -18,6 +18,7 @@ from cmlmcse.data.batches import (
     tokenize_sentences,
 )
 from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.data.columns import check_scores
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.telling_words import TellingWords
@@ -202,6 +203,7 @@ def build_sentences(
             data_files=data.train_data_files,
             positive_column=data.positive_column,
             negative_column=data.negative_column,
+            score_column=data.score_column,
         )
         if isinstance(sentences, datasets.Dataset):
             if data.max_train_samples is not None:
@@ -211,6 +213,7 @@ def build_sentences(
                     f"train_file must hold at least {needed} sentences, because each needs others as negatives, found "
                     f"{len(sentences)} in {data.train_file}; add text or lower per_device_train_batch_size"
                 )
+            check_scores(sentences, data.train_file)
             say_lengths(measure_lengths(sample_rows(sentences, data_seed(run))["text"], tokenizer), data, run)
         elif data.max_train_samples is not None:
             sentences = sentences.take(data.max_train_samples)

@@ -150,10 +150,15 @@ class DataArguments(PretrainingArguments):
     train_data_files: str | None = described(None, "File to read from a Hub dataset that has several files "
                                              "(default, or empty: all).")  # fmt: skip
     text_column: str | None = described(None, "Column of the sentences (default: text, or the only column).")
-    positive_column: str | None = described(None, "Column of labelled positives (supervised SimCSE). Default: the "
-                                            "sentence itself is the positive.")  # fmt: skip
+    positive_column: str | None = described(None, "Column of labelled positives (supervised SimCSE), or with "
+                                            "score_column of the pairs' second sentences. Default: the sentence "
+                                            "itself is the positive.")  # fmt: skip
     negative_column: str | None = described(None, "Column of hard negatives (supervised SimCSE). Default: no hard "
                                             "negatives.")  # fmt: skip
+    score_column: str | None = described(None, "Column of a pair's score, for the contrastive loss cosent: any finite "
+                                         "number, larger for sentences that are more alike. Only the order of the "
+                                         "scores counts. The pair is text_column and positive_column (default: no "
+                                         "scores).")  # fmt: skip
     mined_negatives: int = described(0, "Hard negatives of each sentence or document without labels: this many of its "
                                      "nearest others in the text, found before training. Each costs one more encoding; "
                                      "of a document it is a piece (default: none).")  # fmt: skip

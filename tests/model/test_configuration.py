@@ -16,7 +16,7 @@ from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
         ({"projection": "linear"}, "projection must be one of mlp, batchnorm, nonlinear, none, found 'linear'"),
         (
             {"contrastive_loss": "triplet"},
-            "contrastive_loss must be one of info_nce, extended_info_nce, nt_xent, off_dropout, found 'triplet'",
+            "contrastive_loss must be one of info_nce, extended_info_nce, nt_xent, off_dropout, cosent, found 'triplet'",
         ),
         ({"hard_negative_weight": "log 2"}, "hard_negative_weight must be a number from -100 to 100, found 'log 2'"),
         ({"positive_ratio": -1}, "positive_ratio must be a number from 0 to 10, found -1"),
