@@ -82,9 +82,10 @@ class CMLMCSEConfig(PretrainedConfig):
         dimension_temp: temperature t of this contrast (SimCSE++'s code: 5 beside `off_dropout`, 10 beside `info_nce`).
         consistency_weight: weight β of RankCSE's ranking consistency: both views of a sentence should rank the other
             sentences alike (RankCSE: 1). 0 is without.
-        distillation_weight: weight γ of RankCSE's ranking distillation: a sentence should rank the others as a teacher
-            does (RankCSE: 1). It needs a teacher. 0 is without.
-        distillation_loss: how two rankings are compared: `list_mle` (the whole order) or `list_net` (who comes first).
+        distillation_weight: weight γ of the distillation: a sentence should rank the others as a teacher does (RankCSE:
+            1), or have its cosines with them. It needs a teacher. 0 is without.
+        distillation_loss: what is compared: rankings, by `list_mle` (the whole order) or `list_net` (who comes first),
+            as RankCSE has them; or the cosines themselves, by `mse`, the mean squared difference.
         distillation_temp: temperature τ₂ of the student's similarities in the distillation (RankCSE: 0.05).
         teacher_temp: temperature τ₃ of the teacher's in `list_net`. The default, 0.025, is half of
             τ₂'s default, as in RankCSE.

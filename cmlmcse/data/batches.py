@@ -37,7 +37,7 @@ class Example(NamedTuple):
     In a labelled row `others` holds the positive and, if there is one, the hard negative (supervised SimCSE, §4); in a
     pair with a `score` the second sentence. In a row that is a document, `title` holds the tokens of its title (perhaps
     none) and `tokens` those of its body, both without special tokens; its views are made by :class:`DocumentViews`.
-    `teachers` holds the sentence's vector (H_t,) by each teacher of a ranking distillation. `negatives` holds the rows
+    `teachers` holds the vectors (S, H_t) of its S texts by each teacher of a distillation. `negatives` holds the rows
     that are mined hard negatives of this one.
     """
 
@@ -100,12 +100,15 @@ class TrainingSentences(Dataset[Example]):
 
     Args:
         tokenized: the rows.
-        teachers: files of teachers' vectors, .npy (rows, H_t) each.
+        teachers: for each teacher the files of its vectors, .npy (rows, H_t): one, or for pairs one a text.
         negatives: the rows' mined hard negatives; None without.
     """
 
     def __init__(
-        self, tokenized: datasets.Dataset, teachers: Sequence[Path] = (), negatives: MinedNegatives | None = None
+        self,
+        tokenized: datasets.Dataset,
+        teachers: Sequence[Sequence[Path]] = (),
+        negatives: MinedNegatives | None = None,
     ) -> None:
         self.table, self.teachers, self.negatives = tokenized.with_format("arrow"), teachers, negatives
 
@@ -121,7 +124,8 @@ class TrainingSentences(Dataset[Example]):
         examples = self._read(epochs_and_rows)
         if self.teachers:
             places = [row for _, row in epochs_and_rows]
-            found = [np.load(path, mmap_mode="r")[places] for path in self.teachers]  # (B, H_t) each
+            loaded = [[np.load(path, mmap_mode="r")[places] for path in paths] for paths in self.teachers]
+            found = [np.stack(vectors, axis=1) for vectors in loaded]  # (B, S, H_t) each
             taught = zip(examples, zip(*found, strict=True), strict=True)
             examples = [example._replace(teachers=vectors) for example, vectors in taught]
         if self.negatives is not None:

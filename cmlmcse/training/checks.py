@@ -188,10 +188,10 @@ def check_mining(data: DataArguments, stage: str) -> None:
 
 
 def check_teacher(model: ModelArguments, data: DataArguments) -> None:
-    """Check the fields of ranking distillation.
+    """Check the fields of a distillation.
 
     Raises:
-        InputError: no teacher, more than two, an unknown pooling, or text that a teacher cannot encode beforehand.
+        InputError: no teacher, more than two, an unknown pooling, or a stream, which no teacher can encode beforehand.
     """
     names = teacher_names(model)
     if not 1 <= len(names) <= 2:
@@ -201,13 +201,11 @@ def check_teacher(model: ModelArguments, data: DataArguments) -> None:
         )
     with as_input_error():
         one_of("teacher_pooling", model.teacher_pooling, POOLINGS)
-    labelled = data.positive_column is not None
-    others = {"streaming": data.streaming, "positive_column": labelled, "documents": reads_documents(data)}
-    for name, used in others.items():
-        if used:
-            raise InputError(
-                f"distillation_weight expects a file of sentences without labels, found {name}; leave one of them out"
-            )
+    if data.streaming:
+        raise InputError(
+            "distillation_weight expects a text that a teacher encodes before training, found streaming; leave one of "
+            "them out"
+        )
 
 
 def teacher_names(model: ModelArguments) -> list[str]:

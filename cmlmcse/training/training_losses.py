@@ -53,7 +53,7 @@ class TrainingLosses(nn.Module):
 
         Args:
             views: packed rows of all V views, one view after the other (:func:`pack_sequences`), and `num_views`;
-                perhaps `plain`, the packed rows of views without dropout, `teachers`, (N, H_t) vectors each, and
+                perhaps `plain`, the packed rows of views without dropout, `teachers`, (N, S, H_t) vectors each, and
                 `scores`, (N,) of pairs.
             masked: packed masked sentences and their labels (see :class:`AuxiliaryObjective`).
         """
@@ -95,7 +95,7 @@ class TrainingLosses(nn.Module):
 
         Args:
             vectors: the vectors before the training head.
-            teachers: (N, H_t) vectors of the sentences by each teacher.
+            teachers: (N, S, H_t) vectors of the sentences by each teacher (:func:`ranking_distillation`).
             scores: (N,) of pairs.
 
         Returns:
@@ -121,7 +121,7 @@ class TrainingLosses(nn.Module):
             "anisotropy": anisotropy(everyone[0].detach()),
         }
         total = config.contrastive_weight * loss
-        teachers = [gather_rows(taught) for taught in teachers]  # (W·N, H_t) each
+        teachers = [gather_rows(taught) for taught in teachers]  # (W·N, S, H_t) each
         for name, term in CONTRAST_TERMS.items():
             if (weight := getattr(config, f"{name}_weight")) > 0:
                 value = term.compute(everyone, config, teachers)

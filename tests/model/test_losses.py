@@ -241,6 +241,8 @@ def functions() -> dict:
         "consistency": lambda views: ranking_consistency(views, 0.3),
         "list_mle": lambda views: ranking_distillation(views, taught(views), "list_mle", 0.3, 0.2, 0.33),
         "list_net": lambda views: ranking_distillation(views, taught(views), "list_net", 0.3, 0.2, 0.33),
+        "mse": lambda views: ranking_distillation(views, taught(views), "mse", 0.3, 0.2, 0.33),
+        "mse of pairs": lambda views: ranking_distillation(views, taught_pairs(views), "mse", 0.3, 0.2, 0.33),
     }
     return losses | {(name, 2): term for name, term in terms.items()}
 
@@ -251,8 +253,13 @@ def scores_of(views: torch.Tensor) -> torch.Tensor:
 
 
 def taught(views: torch.Tensor) -> list[torch.Tensor]:
-    """The vectors of two teachers, (N, 4) and (N, 5), each a function of its sentence."""
-    return [views[0].detach()[:, :4] ** 3, views[1].detach().sin()]
+    """The vectors of two teachers, (N, 1, 4) and (N, 1, 5), each a function of its sentence."""
+    return [views[0].detach()[:, None, :4] ** 3, views[1].detach()[:, None].sin()]
+
+
+def taught_pairs(views: torch.Tensor) -> list[torch.Tensor]:
+    """The vectors of a teacher, (N, 2, 5), of both texts of a pair."""
+    return [views[:2].detach().sin().transpose(0, 1)]
 
 
 def shares_of_loss(rank: int, size: int, folder: str) -> None:

@@ -24,7 +24,7 @@ def collate(mini_batch_size: int | None, rows=range(11), scored: bool = False, *
     tokenizer = tiny_tokenizer("bert")
     masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     collator = ViewCollator(tokenizer, 3, masking, mini_batch_size=mini_batch_size, **options)
-    taught = np.random.default_rng(0).standard_normal((2, len(SENTENCES), 4))  # by two teachers
+    taught = np.random.default_rng(0).standard_normal((2, len(SENTENCES), 1 + scored, 4))  # by two teachers
     tokens = tokenizer(SENTENCES)["input_ids"]
     examples = [Example(tokens[row], 0, row, teachers=list(taught[:, row])) for row in rows]
     if scored:
@@ -34,7 +34,7 @@ def collate(mini_batch_size: int | None, rows=range(11), scored: bool = False, *
 
 SIMCSE_PP = {"contrastive_loss": "off_dropout", "positive_ratio": 0.9, "dimension_weight": 0.3}
 RANKCSE = {"consistency_weight": 2.0, "distillation_weight": 0.1}
-COSENT = {"contrastive_loss": "cosent"}
+COSENT = {"contrastive_loss": "cosent", "distillation_weight": 0.5, "distillation_loss": "mse"}
 METHODS = {"views": (SIMCSE_PP | RANKCSE, {"plain_view": True}), "pairs": (COSENT, {"scored": True})}
 
 
