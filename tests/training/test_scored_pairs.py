@@ -129,10 +129,13 @@ def rated(seed: int, count: int) -> list[tuple[str, str, float]]:
     return rows
 
 
-@pytest.mark.parametrize("fields", ({}, {"cmlm_weight": 0.1, "gradient_accumulation_steps": 2, "mini_batch_size": 5}))
+BESIDE = {"cmlm_weight": 0.1, "gradient_accumulation_steps": 2, "mini_batch_size": 5, "lora_r": 4}
+
+
+@pytest.mark.parametrize("fields", ({}, BESIDE))
 def test_two_steps_of_the_recipe(fields, backbone_folders, tmp_path):
-    """The recipe on a table of one's own, as it is, and beside CMLM-CSE in parts and accumulated; the card says by what
-    it was trained."""
+    """The recipe on a table of one's own, as it is, and beside CMLM-CSE in parts, accumulated, by LoRA. The card says
+    by what it was trained."""
     pairs = write_table(tmp_path / "pairs.csv", rated(0, 60))
     own = {"model_name_or_path": backbone_folders["shallow"], "train_file": pairs,
            "data_dir": tmp_path, "dev_set": "none", "final_evaluation": "none", "max_steps": 2, "logging_steps": 1,
