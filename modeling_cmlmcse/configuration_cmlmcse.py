@@ -63,14 +63,15 @@ class CMLMCSEConfig(PretrainedConfig):
         normalize: whether embeddings are scaled to length 1, as some finished encoders do. Cosines stay the same, dot
             products do not. Training is the same.
         contrastive_loss: `info_nce` (SimCSE), `nt_xent` (CLEAR), `extended_info_nce`, whose hard negatives are
-            compared with the positive too (CoT-BERT), or `off_dropout`, whose negatives have no dropout (SimCSE++); it
-            encodes each sentence once more.
+            compared with the positive too (CoT-BERT), `off_dropout`, whose negatives have no dropout (SimCSE++); it
+            encodes each sentence once more; or `cosent`, for pairs with a score (score_column): those with a higher
+            score should have a larger cosine (CoSENT, Su 2022).
         contrastive_weight: weight of the contrastive loss. 0 is InfoCSE Table 5, "w/o contrastive loss". Where no other
             loss compares views either, only those are encoded that get a masked sentence.
         matryoshka_dims: numbers of leading dimensions, as 256,128,64, that a vector can be cut to. The contrastive loss
             is the sum of those of the cut vectors, each with weight 1 (Kusupati et al. 2022, Eq. 1); name the full
             size too. The head must be `none`, or stay at inference (`cls`). The default is the full size alone.
-        temp: temperature τ of the contrastive loss. The default is SimCSE's.
+        temp: temperature τ of the contrastive loss. The default is SimCSE's, and CoSENT's, which writes 20 for 1/τ.
         hard_negative_weight: number added to the logit of a sentence's own hard negative, which is labelled
             (negative_column), mined (mined_negatives) or made by negative_prompt_template. 0 makes it as likely as any
             other negative, as in supervised SimCSE, whose paper's α is e to this number.
@@ -81,9 +82,10 @@ class CMLMCSEConfig(PretrainedConfig):
         dimension_temp: temperature t of this contrast (SimCSE++'s code: 5 beside `off_dropout`, 10 beside `info_nce`).
         consistency_weight: weight β of RankCSE's ranking consistency: both views of a sentence should rank the other
             sentences alike (RankCSE: 1). 0 is without.
-        distillation_weight: weight γ of RankCSE's ranking distillation: a sentence should rank the others as a teacher
-            does (RankCSE: 1). It needs a teacher. 0 is without.
-        distillation_loss: how two rankings are compared: `list_mle` (the whole order) or `list_net` (who comes first).
+        distillation_weight: weight γ of the distillation: a sentence should rank the others as a teacher does (RankCSE:
+            1), or have its cosines with them. It needs a teacher. 0 is without.
+        distillation_loss: what is compared: rankings, by `list_mle` (the whole order) or `list_net` (who comes first),
+            as RankCSE has them; or the cosines themselves, by `mse`, the mean squared difference.
         distillation_temp: temperature τ₂ of the student's similarities in the distillation (RankCSE: 0.05).
         teacher_temp: temperature τ₃ of the teacher's in `list_net`. The default, 0.025, is half of
             τ₂'s default, as in RankCSE.

@@ -3,8 +3,8 @@
 A term's weight is the field `<name>_weight`. Unlike an auxiliary objective it has no weights of its own.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, autocast
 
@@ -42,22 +42,23 @@ class ContrastTerm(NamedTuple):
     """A term beside the contrastive loss.
 
     Attributes:
-        compute: views (V, N, H) and the teachers' vectors, (N, H_t) each, of all processes, and the configuration → a
-            scalar.
-        title: what it adds to another method, in the words of a model card.
+        compute: views (V, N, H), the configuration, and the teachers' vectors, (N, S, H_t) each
+            (:func:`ranking_distillation`), all of all processes → a scalar.
+        title: the fields of a recipe → what it adds to another method, in the words of a model card.
     """
 
     compute: Callable[[Tensor, "CMLMCSEConfig", Sequence[Tensor]], Tensor]
-    title: str
+    title: Callable[[Mapping[str, Any]], str]
 
 
 CONTRAST_TERMS: dict[str, ContrastTerm] = {
     "dimension": ContrastTerm(
         lambda views, config, teachers: dimension_contrast(views, config.dimension_temp),
-        "SimCSE++'s contrast of dimensions",
+        lambda fields: "SimCSE++'s contrast of dimensions",
     ),
     "consistency": ContrastTerm(
-        lambda views, config, teachers: ranking_consistency(views, config.temp), "RankCSE's ranking consistency"
+        lambda views, config, teachers: ranking_consistency(views, config.temp),
+        lambda fields: "RankCSE's ranking consistency",
     ),
     "distillation": ContrastTerm(
         lambda views, config, teachers: ranking_distillation(
@@ -68,7 +69,11 @@ CONTRAST_TERMS: dict[str, ContrastTerm] = {
             config.teacher_temp,
             config.teacher_share,
         ),
-        "RankCSE's ranking distillation",
+        lambda fields: (
+            "regression on a teacher's cosines"
+            if fields.get("distillation_loss") == "mse"
+            else "RankCSE's ranking distillation"
+        ),
     ),
 }
 

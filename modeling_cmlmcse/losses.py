@@ -4,7 +4,7 @@ With several processes they get the vectors of all of them (:func:`distributed.g
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -127,6 +127,33 @@ def off_dropout(views: Tensor, temp: float, positive_ratio: float = 1.0) -> Tens
         return nn.functional.cross_entropy(similarities.scatter(1, itself[:, None], positives), itself)
 
 
+def cosent(views: Tensor, temp: float, scores: Tensor | None) -> Tensor:
+    """CoSENT: pairs with a higher score should have a larger cosine (Su 2022, https://kexue.fm/archives/8847).
+
+    Only the order of the scores counts, so any scale will do. It is sentence-transformers' `CoSENTLoss` with the scale
+    1/τ. With several processes each compares the pairs of all of them.
+
+    Args:
+        views: (V, N, H) of all processes; the first two, b and c, are the two sentences of each pair.
+        temp: temperature τ.
+        scores: (N,) of all processes.
+
+    Returns:
+        The scalar log( 1 + Σ_{i,j: s_i < s_j} exp((cos(b_i, c_i) − cos(b_j, c_j))/τ) ); 0 if all scores are equal.
+
+    Raises:
+        ValueError: no scores.
+    """
+    if scores is None:
+        raise ValueError("contrastive_loss cosent expects the pairs' scores in the batch, found none; set score_column")
+    with torch.autocast(views.device.type, enabled=False):
+        first, second = nn.functional.normalize(at_least_fp32(views[:2]), dim=-1)  # (N, H) each
+        cosines = (first * second).sum(dim=-1) / temp  # (N,)
+        gaps = cosines[:, None] - cosines  # (N, N)
+        gaps = gaps.masked_fill(scores[:, None] >= scores, -torch.inf)
+        return torch.cat([gaps.new_zeros(1), gaps.flatten()]).logsumexp(dim=0)
+
+
 def own_columns(views: Tensor) -> Tensor:
     """(V, N, H) → (V, n) the indices of this process's sentences, counted through all views."""
     count, sentences = views.shape[:2]
@@ -147,17 +174,23 @@ class ContrastiveLoss(NamedTuple):
     Attributes:
         compute: views (V, N, H), temperature and the value of `option` → a scalar.
         method: the published method that it makes by itself.
-        option: the configuration's field that it reads besides the temperature.
+        option: the configuration's field that it reads besides the temperature; None if it reads the pairs' scores
+            instead, (N,) of all processes.
         plain_view: whether views from the third on have no dropout, the third of which is the first one's text, which
             costs one more encoding.
         about_hard_negatives: whether it is just another loss's formula without any.
     """
 
-    compute: Callable[[Tensor, float, float], Tensor]
+    compute: Callable[[Tensor, float, Any], Tensor]
     method: str
-    option: str = "hard_negative_weight"
+    option: str | None = "hard_negative_weight"
     plain_view: bool = False
     about_hard_negatives: bool = False
+
+    @property
+    def scored(self) -> bool:
+        """Whether its rows are pairs with a score."""
+        return self.option is None
 
 
 CONTRASTIVE_LOSSES: dict[str, ContrastiveLoss] = {
@@ -165,6 +198,7 @@ CONTRASTIVE_LOSSES: dict[str, ContrastiveLoss] = {
     "extended_info_nce": ContrastiveLoss(extended_info_nce, "CoT-BERT", about_hard_negatives=True),
     "nt_xent": ContrastiveLoss(nt_xent, "CLEAR"),
     "off_dropout": ContrastiveLoss(off_dropout, "SimCSE++", option="positive_ratio", plain_view=True),
+    "cosent": ContrastiveLoss(cosent, "CoSENT", option=None),
 }
 
 

@@ -1,6 +1,7 @@
-"""Rankings of the batch's sentences by their similarity to one of them (RankCSE, Liu et al. 2023): pure functions.
+"""Similarities of a sentence to the others of the batch, and their rankings (RankCSE, Liu et al. 2023): pure functions.
 
-Two terms read them: both views of a sentence should give one ranking, and it should be that of a teacher.
+Two terms read them: both views of a sentence should give one ranking; and it, or the cosines themselves, should be a
+teacher's.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,23 +61,37 @@ def list_mle(student: Tensor, teacher: Tensor, temp: float, teacher_temp: float)
     return (left - scores).sum(dim=1).mean()
 
 
+def mean_squared(student: Tensor, teacher: Tensor, temp: float, teacher_temp: float) -> Tensor:
+    """The mean squared difference of all cosines: regression on the teacher's. Tung & Mori 2019 (similarity-preserving
+    distillation) compare the similarities of a batch so, theirs of row-scaled dot products.
+
+    Args:
+        student, teacher: (N, C) cosines of N sentences with C others; 0 if C is 0.
+        temp, teacher_temp: not used: the cosines themselves count.
+    """
+    return (student - teacher).square().sum() / max(student.numel(), 1)
+
+
 DISTILLATION_LOSSES: dict[str, Callable[[Tensor, Tensor, float, float], Tensor]] = {
     "list_mle": list_mle,
     "list_net": list_net,
+    "mse": mean_squared,
 }
 
 
 def ranking_distillation(
     views: Tensor, teachers: Sequence[Tensor], loss: str, temp: float, teacher_temp: float, share: float
 ) -> Tensor:
-    """How far the student's ranking of the other sentences is from the teachers' (RankCSE).
+    """How far the student's similarities to the other sentences, or their ranking (RankCSE), are from the teachers'.
 
-    The sentence's own positive is left out: every teacher has it first, so it says nothing of the teacher, and the
-    contrastive loss pulls it already. With several processes this process's own sentences rank those of all of them.
+    Where both views are of one text, the sentence's own positive is left out: every teacher has it first, so it says
+    nothing of the teacher, and the contrastive loss pulls it already. The two texts of a labelled pair have a cosine of
+    the teacher's, so there it counts. With several processes this process's own sentences rank those of all of them.
 
     Args:
         views: (V, N, H) of all processes; the student's cosines are between the first view and the second.
-        teachers: (N, H_t) vectors of the same sentences by one teacher or by two, without gradient.
+        teachers: (N, S, H_t) vectors by one teacher or by two, without gradient: of the one text (S = 1) or of the two
+            texts (S = 2) of which the views are.
         loss: a name in `DISTILLATION_LOSSES`.
         temp, teacher_temp: temperatures τ₂ and τ₃ of student and teacher.
         share: α, the first of two teachers' share in the cosines.
@@ -90,12 +105,14 @@ def ranking_distillation(
         )
     with torch.autocast(views.device.type, enabled=False):
         first, second = nn.functional.normalize(at_least_fp32(views[:2]), dim=-1)  # (N, H) each
-        (itself,) = own_columns(first[None])  # (n,)
-        student = without_columns(own_rows(first) @ second.T, itself)  # (n, N − 1)
-        unit = [nn.functional.normalize(at_least_fp32(vectors), dim=-1) for vectors in teachers]  # (N, H_t) each
-        cosines = [own_rows(vectors) @ vectors.T for vectors in unit]  # (n, N) each
-        mean = cosines[0] if len(cosines) == 1 else share * cosines[0] + (1 - share) * cosines[1]
-        return DISTILLATION_LOSSES[loss](student, without_columns(mean, itself).to(student), temp, teacher_temp)
+        student = own_rows(first) @ second.T  # (n, N)
+        unit = [nn.functional.normalize(at_least_fp32(vectors), dim=-1) for vectors in teachers]  # (N, S, H_t) each
+        cosines = [own_rows(vectors[:, 0]) @ vectors[:, -1].mT for vectors in unit]  # (n, N) each
+        teacher = cosines[0] if len(cosines) == 1 else share * cosines[0] + (1 - share) * cosines[1]
+        if unit[0].shape[1] == 1:
+            (itself,) = own_columns(first[None])  # (n,)
+            student, teacher = without_columns(student, itself), without_columns(teacher, itself)  # (n, N − 1) each
+        return DISTILLATION_LOSSES[loss](student, teacher.to(student), temp, teacher_temp)
 
 
 def without_columns(grid: Tensor, columns: Tensor) -> Tensor:

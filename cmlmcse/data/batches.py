@@ -20,12 +20,12 @@ from modeling_cmlmcse.packing import pack_sequences
 
 from .augmentation import DELETION_RATE, Tokens, build_augmentation, no_augmentation
 from .batch_transfer import Batch
+from .columns import BLOCK_ROWS, SCORE
 from .masking import MaskedTokens, Masking, mask_tokens
 from .negatives import MinedNegatives
 from .random_streams import SPANS, CounterGenerator
 from .shuffle import permuted
 from .templates import NEGATED, Templates
-from .text import BLOCK_ROWS
 from .views import DocumentViews, Pieces
 
 DOCUMENT_BLOCK = 1000  # documents tokenised at once, some MB
@@ -34,10 +34,11 @@ DOCUMENT_BLOCK = 1000  # documents tokenised at once, some MB
 class Example(NamedTuple):
     """One tokenised sentence with its special tokens, and the epoch and row in which training sees it.
 
-    In a labelled row `others` holds the positive and, if there is one, the hard negative (supervised SimCSE, §4). In a
-    row that is a document, `title` holds the tokens of its title (perhaps none) and `tokens` those of its body, both
-    without special tokens; its views are made by :class:`DocumentViews`. `teachers` holds the sentence's vector (H_t,)
-    by each teacher of a ranking distillation. `negatives` holds the rows that are mined hard negatives of this one.
+    In a labelled row `others` holds the positive and, if there is one, the hard negative (supervised SimCSE, §4); in a
+    pair with a `score` the second sentence. In a row that is a document, `title` holds the tokens of its title (perhaps
+    none) and `tokens` those of its body, both without special tokens; its views are made by :class:`DocumentViews`.
+    `teachers` holds the vectors (S, H_t) of its S texts by each teacher of a distillation. `negatives` holds the rows
+    that are mined hard negatives of this one.
     """
 
     tokens: list[int]
@@ -47,6 +48,7 @@ class Example(NamedTuple):
     title: list[int] | None = None
     teachers: Sequence[np.ndarray] = ()
     negatives: Sequence["Example"] = ()
+    score: float | None = None
 
     @property
     def labelled_views(self) -> int:
@@ -63,21 +65,22 @@ def tokenize_sentences(
 ) -> datasets.Dataset | datasets.IterableDataset:
     """Column "text" → column "input_ids", cut to `max_seq_length` tokens; cached by `datasets`.
 
-    In labelled rows the columns "positive" and "negative" become one column "others".
+    In labelled rows the columns "positive" and "negative" become one column "others"; scores stay as they are.
     """
     columns = list(sentences.features or ["text"])
+    texts = [name for name in columns if name != SCORE]
 
     def tokenize(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
         tokens, *others = (
             tokenizer(batch[name], truncation=True, max_length=max_seq_length, return_attention_mask=False)["input_ids"]
-            for name in columns
+            for name in texts
         )
         return {"input_ids": tokens} | ({"others": list(zip(*others, strict=True))} if others else {})
 
     if isinstance(sentences, datasets.IterableDataset):
-        return sentences.map(tokenize, batched=True, remove_columns=columns)
+        return sentences.map(tokenize, batched=True, remove_columns=texts)
     blocks = {"batch_size": BLOCK_ROWS, "writer_batch_size": BLOCK_ROWS}
-    return sentences.map(tokenize, batched=True, remove_columns=columns, desc="Tokenising", **blocks)
+    return sentences.map(tokenize, batched=True, remove_columns=texts, desc="Tokenising", **blocks)
 
 
 def tokenize_pieces(documents: datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> datasets.Dataset:
@@ -97,12 +100,15 @@ class TrainingSentences(Dataset[Example]):
 
     Args:
         tokenized: the rows.
-        teachers: files of teachers' vectors, .npy (rows, H_t) each.
+        teachers: for each teacher the files of its vectors, .npy (rows, H_t): one, or for pairs one a text.
         negatives: the rows' mined hard negatives; None without.
     """
 
     def __init__(
-        self, tokenized: datasets.Dataset, teachers: Sequence[Path] = (), negatives: MinedNegatives | None = None
+        self,
+        tokenized: datasets.Dataset,
+        teachers: Sequence[Sequence[Path]] = (),
+        negatives: MinedNegatives | None = None,
     ) -> None:
         self.table, self.teachers, self.negatives = tokenized.with_format("arrow"), teachers, negatives
 
@@ -118,7 +124,8 @@ class TrainingSentences(Dataset[Example]):
         examples = self._read(epochs_and_rows)
         if self.teachers:
             places = [row for _, row in epochs_and_rows]
-            found = [np.load(path, mmap_mode="r")[places] for path in self.teachers]  # (B, H_t) each
+            loaded = [[np.load(path, mmap_mode="r")[places] for path in paths] for paths in self.teachers]
+            found = [np.stack(vectors, axis=1) for vectors in loaded]  # (B, S, H_t) each
             taught = zip(examples, zip(*found, strict=True), strict=True)
             examples = [example._replace(teachers=vectors) for example, vectors in taught]
         if self.negatives is not None:
@@ -137,7 +144,10 @@ class TrainingSentences(Dataset[Example]):
         tokens = rows["input_ids"].to_pylist()
         others = rows["others"].to_pylist() if "others" in rows.column_names else [()] * count
         titles = rows["title_ids"].to_pylist() if "title_ids" in rows.column_names else [None] * count
-        return [Example(tokens[i], *place, others[i], titles[i]) for i, place in enumerate(epochs_and_rows)]
+        scores = rows[SCORE].to_pylist() if SCORE in rows.column_names else [None] * count
+        return [
+            Example(tokens[i], *place, others[i], titles[i], score=scores[i]) for i, place in enumerate(epochs_and_rows)
+        ]
 
 
 class EpochSampler(Sampler[int]):
@@ -182,7 +192,8 @@ class StreamedSentences(IterableDataset[Example]):
         for epoch in itertools.count():
             example = None
             for example in self.numbered.shuffle(generator=np.random.default_rng([self.seed, epoch]), **self.shuffling):
-                yield Example(example["input_ids"], epoch, example["row"], example.get("others", ()))
+                others, score = example.get("others", ()), example.get(SCORE)
+                yield Example(example["input_ids"], epoch, example["row"], others, score=score)
             if example is None:
                 return  # this worker has no share of the stream
 
@@ -261,6 +272,8 @@ class ViewCollator:
         if examples[0].teachers:
             by_teacher = zip(*(example.teachers for example in examples), strict=True)
             batch["views"]["teachers"] = [torch.from_numpy(np.stack(vectors)) for vectors in by_teacher]
+        if examples[0].score is not None:
+            batch["views"]["scores"] = torch.tensor([example.score for example in examples])  # (N,)
         if self.masking is not None:
             batch["masked"] = pack_masked(
                 [

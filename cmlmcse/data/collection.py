@@ -13,9 +13,10 @@ from datasets.exceptions import DatasetsError
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 
+from .columns import BLOCK_ROWS
 from .lines import read_documents, read_lines, split_compression
 from .tables import scan
-from .text import BLOCK_ROWS, as_text_error, load_sentences, source_kind
+from .text import as_text_error, load_sentences, source_kind
 
 TITLE = "title"
 FEATURES = Features({"title": Value("string"), "text": Value("string")})

@@ -8,9 +8,9 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import datasets
 import pandas
@@ -22,20 +22,15 @@ from pyarrow import parquet
 from cmlmcse.common.errors import InputError
 
 from . import wikipedia
+from .columns import BLOCK_ROWS, HEAD_ROWS, SCORE, STRING, Columns, Sentences, choose_columns, is_string, only_columns
 from .lines import CHUNK, check_utf8, read_documents, read_lines, readable, split_compression
 
-STRING = Value("string")
 FEATURES = Features({"text": STRING})
 FORMATS = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 KNOWN = ".txt, .csv, .tsv, .json, .jsonl (also .gz, .bz2, .xz, .zst), .parquet, .xml.bz2 (a Wikipedia dump)"
-HEAD_ROWS = 1000  # rows that are read to find the types of a table's columns
-BLOCK_ROWS = 10_000  # rows in a block of the cache, some MB; opening the cache visits each block
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")
 # Readers of the library `datasets`; these names are not ids on the Hub.
 _READERS = ("text", "csv", "json", "pandas", "parquet", "arrow", "xml", "webdataset", "generator")
-
-Sentences: TypeAlias = Dataset | IterableDataset
-Columns: TypeAlias = Mapping[str, str | None]  # our column, such as "text" → its name in the source
 
 
 def load_sentences(
@@ -48,6 +43,7 @@ def load_sentences(
     positive_column: str | None = None,
     negative_column: str | None = None,
     documents: bool = False,
+    score_column: str | None = None,
 ) -> Sentences:
     """Return the non-empty rows of a file, or of the `split` of a Hub dataset, as a dataset of one column, "text".
 
@@ -55,16 +51,17 @@ def load_sentences(
     is a document in any case.
 
     If `positive_column` or `negative_column` is given, a table's rows also have the columns "positive" and "negative".
-    A row is dropped if one of its texts is missing.
+    A row is dropped if one of its texts is missing. With `score_column` they have a number in the column "score".
 
     Raises:
-        InputError: the source is missing, unreadable, empty, not UTF-8 or malformed, or has no such column.
+        InputError: the source is missing, unreadable, empty, not UTF-8 or malformed, or has no such column; a row has
+            no finite number as its score.
     """
     kind = source_kind(train_file)
-    labels = {"positive": positive_column, "negative": negative_column}
+    labels = {"positive": positive_column, "negative": negative_column, SCORE: score_column}
     columns = {"text": text_column} | {name: column for name, column in labels.items() if column is not None}
     if kind in ("text", "wikipedia"):
-        _choose_columns(train_file, ["text"], ["text"], columns)
+        choose_columns(train_file, ["text"], ["text"], columns)
     try:
         with _quiet():
             if kind in ("text", "wikipedia"):
@@ -181,7 +178,7 @@ def _from_table(kind: str, path: str, columns: Columns, streaming: bool, cache_d
         _check_once(path, cache_dir)
     if kind in ("csv", "tsv"):
         options, strings = _csv_options(kind, path)
-        columns = _choose_columns(path, list(options["features"]), strings, columns)
+        columns = choose_columns(path, list(options["features"]), strings, columns)
     elif kind == "parquet":
         columns = _parquet_columns(path, columns)
         options["columns"] = list(dict.fromkeys(columns.values()))
@@ -190,7 +187,7 @@ def _from_table(kind: str, path: str, columns: Columns, streaming: bool, cache_d
     rows = datasets.load_dataset(
         name, data_files=file, split="train", streaming=streaming, cache_dir=cache_dir, **options
     )
-    return _only_columns(rows, path, columns)
+    return only_columns(rows, path, columns)
 
 
 def _csv_options(kind: str, path: str) -> tuple[dict[str, Any], list[str]]:
@@ -210,12 +207,7 @@ def _parquet_columns(path: str, columns: Columns) -> dict[str, str]:
     """Choose the columns of a .parquet file by its schema."""
     schema = parquet.read_schema(path)
     types = Features.from_arrow_schema(schema)
-    return _choose_columns(path, list(types), [name for name in types if _is_string(types[name])], columns)
-
-
-def _is_string(feature: object) -> bool:
-    """Tell whether a column's type is text."""
-    return isinstance(feature, Value) and feature.dtype in ("string", "large_string", "string_view")
+    return choose_columns(path, list(types), [name for name in types if is_string(types[name])], columns)
 
 
 def as_text_error(kind: str, path: str, error: BaseException) -> InputError:
@@ -263,7 +255,7 @@ def _from_hub(
         rows = datasets.load_dataset(
             dataset, data_files=data_files or None, split=split, streaming=streaming, cache_dir=cache_dir
         )
-        return _only_columns(rows, dataset, columns)
+        return only_columns(rows, dataset, columns)
     except InputError:
         raise
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
@@ -272,50 +264,6 @@ def _from_hub(
             f"{dataset}: expected a file or a Hub dataset with the split {split!r}, found no such file, and "
             f"the dataset could not be loaded ({cause}); check the name and the network"
         ) from error
-
-
-def _choose_columns(source: str, names: list[str], strings: list[str], columns: Columns) -> dict[str, str]:
-    """Return the source's columns to use. If no text column is named: "text", else the only column of strings."""
-    chosen = {}
-    for use, wanted in columns.items():
-        if wanted is None and "text" not in names and len(strings) != 1:
-            raise _no_column(source, 'a column "text" or a single column of strings', names, use)
-        if wanted is not None and wanted not in names:
-            raise _no_column(source, f"column {wanted!r}", names, use)
-        chosen[use] = wanted or ("text" if "text" in names else strings[0])
-    return chosen
-
-
-def _no_column(source: str, expected: str, names: list[str], use: str) -> InputError:
-    """Return the error for a missing column."""
-    return InputError(f"{source}: expected {expected}, found the columns {', '.join(names)}; set {use}_column")
-
-
-def _only_columns(rows: Sentences, source: str, columns: Columns) -> Sentences:
-    """Keep only the wanted columns, and drop the rows that are null or blank in one of them."""
-    features = rows.features
-    if features is None:  # a stream whose columns are not known yet
-        head = list(rows.take(HEAD_ROWS // 10))
-        names = list(dict.fromkeys(name for row in head for name in row))
-        strings = [name for name in names if any(isinstance(row.get(name), str) for row in head)]
-    else:
-        names, strings = list(features), [name for name in features if _is_string(features[name])]
-    chosen = _choose_columns(source, names, strings, columns)
-    for use, column in chosen.items():
-        if column not in strings:
-            raise InputError(f"{source}: expected text in column {column!r}, found another type; set {use}_column")
-    features = Features(dict.fromkeys(chosen, STRING))
-    options: dict[str, Any] = {"remove_columns": names, "features": features, "fn_kwargs": {"columns": chosen}}
-    if isinstance(rows, Dataset):
-        options |= {"batch_size": BLOCK_ROWS, "writer_batch_size": BLOCK_ROWS, "desc": "Dropping blank rows"}
-    return rows.map(_drop_blank_rows, batched=True, **options)
-
-
-def _drop_blank_rows(batch: dict[str, list[str | None]], columns: dict[str, str]) -> dict[str, list[str]]:
-    """Keep the rows of a batch that have text in every column, and strip line breaks from the ends of texts."""
-    rows = zip(*(batch[column] for column in columns.values()), strict=True)
-    whole = [[text.rstrip("\r\n") for text in row] for row in rows if all(text and text.strip() for text in row)]
-    return {use: [row[place] for row in whole] for place, use in enumerate(columns)}
 
 
 @contextlib.contextmanager

@@ -159,7 +159,7 @@ def method_of(fields: Record) -> str:
     """The papers' name of the method that a recipe's fields give, and the objectives added to it."""
     terms = ["PromptBERT's templates"] if POOLINGS[fields["pooling"]].reads_mask else []
     terms += ["CoT-BERT's negated template"] if fields.get("negative_prompt_template") else []
-    terms += [term.title for name, term in CONTRAST_TERMS.items() if fields.get(f"{name}_weight", 0) > 0]
+    terms += [term.title(fields) for name, term in CONTRAST_TERMS.items() if fields.get(f"{name}_weight", 0) > 0]
     used = [objective for name, objective in AUXILIARY_OBJECTIVES.items() if fields.get(f"{name}_weight", 0) > 0]
     naming = next((objective for objective in used if objective.method(fields)), None)
     contrast = CONTRASTIVE_LOSSES[fields["contrastive_loss"]].method
@@ -207,7 +207,7 @@ def training_text(run: Record) -> str:
     """Start, text, recipe, seed, time and hardware in words. Settings that the method does not use are left out."""
     fields, hardware, versions = run.part("fields"), run.part("hardware"), run.part("versions")
     text = run.get("train_data") or {}
-    titles = {name: term.title for name, term in CONTRAST_TERMS.items()}
+    titles = {name: term.title(fields) for name, term in CONTRAST_TERMS.items()}
     titles |= {name: objective.title for name, objective in AUXILIARY_OBJECTIVES.items()}
     used = {name: title for name, title in titles.items() if fields.get(f"{name}_weight", 0) > 0}
     of_contrast = CONTRASTIVE_LOSSES[fields["contrastive_loss"]].option

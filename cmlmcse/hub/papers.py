@@ -48,6 +48,13 @@ PAPERS = {
   booktitle = {ICANN},
   year      = {2024}
 }""",
+    "CoSENT": """@article{huang2024cosent,
+  title   = {{CoSENT}: Consistent Sentence Embedding via Similarity Ranking},
+  author  = {Huang, Xiang and Peng, Hao and Zou, Dongcheng and Liu, Zhiwei and Li, Jianxin and Liu, Kay and Wu, Jia and
+             Su, Jianlin and Yu, Philip S.},
+  journal = {IEEE/ACM Transactions on Audio, Speech, and Language Processing},
+  year    = {2024}
+}""",
     "SimCSE": """@inproceedings{gao2021simcse,
   title     = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
   author    = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},

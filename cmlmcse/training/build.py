@@ -18,6 +18,7 @@ from cmlmcse.data.batches import (
     tokenize_sentences,
 )
 from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.data.columns import check_scores
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.telling_words import TellingWords
@@ -138,10 +139,12 @@ def build_pieces(
     run: RunArguments,
     tokenizer: PreTrainedTokenizerBase,
 ) -> TrainingSentences:
-    """The training documents, tokenised once, and their mined hard negatives.
+    """The training documents, tokenised once, their vectors by the teachers of a distillation, and their mined hard
+    negatives.
 
     Raises:
-        InputError: too few documents to fill a batch, or none that can give the views; or none to mine.
+        InputError: too few documents to fill a batch, or none that can give the views; or none to mine; another model
+            cannot be loaded.
     """
     if len(documents) < (needed := sentences_needed(run)):
         raise InputError(
@@ -158,8 +161,16 @@ def build_pieces(
         around = sum(map(len, special_tokens(tokenizer)))
         say_lengths(Lengths(lengths[0] + lengths[1] + around), data, run)
     check_views(data.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
-    with run.main_process_first(desc="mining hard negatives"):
-        return TrainingSentences(pieces, negatives=mine_negatives(documents, data_seed(run), model, data, run))
+    return encoded_once(pieces, documents, model, data, run)
+
+
+def encoded_once(
+    tokenized: datasets.Dataset, rows: datasets.Dataset, model: ModelArguments, data: DataArguments, run: RunArguments
+) -> TrainingSentences:
+    """The tokenised rows, with what other models say of their texts."""
+    with run.main_process_first(desc="encoding the text by another model"):
+        negatives = mine_negatives(rows, data_seed(run), model, data, run)
+        return TrainingSentences(tokenized, teacher_vectors(rows, model, data, run), negatives)
 
 
 def build_text(
@@ -187,7 +198,7 @@ def sentences_needed(run: RunArguments) -> int:
 def build_sentences(
     model: ModelArguments, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingSentences | StreamedSentences:
-    """The training sentences, tokenised once, their vectors by the teachers of a ranking distillation, and their mined
+    """The training sentences, tokenised once, their vectors by the teachers of a distillation, and their mined
     hard negatives.
 
     Raises:
@@ -202,6 +213,7 @@ def build_sentences(
             data_files=data.train_data_files,
             positive_column=data.positive_column,
             negative_column=data.negative_column,
+            score_column=data.score_column,
         )
         if isinstance(sentences, datasets.Dataset):
             if data.max_train_samples is not None:
@@ -211,15 +223,14 @@ def build_sentences(
                     f"train_file must hold at least {needed} sentences, because each needs others as negatives, found "
                     f"{len(sentences)} in {data.train_file}; add text or lower per_device_train_batch_size"
                 )
+            check_scores(sentences, data.train_file)
             say_lengths(measure_lengths(sample_rows(sentences, data_seed(run))["text"], tokenizer), data, run)
         elif data.max_train_samples is not None:
             sentences = sentences.take(data.max_train_samples)
         tokenized = tokenize_sentences(sentences, tokenizer, data.max_seq_length)
     if isinstance(tokenized, datasets.Dataset):
         assert isinstance(sentences, datasets.Dataset)
-        with run.main_process_first(desc="encoding the text by another model"):
-            negatives = mine_negatives(sentences, data_seed(run), model, data, run)
-            return TrainingSentences(tokenized, teacher_vectors(sentences, model, data, run), negatives)
+        return encoded_once(tokenized, sentences, model, data, run)
     if run.max_steps <= 0:
         raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
     return StreamedSentences(tokenized, run.seed)

@@ -44,6 +44,7 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
     if data.negative_column is not None and data.positive_column is None:
         raise InputError("negative_column expects a positive_column, found none; set --positive_column")
     check_contrast(model, data)
+    check_scores(model, data)
     if not 0.0 < data.mlm_probability < 1.0:
         raise InputError(f"mlm_probability must be between 0 and 1, found {data.mlm_probability}; fix the recipe")
     if data.max_seq_length < 3:
@@ -86,7 +87,7 @@ def check_contrast(model: ModelArguments, data: DataArguments) -> None:
         InputError: a number that it does not use, no hard negatives, or hard negatives without a contrastive loss.
     """
     loss = CONTRASTIVE_LOSSES[model.contrastive_loss]
-    for name in {each.option: None for each in CONTRASTIVE_LOSSES.values()}:
+    for name in {each.option: None for each in CONTRASTIVE_LOSSES.values() if each.option is not None}:
         value = getattr(model, name)
         if value != CONFIG_DEFAULTS[name].default and loss.option != name:
             users = " or ".join(known for known, each in CONTRASTIVE_LOSSES.items() if each.option == name)
@@ -110,6 +111,42 @@ def check_contrast(model: ModelArguments, data: DataArguments) -> None:
         raise InputError(
             f"{given[0]} expects a contrastive loss to compare hard negatives, found contrastive_weight 0; leave one "
             "of them out"
+        )
+
+
+def check_scores(model: ModelArguments, data: DataArguments) -> None:
+    """Check that pairs with a score have a contrastive loss that reads it, and no loss that takes every pair for two
+    views of one sentence.
+
+    Raises:
+        InputError: scores without such a loss, or the reverse; no pairs; or another loss beside it.
+    """
+    scored = CONTRASTIVE_LOSSES[model.contrastive_loss].scored
+    if data.score_column is None:
+        if scored:
+            raise InputError(
+                f"contrastive_loss {model.contrastive_loss} expects pairs with a score, found no score_column; set "
+                "--positive_column and --score_column"
+            )
+        return
+    if not scored:
+        names = " or ".join(name for name, loss in CONTRASTIVE_LOSSES.items() if loss.scored)
+        raise InputError(
+            f"score_column expects contrastive_loss {names}, found {model.contrastive_loss}, which takes every pair "
+            f"for a positive; set --contrastive_loss {names}"
+        )
+    if data.positive_column is None:
+        raise InputError("score_column expects a positive_column, the second sentences, found none; set it")
+    others = hard_negatives(model, data)
+    others += [name for name in ("dimension_weight", "consistency_weight") if getattr(model, name) > 0]
+    if others:
+        raise InputError(
+            f"score_column expects pairs that need not be alike, found {others[0]}, for positives; leave it out"
+        )
+    if model.contrastive_weight == 0:
+        raise InputError(
+            "score_column expects a contrastive loss to read the scores, found contrastive_weight 0; leave one of "
+            "them out"
         )
 
 
@@ -151,10 +188,10 @@ def check_mining(data: DataArguments, stage: str) -> None:
 
 
 def check_teacher(model: ModelArguments, data: DataArguments) -> None:
-    """Check the fields of ranking distillation.
+    """Check the fields of a distillation.
 
     Raises:
-        InputError: no teacher, more than two, an unknown pooling, or text that a teacher cannot encode beforehand.
+        InputError: no teacher, more than two, an unknown pooling, or a stream, which no teacher can encode beforehand.
     """
     names = teacher_names(model)
     if not 1 <= len(names) <= 2:
@@ -164,13 +201,11 @@ def check_teacher(model: ModelArguments, data: DataArguments) -> None:
         )
     with as_input_error():
         one_of("teacher_pooling", model.teacher_pooling, POOLINGS)
-    labelled = data.positive_column is not None
-    others = {"streaming": data.streaming, "positive_column": labelled, "documents": reads_documents(data)}
-    for name, used in others.items():
-        if used:
-            raise InputError(
-                f"distillation_weight expects a file of sentences without labels, found {name}; leave one of them out"
-            )
+    if data.streaming:
+        raise InputError(
+            "distillation_weight expects a text that a teacher encodes before training, found streaming; leave one of "
+            "them out"
+        )
 
 
 def teacher_names(model: ModelArguments) -> list[str]:

@@ -62,8 +62,9 @@ class ModelArguments:
     distillation_weight: float = of_config("distillation_weight")
     distillation_loss: str = of_config("distillation_loss")
     distillation_temp: float = of_config("distillation_temp")
-    teacher: str | None = described(None, "Model whose ranking of the sentences is distilled: a folder or a Hub name; "
-                                    "two separated by a comma. It encodes every training sentence once; the vectors "
+    teacher: str | None = described(None, "Model whose similarities are distilled: a folder or a Hub name; two "
+                                    "separated by a comma. It encodes every training text once, of a pair both and of "
+                                    "a document the first 256 tokens; the vectors "
                                     "are kept in the cache of the library datasets (default: none).")  # fmt: skip
     teacher_pooling: str = described("cls_before_pooler", "Pooling of a teacher that records none. The default is that "
                                      "of SimCSE's and DiffCSE's released models.")  # fmt: skip
@@ -150,10 +151,15 @@ class DataArguments(PretrainingArguments):
     train_data_files: str | None = described(None, "File to read from a Hub dataset that has several files "
                                              "(default, or empty: all).")  # fmt: skip
     text_column: str | None = described(None, "Column of the sentences (default: text, or the only column).")
-    positive_column: str | None = described(None, "Column of labelled positives (supervised SimCSE). Default: the "
-                                            "sentence itself is the positive.")  # fmt: skip
+    positive_column: str | None = described(None, "Column of labelled positives (supervised SimCSE), or with "
+                                            "score_column of the pairs' second sentences. Default: the sentence "
+                                            "itself is the positive.")  # fmt: skip
     negative_column: str | None = described(None, "Column of hard negatives (supervised SimCSE). Default: no hard "
                                             "negatives.")  # fmt: skip
+    score_column: str | None = described(None, "Column of a pair's score, for the contrastive loss cosent: any finite "
+                                         "number, larger for sentences that are more alike. Only the order of the "
+                                         "scores counts. The pair is text_column and positive_column (default: no "
+                                         "scores).")  # fmt: skip
     mined_negatives: int = described(0, "Hard negatives of each sentence or document without labels: this many of its "
                                      "nearest others in the text, found before training. Each costs one more encoding; "
                                      "of a document it is a piece (default: none).")  # fmt: skip

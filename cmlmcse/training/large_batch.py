@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .training_losses import TrainingLosses
+from .training_losses import TrainingLosses, targets_of
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 
@@ -62,7 +62,7 @@ def backward_in_parts(
     vectors = torch.cat(found, dim=1).requires_grad_()  # (V, N, H)
 
     with autocast():
-        loss, sentences, logs = losses.contrast(vectors, joined_teachers([part["views"] for part in parts]))
+        loss, sentences, logs = losses.contrast(vectors, **targets_of([part["views"] for part in parts]))
     conditions = sentences.detach().requires_grad_()  # (2, V, N, H)
     total = loss.detach()
     if losses.model.objectives:
@@ -86,8 +86,3 @@ def backward_in_parts(
         again.backward(gradient)
     after.restore()
     return total, logs
-
-
-def joined_teachers(views: Sequence[dict[str, Any]]) -> list[Tensor]:
-    """The teachers' vectors of all parts, (N, H_t) each; none without teachers."""
-    return [torch.cat(part) for part in zip(*(each.get("teachers", ()) for each in views), strict=True)]

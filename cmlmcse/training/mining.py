@@ -13,12 +13,11 @@ from transformers.utils import logging
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.negatives import NO_ROW, QUERIES, MinedNegatives, mean_of, nearest_below
 from cmlmcse.data.parts import write_npy
-from cmlmcse.data.views import WINDOW
 from cmlmcse.models.folders import PLAIN_POOLINGS
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .fields import DataArguments, ModelArguments, RunArguments
-from .text_vectors import kept_vectors, load_reader
+from .text_vectors import kept_vectors, load_reader, most_tokens
 
 
 def mine_negatives(
@@ -39,7 +38,7 @@ def mine_negatives(
     name = data.mining_model or model.model_name_or_path
     # Without a recorded pooling the vector is the run's own, before a head that would be fresh.
     pooling = next(each for each in PLAIN_POOLINGS if POOLINGS[each].reads_as(POOLINGS[model.pooling]))
-    tokens = WINDOW if "title" in rows.column_names else data.max_seq_length
+    tokens = most_tokens(rows, data.max_seq_length)
     encoder = load_reader(name, pooling, tokens, str(run.device), model.prompt_template)
     vectors = kept_vectors(encoder, name, rows, "mining model")
     path = vectors.with_name(f"{vectors.stem}-{data.mining_margin:g}-{data.mining_candidates}.npy")

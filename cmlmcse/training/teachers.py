@@ -1,4 +1,4 @@
-"""Teachers of ranking distillation: each encodes the training sentences once."""
+"""Teachers of a distillation: each encodes the training text once."""
 
 from pathlib import Path
 
@@ -6,21 +6,28 @@ import datasets
 
 from .checks import teacher_names
 from .fields import DataArguments, ModelArguments, RunArguments
-from .text_vectors import kept_vectors, load_reader
+from .text_vectors import kept_vectors, load_reader, most_tokens
 
 
 def teacher_vectors(
-    sentences: datasets.Dataset, model: ModelArguments, data: DataArguments, run: RunArguments
-) -> list[Path]:
-    """The files of the teachers' vectors (:func:`kept_vectors`); none without ranking distillation.
+    rows: datasets.Dataset, model: ModelArguments, data: DataArguments, run: RunArguments
+) -> list[list[Path]]:
+    """The files of each teacher's vectors (:func:`kept_vectors`), one for each text of a row; none without teachers.
+
+    Args:
+        rows: sentences, column "text"; labelled pairs, with the column "positive"; or documents, with "title".
+        model, data, run: the fields.
 
     Raises:
         InputError: a teacher cannot be loaded.
     """
     if model.distillation_weight == 0:
         return []
-    paths = []
+    texts = [rows]
+    if "positive" in rows.column_names:
+        texts = [rows.select_columns(name).rename_columns({name: "text"}) for name in ("text", "positive")]
+    files = []
     for name in teacher_names(model):
-        encoder = load_reader(name, model.teacher_pooling, data.max_seq_length, str(run.device))
-        paths.append(kept_vectors(encoder, name, sentences, "teacher"))
-    return paths
+        encoder = load_reader(name, model.teacher_pooling, most_tokens(rows, data.max_seq_length), str(run.device))
+        files.append([kept_vectors(encoder, name, each, "teacher") for each in texts])
+    return files

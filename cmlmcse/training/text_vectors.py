@@ -12,6 +12,7 @@ from transformers.utils import cached_file, logging
 
 from cmlmcse.data.parts import write_npy
 from cmlmcse.data.templates import without_template
+from cmlmcse.data.views import WINDOW
 from cmlmcse.evaluation.cache import fingerprint_model
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.models.folders import recorded_pooling, resolve_model
@@ -62,6 +63,11 @@ def load_reader(name: str, pooling: str, most_tokens: int, device: str, prompt_t
     limit = min(encoder.settings["max_seq_length"], most_tokens + special[0] - special[1])
     encoder.arguments["max_length"] = encoder.settings["max_seq_length"] = limit
     return encoder
+
+
+def most_tokens(rows: datasets.Dataset, max_seq_length: int) -> int:
+    """How many tokens of a row another model reads: a window of a document, and of a sentence what training reads."""
+    return WINDOW if "title" in rows.column_names else max_seq_length
 
 
 def model_folder(name: str) -> str:

@@ -53,10 +53,11 @@ class TrainingLosses(nn.Module):
 
         Args:
             views: packed rows of all V views, one view after the other (:func:`pack_sequences`), and `num_views`;
-                perhaps `plain`, the packed rows of views without dropout, and `teachers`, (N, H_t) vectors each.
+                perhaps `plain`, the packed rows of views without dropout, `teachers`, (N, S, H_t) vectors each, and
+                `scores`, (N,) of pairs.
             masked: packed masked sentences and their labels (see :class:`AuxiliaryObjective`).
         """
-        loss, sentences, logs = self.contrast(self.sentence_vectors(views), views.get("teachers", ()))
+        loss, sentences, logs = self.contrast(self.sentence_vectors(views), **targets_of([views]))
         if self.model.objectives:
             counts = self.auxiliary_terms([masked])
             auxiliary, measures = self.auxiliary_loss(sentences, masked, counts)
@@ -85,14 +86,17 @@ class TrainingLosses(nn.Module):
         vectors, empty = self.model.pooled(tokens, packing).tensor_split([len(template_of)])  # (B, H), (E, H)
         return vectors - empty.index_select(0, template_of)
 
-    def contrast(self, vectors: Tensor, teachers: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def contrast(
+        self, vectors: Tensor, teachers: Sequence[Tensor] = (), scores: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it. A single view has none.
 
         With `matryoshka_dims` the contrastive loss is the sum of those of cut vectors.
 
         Args:
             vectors: the vectors before the training head.
-            teachers: (N, H_t) vectors of the sentences by each teacher.
+            teachers: (N, S, H_t) vectors of the sentences by each teacher (:func:`ranking_distillation`).
+            scores: (N,) of pairs.
 
         Returns:
             Their weighted sum, the vectors before and after the head (2, V, N, H) for the auxiliary objectives,
@@ -104,9 +108,12 @@ class TrainingLosses(nn.Module):
             return 0.0 * projected.sum(), torch.stack([vectors, projected]), {}  # the head has a gradient, for DDP
         everyone = gather_rows(projected, dim=1)  # (V, W·N, H), of all processes
         contrastive = CONTRASTIVE_LOSSES[config.contrastive_loss]
-        option = getattr(config, contrastive.option)
+        if contrastive.option is not None:
+            given = getattr(config, contrastive.option)
+        else:
+            given = None if scores is None else gather_rows(scores)  # (W·N,)
         parts = [everyone[..., :size] for size in config.matryoshka_dims or everyone.shape[-1:]]  # (V, W·N, K) each
-        loss = torch.stack([contrastive.compute(part, config.temp, option) for part in parts]).sum()
+        loss = torch.stack([contrastive.compute(part, config.temp, given) for part in parts]).sum()
         logs = {
             "contrastive_loss": loss.detach(),
             "alignment": alignment(everyone[:2].detach()),
@@ -114,7 +121,7 @@ class TrainingLosses(nn.Module):
             "anisotropy": anisotropy(everyone[0].detach()),
         }
         total = config.contrastive_weight * loss
-        teachers = [gather_rows(taught) for taught in teachers]  # (W·N, H_t) each
+        teachers = [gather_rows(taught) for taught in teachers]  # (W·N, S, H_t) each
         for name, term in CONTRAST_TERMS.items():
             if (weight := getattr(config, f"{name}_weight")) > 0:
                 value = term.compute(everyone, config, teachers)
@@ -180,6 +187,16 @@ class TrainingLosses(nn.Module):
         losses = [objective(self.model.backbone, rows, masked).total for rows in (own, own.roll(1, dims=0))]
         self.train(mode)
         return (losses[1] - losses[0]) / max(objective.terms(masked), 1)
+
+
+def targets_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the contrast of a batch is told besides the vectors: `teachers` and `scores`, from the `views` of all its
+    parts."""
+    scores = [views["scores"] for views in parts if "scores" in views]
+    return {
+        "teachers": [torch.cat(part) for part in zip(*(views.get("teachers", ()) for views in parts), strict=True)],
+        "scores": torch.cat(scores) if scores else None,
+    }
 
 
 def without_prefix(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from peft import LoraConfig
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.losses import (
     CachedMultipleNegativesRankingLoss,
@@ -13,6 +14,7 @@ from sentence_transformers.losses import (
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.models import Normalize, Pooling, Transformer
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from cmlmcse.sentence_transformers import BottleneckLoss, ConditionalMLMLoss, ReplacedTokenLoss
 from cmlmcse.training.training_losses import TrainingLosses
@@ -67,11 +69,7 @@ def test_trains_and_saves(name, backbone_folders, sentences, tmp_path):
     model = encoder(backbone_folders["bert"])
     loss = LOSSES[name](model, weight=1.0)
     before = {key: value.clone() for key, value in loss.objective.named_parameters()}
-    arguments = SentenceTransformerTrainingArguments(
-        tmp_path, max_steps=40, per_device_train_batch_size=4, learning_rate=3e-3, logging_steps=10, use_cpu=True,
-        save_strategy="no", report_to="none", disable_tqdm=True,
-    )  # fmt: skip
-    trainer = SentenceTransformerTrainer(model, arguments, Dataset.from_dict({"text": sentences * 10}), loss=loss)
+    trainer = trainer_of(model, loss, {"text": sentences * 10}, tmp_path, max_steps=40, logging_steps=10)
     trainer.train()
     values = [row[name] for row in trainer.state.log_history if name in row]
     assert values[-1] < 0.9 * values[0]
@@ -83,6 +81,95 @@ def test_trains_and_saves(name, backbone_folders, sentences, tmp_path):
     model.save_pretrained(str(tmp_path / "saved"))
     again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     assert np.allclose(again.encode(sentences), model.encode(sentences), atol=1e-6)
+
+
+def trainer_of(model: SentenceTransformer, loss, rows: dict, folder, callbacks=(), **arguments):
+    """sentence-transformers' Trainer with batches of 4."""
+    arguments = {"logging_steps": 2, **arguments}
+    given = SentenceTransformerTrainingArguments(
+        folder, per_device_train_batch_size=4, learning_rate=3e-3, use_cpu=True, save_strategy="no", report_to="none",
+        disable_tqdm=True, **arguments,
+    )  # fmt: skip
+    table = Dataset.from_dict(rows)
+    evaluated = table if "eval_strategy" in arguments else None
+    return SentenceTransformerTrainer(model, given, table, evaluated, loss=loss, callbacks=list(callbacks))
+
+
+@pytest.mark.parametrize("first", ("adapter", "loss"))
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_adapter(name, first, backbone_folders, sentences, tmp_path):
+    """A LoRA adapter of `add_adapter`, before or after the loss is made: only the adapter and the objective's own
+    weights train, the objective alone has a gradient for the adapter, and the saved adapter loads."""
+    model = encoder(backbone_folders["bert"])
+    adapter = LoraConfig(r=4, target_modules=["query", "value"], task_type="FEATURE_EXTRACTION")
+    if first == "adapter":
+        model.add_adapter(adapter)
+    loss = LOSSES[name](model, weight=1.0)
+    if first == "loss":
+        model.add_adapter(adapter)
+    start = {key: value.clone() for key, value in loss.named_parameters()}
+    own = {key for key in start if "objective" in key and loss.get_parameter(key).requires_grad}
+    adapted = {key for key in start if "lora_" in key and key.startswith("model.")}
+    assert len(adapted) == 2 * 2 * 6  # two matrices for query and value of six layers
+    trainer_of(model, loss, {"text": sentences * 4}, tmp_path / "run", max_steps=4).train()
+    moved = {key for key, value in loss.named_parameters() if not torch.equal(value, start[key])}
+    assert own
+    assert moved == adapted | own
+    model.zero_grad()
+    loss([features(model, sentences)], torch.zeros(4))[name].backward()
+    assert all(loss.get_parameter(key).grad.abs().sum() > 0 for key in adapted if "layer.0." in key)
+    model.save_pretrained(str(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "adapter_config.json").exists()
+    again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert np.allclose(again.encode(sentences), model.encode(sentences), atol=1e-6)
+
+
+@pytest.mark.parametrize("columns", (1, 2))
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_duplicates(name, columns, backbone_folders, sentences, tmp_path):
+    """The sampler NO_DUPLICATES: no batch that reaches the loss has a text twice; in random batches some have."""
+    rows = {"anchor": sentences * 4, "positive": [f"{each} w9" for each in sentences] * 4}
+    rows = dict(list(rows.items())[:columns])
+    repeated = {}
+    for sampler in ("no_duplicates", "batch_sampler"):
+        model = encoder(backbone_folders["bert"])
+        loss = LOSSES[name](model)
+        seen: list[list[str]] = []
+        loss.register_forward_pre_hook(
+            lambda _, given, seen=seen: seen.append([str(row.tolist()) for row in given[0][0]["input_ids"]])
+        )
+        trainer_of(model, loss, rows, tmp_path / sampler, num_train_epochs=1, batch_sampler=sampler, seed=1).train()
+        assert [len(batch) for batch in seen] == [4] * 4
+        repeated[sampler] = sum(len(set(batch)) < 4 for batch in seen)
+    assert repeated["no_duplicates"] == 0 < repeated["batch_sampler"]
+
+
+class Reader(TrainerCallback):
+    """Keeps what the Trainer logs."""
+
+    def __init__(self) -> None:
+        self.logged: list[dict] = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        self.logged.append(dict(logs))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_callbacks(name, backbone_folders, sentences, tmp_path):
+    """A callback reads both parts of the loss, which make up the whole; early stopping ends a run by the evaluation's
+    loss, here after three of ten because none can be better by 100."""
+    model, reader = encoder(backbone_folders["bert"]), Reader()
+    loss = LOSSES[name](model, weight=0.5)
+    stopping = EarlyStoppingCallback(2, early_stopping_threshold=100.0)
+    trainer = trainer_of(model, loss, {"text": sentences * 10}, tmp_path, (reader, stopping), max_steps=20,
+                         eval_strategy="steps", eval_steps=2, metric_for_best_model="eval_loss")  # fmt: skip
+    trainer.train()
+    assert trainer.state.global_step == 6
+    training = [row for row in reader.logged if "loss" in row]
+    assert len(training) == len([row for row in reader.logged if row.get("eval_loss", 0) > 0]) == 3
+    for row in training:
+        assert row["contrast"] > 0 < row[name]
+        assert row["loss"] == pytest.approx(row["contrast"] + row[name], abs=1e-3)  # each of them rounded
 
 
 @pytest.mark.parametrize("columns", (1, 2, 3))

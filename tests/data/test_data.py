@@ -20,9 +20,9 @@ from cmlmcse.data.batches import (
     ViewCollator,
     augment_inside,
 )
+from cmlmcse.data.columns import BLOCK_ROWS
 from cmlmcse.data.masking import Masking, mask_tokens
 from cmlmcse.data.shuffle import BLOCK, TABLE_ROWS, permuted, permuted_without_table
-from cmlmcse.data.text import BLOCK_ROWS
 from support.tiny import tiny_tokenizer
 
 MASKING = Masking(0.15, mask_token_id=4, vocab_size=1000, special_token_ids=frozenset(range(5)))

@@ -187,8 +187,13 @@ def test_what_the_start_had_seen(names, expected, tmp_path):
             {"consistency_weight": 1, "distillation_weight": 1},
             "by CMLM-CSE with RankCSE's ranking consistency and RankCSE's ranking distillation from",
         ),
+        (
+            {"distillation_weight": 1, "distillation_loss": "mse"},
+            "by CMLM-CSE with regression on a teacher's cosines from",
+        ),
         ({"contrastive_loss": "off_dropout"}, "by CMLM-CSE with SimCSE++'s contrastive loss from"),
         ({"positive_column": "entailment"}, "on labelled pairs by CMLM-CSE from"),
+        ({"contrastive_loss": "cosent", "cmlm_weight": 0, "positive_column": "b"}, "on labelled pairs by CoSENT from"),
     ],
 )
 def test_method(fields, expected):

@@ -16,13 +16,14 @@ from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
         ({"projection": "linear"}, "projection must be one of mlp, batchnorm, nonlinear, none, found 'linear'"),
         (
             {"contrastive_loss": "triplet"},
-            "contrastive_loss must be one of info_nce, extended_info_nce, nt_xent, off_dropout, found 'triplet'",
+            "contrastive_loss must be one of info_nce, extended_info_nce, nt_xent, off_dropout, cosent, "
+            "found 'triplet'; choose one of them",
         ),
         ({"hard_negative_weight": "log 2"}, "hard_negative_weight must be a number from -100 to 100, found 'log 2'"),
         ({"positive_ratio": -1}, "positive_ratio must be a number from 0 to 10, found -1"),
         ({"dimension_weight": "high"}, "dimension_weight must be a number from 0 to 1e\\+06, found 'high'"),
         ({"dimension_temp": 0}, "dimension_temp must be a number from 0.0001 to 1000, found 0"),
-        ({"distillation_loss": "mse"}, "distillation_loss must be one of list_mle, list_net, found 'mse'"),
+        ({"distillation_loss": "kl"}, "distillation_loss must be one of list_mle, list_net, mse, found 'kl'"),
         ({"teacher_share": 1.5}, "teacher_share must be a number from 0 to 1, found 1.5"),
         ({"temp": 0.0}, "temp must be a number from 0.0001 to 10, found 0.0"),
         ({"temp": "hot"}, "temp must be a number from 0.0001 to 10, found 'hot'"),

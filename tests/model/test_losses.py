@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from sentence_transformers.losses import CoSENTLoss
 
 from modeling_cmlmcse.contrast_terms import dimension_contrast
 from modeling_cmlmcse.distributed import gather_rows
@@ -11,6 +12,7 @@ from modeling_cmlmcse.losses import (
     CONTRASTIVE_LOSSES,
     alignment,
     anisotropy,
+    cosent,
     extended_info_nce,
     info_nce,
     nt_xent,
@@ -20,8 +22,13 @@ from modeling_cmlmcse.losses import (
 from modeling_cmlmcse.ranking import ranking_consistency, ranking_distillation
 from support.processes import run_together
 
-# every contrastive loss without hard negatives, with one and with two
-CASES = [(name, views + loss.plain_view) for name, loss in CONTRASTIVE_LOSSES.items() for views in (2, 3, 4)]
+# every contrastive loss without labels, without hard negatives, with one and with two
+CASES = [
+    (name, views + loss.plain_view)
+    for name, loss in CONTRASTIVE_LOSSES.items()
+    if not loss.scored
+    for views in (2, 3, 4)
+]
 
 
 def test_equal_views_give_log_batch():
@@ -180,22 +187,79 @@ def test_fp32_under_autocast(name, count):
     assert inside.item() == loss.compute(views, 0.05, 0.5).item()
 
 
+def test_cosent_closed_forms():
+    """The pair with the higher score has cosine 1 and the other one 0, or the reverse: log(1 + e^{∓1/τ}). Equal scores
+    say nothing: 0, and no gradient. Three equal cosines with three scores: three pairs are ordered, log 4."""
+    views = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]]).requires_grad_()
+    for scores, sign in (((5, 1), -1), ((1, 5), 1)):
+        expected = math.log(1 + math.exp(sign / 0.5))
+        assert cosent(views, 0.5, torch.tensor(scores)).item() == pytest.approx(expected, rel=1e-6)
+    same = cosent(views, 0.05, torch.tensor([2.0, 2.0]))
+    same.backward()
+    assert same.item() == 0.0 == views.grad.abs().max().item()
+    assert cosent(torch.ones(2, 3, 4), 0.05, torch.tensor([0.1, 0.3, 0.2])).item() == pytest.approx(
+        math.log(4), rel=1e-6
+    )
+    with pytest.raises(ValueError, match="cosent expects the pairs' scores in the batch, found none; set score_column"):
+        cosent(views, 0.05, None)
+
+
+@pytest.mark.parametrize("temp", (0.05, 0.3))
+def test_cosent_equals_loops_and_sentence_transformers(temp):
+    """Value and gradient in fp64, with tied scores, of any scale: by loops over pairs of pairs, and by the library's
+    loss with the scale 1/τ. In bf16 autocast it is computed in fp32."""
+    torch.manual_seed(0)
+    views = torch.randn(2, 9, 7, dtype=torch.float64, requires_grad=True)
+    scores = torch.tensor([0.0, 5.0, 2.5, 2.5, -1.0, 4.0, 5.0, 3.2, 0.0], dtype=torch.float64)
+    cosines = [torch.nn.CosineSimilarity(dim=0)(*views[:, i]) for i in range(9)]
+    wrong = [cosines[i] - cosines[j] for i in range(9) for j in range(9) if scores[j] > scores[i]]
+    assert len(wrong) == 33  # of 36 pairs of pairs three are tied
+    by_loops = (1 + sum((gap / temp).exp() for gap in wrong)).log()
+    theirs = CoSENTLoss(None, scale=1 / temp).compute_loss_from_embeddings(list(views), scores)
+    found = cosent(views, temp, scores)
+    for expected in (by_loops, theirs, cosent(views, temp, 20 * scores - 7)):
+        assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(loss, views, retain_graph=True)[0] for loss in (found, expected)),
+            rtol=1e-9,
+            atol=1e-12,
+        )
+    single = views.detach().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = cosent(single, temp, scores)
+    assert inside.dtype == torch.float32
+    assert inside.item() == cosent(single, temp, scores).item() == pytest.approx(found.item(), rel=1e-5)
+
+
 def functions() -> dict:
     """Every contrastive loss, and every term beside it, as a function of views; by name and number of views."""
     losses = {(name, count): lambda views, name=name: CONTRASTIVE_LOSSES[name].compute(views, 0.3, 1.5)
               for name, count in CASES}  # fmt: skip
     terms = {
+        "cosent": lambda views: cosent(views, 0.3, scores_of(views)),
         "dimension": lambda views: dimension_contrast(views, 0.7),
         "consistency": lambda views: ranking_consistency(views, 0.3),
         "list_mle": lambda views: ranking_distillation(views, taught(views), "list_mle", 0.3, 0.2, 0.33),
         "list_net": lambda views: ranking_distillation(views, taught(views), "list_net", 0.3, 0.2, 0.33),
+        "mse": lambda views: ranking_distillation(views, taught(views), "mse", 0.3, 0.2, 0.33),
+        "mse of pairs": lambda views: ranking_distillation(views, taught_pairs(views), "mse", 0.3, 0.2, 0.33),
     }
     return losses | {(name, 2): term for name, term in terms.items()}
 
 
+def scores_of(views: torch.Tensor) -> torch.Tensor:
+    """(N,) scores, each a function of its pair, some of them equal."""
+    return (2 * views[0, :, 0].detach()).round()
+
+
 def taught(views: torch.Tensor) -> list[torch.Tensor]:
-    """The vectors of two teachers, (N, 4) and (N, 5), each a function of its sentence."""
-    return [views[0].detach()[:, :4] ** 3, views[1].detach().sin()]
+    """The vectors of two teachers, (N, 1, 4) and (N, 1, 5), each a function of its sentence."""
+    return [views[0].detach()[:, None, :4] ** 3, views[1].detach()[:, None].sin()]
+
+
+def taught_pairs(views: torch.Tensor) -> list[torch.Tensor]:
+    """The vectors of a teacher, (N, 2, 5), of both texts of a pair."""
+    return [views[:2].detach().sin().transpose(0, 1)]
 
 
 def shares_of_loss(rank: int, size: int, folder: str) -> None:

@@ -60,27 +60,38 @@ def test_distillation_closed_forms():
     assert list_net(ahead, ahead, 0.01, 0.01).item() == pytest.approx(0.0, abs=1e-6)
     assert list_mle(ahead, ahead, 0.01, 0.01).item() == pytest.approx(0.0, abs=1e-6)
     assert list_mle(ahead, -ahead, 0.5, 0.01).item() == pytest.approx(2 + math.log(1 + math.exp(-2)), rel=1e-6)
+    axes = torch.eye(3)
+    for teacher, expected in ((axes, 0.0), (torch.ones(3, 3), 1.0), (-torch.ones(3, 3), 1.0)):  # cosines of 0 and 1
+        found = ranking_distillation(torch.stack([axes, axes]), [teacher[:, None]], "mse", 0.05, 0.025, 0.33)
+        assert found.item() == pytest.approx(expected, abs=1e-6)
+    opposite = torch.stack([axes, -axes], dim=1)  # of a pair; its own cosine, −1 for 1, is one of 9
+    found = ranking_distillation(torch.stack([axes, axes]), [opposite], "mse", 0.05, 0.025, 0.33)
+    assert found.item() == pytest.approx(3 * 2**2 / 9)
     for name in DISTILLATION_LOSSES:
         alone = torch.randn(2, 1, 5, requires_grad=True)
-        loss = ranking_distillation(alone, [torch.randn(1, 3)], name, 0.05, 0.025, 0.33)
+        loss = ranking_distillation(alone, [torch.randn(1, 1, 3)], name, 0.05, 0.025, 0.33)
         loss.backward()
         assert loss.item() == 0.0
 
 
 @pytest.mark.parametrize("name", sorted(DISTILLATION_LOSSES))
 @pytest.mark.parametrize("count", (1, 2))
-def test_distillation_equals_loops(name, count):
-    """Value and gradient, with one teacher and with two of different widths; the own positive is not ranked."""
+@pytest.mark.parametrize("texts", (1, 2))
+def test_distillation_equals_loops(name, count, texts):
+    """Value and gradient, with one teacher and with two of different widths. The own positive is not ranked where it is
+    the same text, and it is where a teacher has its vector."""
     torch.manual_seed(0)
     views = torch.randn(2, 6, 7, dtype=torch.float64, requires_grad=True)
-    teachers = [torch.randn(6, width, dtype=torch.float64) for width in (4, 9)[:count]]
-    student = cosines(views[0], views[1]) / 0.3
-    target = [cosines(vectors, vectors) for vectors in teachers]
+    teachers = [torch.randn(6, texts, width, dtype=torch.float64) for width in (4, 9)[:count]]
+    student = cosines(views[0], views[1]) / (1 if name == "mse" else 0.3)
+    target = [cosines(vectors[:, 0], vectors[:, texts - 1]) for vectors in teachers]
     target = target[0] if count == 1 else 0.33 * target[0] + 0.67 * target[1]
     losses = []
     for i in range(6):
-        others = [j for j in range(6) if j != i]
-        if name == "list_net":
+        others = [j for j in range(6) if j != i or texts == 2]
+        if name == "mse":
+            losses.append(sum((student[i, j] - target[i, j]) ** 2 for j in others) / len(others))
+        elif name == "list_net":
             weights = (target[i, others] / 0.2).softmax(0)
             losses.append(-(weights * student[i, others].log_softmax(0)).sum())
         else:
@@ -100,7 +111,7 @@ def test_distillation_equals_loops(name, count):
 def test_fp32_under_autocast(name):
     """Under bf16 autocast both losses are computed in fp32, to the last digit."""
     torch.manual_seed(0)
-    views, teachers = torch.randn(2, 16, 32), [torch.randn(16, 8)]
+    views, teachers = torch.randn(2, 16, 32), [torch.randn(16, 1, 8)]
     given = (views, teachers, name, 0.05, 0.025, 0.33)
     with torch.autocast("cpu", torch.bfloat16):
         inside = ranking_distillation(*given), ranking_consistency(views, 0.05)
@@ -109,6 +120,6 @@ def test_fp32_under_autocast(name):
 
 
 def test_the_number_of_teachers():
-    for teachers in ([], [torch.ones(4, 3)] * 3):
+    for teachers in ([], [torch.ones(4, 1, 3)] * 3):
         with pytest.raises(ValueError, match=f"expects the vectors of one teacher or two .* found {len(teachers)}"):
             ranking_distillation(torch.ones(2, 4, 3), teachers, "list_net", 0.05, 0.025, 0.33)

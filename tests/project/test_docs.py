@@ -10,6 +10,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -206,6 +207,8 @@ def write_text(folder: Path) -> None:
         (folder / name).write_text(text)
     documents = [{"title": " ".join(words[:3]), "text": " ".join(words)} for words in rng.choice(WORDS, (150, 30))]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    rows = ["sentence1,sentence2,score", *(f"{one},{two},{i % 5}" for i, (one, two) in enumerate(pairwise(lines)))]
+    (folder / "pairs.csv").write_text("\n".join(rows) + "\n")
     (folder / "sentences.txt.gz").write_bytes(gzip.compress(text.encode()))
     for name in ("a.txt.xz", "b.txt.xz"):
         (folder / name).write_bytes(lzma.compress(text.encode()))

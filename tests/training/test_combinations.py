@@ -1,5 +1,7 @@
 """Every option of the contrast together with every auxiliary objective: a run of two steps, whole and in parts."""
 
+from itertools import pairwise
+
 import datasets
 import pytest
 
@@ -22,7 +24,9 @@ OPTIONS = {
     "mined negatives": {"mined_negatives": 1},
     "mined, no dropout": {"mined_negatives": 1, "contrastive_loss": "off_dropout"},
     "nested": {"matryoshka_dims": "16,8"},
-}
+    "scored pairs": {"contrastive_loss": "cosent", "train_file": "pairs.csv", "text_column": "one",
+                     "positive_column": "two", "score_column": "score"},
+}  # fmt: skip
 PARTS = {"dimension_weight": "dimension_loss", "consistency_weight": "consistency_loss",
          "distillation_weight": "distillation_loss"}  # fmt: skip
 
@@ -31,6 +35,15 @@ PARTS = {"dimension_weight": "dimension_loss", "consistency_weight": "consistenc
 def cache(tmp_path, monkeypatch):
     """An empty cache of the library datasets, where vectors of teachers and neighbours are kept."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture(autouse=True)
+def pairs(tmp_path, text_file, monkeypatch):
+    """`pairs.csv`: neighbours in the text, with scores from 0 to 4."""
+    lines = text_file.read_text().splitlines()
+    rows = [f"{one},{two},{i % 5}" for i, (one, two) in enumerate(pairwise(lines))]
+    (tmp_path / "pairs.csv").write_text("\n".join(["one,two,score", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.slow

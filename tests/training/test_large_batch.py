@@ -19,18 +19,23 @@ from support.tiny import tiny_backbone, tiny_tokenizer
 SENTENCES = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for i in range(11)]
 
 
-def collate(mini_batch_size: int | None, rows=range(11), **options):
-    """The same sentences, in parts or whole."""
+def collate(mini_batch_size: int | None, rows=range(11), scored: bool = False, **options):
+    """The same sentences, in parts or whole; `scored`: each with another one and a score."""
     tokenizer = tiny_tokenizer("bert")
     masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     collator = ViewCollator(tokenizer, 3, masking, mini_batch_size=mini_batch_size, **options)
-    taught = np.random.default_rng(0).standard_normal((2, len(SENTENCES), 4))  # by two teachers
+    taught = np.random.default_rng(0).standard_normal((2, len(SENTENCES), 1 + scored, 4))  # by two teachers
     tokens = tokenizer(SENTENCES)["input_ids"]
-    return collator([Example(tokens[row], 0, row, teachers=list(taught[:, row])) for row in rows])
+    examples = [Example(tokens[row], 0, row, teachers=list(taught[:, row])) for row in rows]
+    if scored:
+        examples = [each._replace(others=[tokens[each.row - 3]], score=float(each.row % 4)) for each in examples]
+    return collator(examples)
 
 
 SIMCSE_PP = {"contrastive_loss": "off_dropout", "positive_ratio": 0.9, "dimension_weight": 0.3}
 RANKCSE = {"consistency_weight": 2.0, "distillation_weight": 0.1}
+COSENT = {"contrastive_loss": "cosent", "distillation_weight": 0.5, "distillation_loss": "mse"}
+METHODS = {"views": (SIMCSE_PP | RANKCSE, {"plain_view": True}), "pairs": (COSENT, {"scored": True})}
 
 
 def load(folder, dropout: float, **fields) -> CMLMCSEForSentenceEmbedding:
@@ -84,6 +89,7 @@ def test_mlm_alone(tmp_path):
         {"mlm_weight": 0.2, **SIMCSE_PP, **RANKCSE},
         {"matryoshka_dims": "32,8"},
         {"condenser_weight": 0.4, "lexical_layers": 2, "consistency_weight": 2.0},
+        COSENT,
     ),
 )
 def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path):
@@ -98,7 +104,7 @@ def test_equals_the_whole_batch(condition, projection, views, weights, tmp_path)
             pytest.skip("matryoshka_dims expects the vector that users get")
         fields["pooling"] = "cls"
     model = load(tmp_path, 0.0, **fields)
-    options = {"masked_views": views, "plain_view": "contrastive_loss" in weights}
+    options = {"masked_views": views, "plain_view": "positive_ratio" in weights, "scored": weights == COSENT}
     output = TrainingLosses(model)(**collate(None, **options))
     output.loss.backward()
     expected = gradients(model)
@@ -151,21 +157,25 @@ def test_small_batch_stays_whole():
 
 def process(rank: int, size: int, out: str, folder: str) -> None:
     """One of two processes with half the batch each, in parts of 2, under DDP as the trainer has it."""
-    model = load(Path(folder), 0.0, projection="batchnorm", **SIMCSE_PP, **RANKCSE)
-    torch.nn.parallel.DistributedDataParallel(model)  # its hooks must not interfere
-    half = collate(2, rows=range(rank * 4, rank * 4 + 4), plain_view=True)
-    step_in_parts(model, half["parts"])
-    average_gradients(model.parameters())
-    if rank == 0:
-        torch.save(gradients(model), f"{out}/gradients.pt")
+    for name, (fields, options) in METHODS.items():
+        model = load(Path(folder), 0.0, projection="batchnorm", **fields)
+        torch.nn.parallel.DistributedDataParallel(model)  # its hooks must not interfere
+        half = collate(2, rows=range(rank * 4, rank * 4 + 4), **options)
+        step_in_parts(model, half["parts"])
+        average_gradients(model.parameters())
+        if rank == 0:
+            torch.save(gradients(model), f"{out}/{name}.pt")
 
 
 @pytest.mark.slow
 def test_two_processes(tmp_path):
     """Two processes, each with parts of its half, have the gradient of one process with all."""
     (tmp_path / "0").mkdir()
-    model = load(tmp_path / "0", 0.0, projection="batchnorm", **SIMCSE_PP, **RANKCSE)
-    TrainingLosses(model)(**collate(None, rows=range(8), plain_view=True)).loss.backward()
-    expected = gradients(model)
+    expected = {}
+    for name, (fields, options) in METHODS.items():
+        model = load(tmp_path / "0", 0.0, projection="batchnorm", **fields)
+        TrainingLosses(model)(**collate(None, rows=range(8), **options)).loss.backward()
+        expected[name] = gradients(model)
     run_together(process, 2, tmp_path, str(tmp_path / "0"))
-    assert_equal(torch.load(tmp_path / "gradients.pt", weights_only=True), expected)
+    for name, found in expected.items():
+        assert_equal(torch.load(tmp_path / f"{name}.pt", weights_only=True), found)

@@ -50,12 +50,14 @@ def test_closed_form(tmp_path):
 def test_sum_over_the_cut_vectors(name, pooling, views, tmp_path):
     """Value and gradient, by the loss of each cut; with the pooling `cls` behind its head."""
     views = 3 if CONTRASTIVE_LOSSES[name].plain_view else views
-    option = {CONTRASTIVE_LOSSES[name].option: 0.3}
-    losses = build(tmp_path, pooling=pooling, contrastive_loss=name, contrastive_weight=2.0, **option)
+    loss = CONTRASTIVE_LOSSES[name]
+    fields = {} if loss.scored else {loss.option: 0.3}
+    losses = build(tmp_path, pooling=pooling, contrastive_loss=name, contrastive_weight=2.0, **fields)
     given, again = vectors(views).requires_grad_(), vectors(views).requires_grad_()
-    losses.contrast(given)[0].backward()
+    scores = torch.arange(given.shape[1]) if loss.scored else None
+    losses.contrast(given, scores=scores)[0].backward()
     behind = losses.model.projection(again)
-    (2 * sum(CONTRASTIVE_LOSSES[name].compute(behind[..., :size], 0.5, 0.3) for size in DIMS)).backward()
+    (2 * sum(loss.compute(behind[..., :size], 0.5, scores if loss.scored else 0.3) for size in DIMS)).backward()
     torch.testing.assert_close(given.grad, again.grad, rtol=1e-9, atol=1e-12)
 
 
