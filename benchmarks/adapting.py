@@ -3,17 +3,23 @@
     python benchmarks/adapting.py --data_dir DIR --work WORK --models MODEL … --collections cisi med --seeds 42 43
 
 Every (seed, model, collection) is one `cmlmcse adapt`; a finished one in WORK is only read, so an interrupted call goes
-on. The queries and their judgements give the labelled scores alone: no choice reads them.
+on. The queries and their judgements give the labelled scores alone: no choice reads them. STS-B's development set says
+what similarity loses or gains; --figure draws it against the search, a run a dot.
 """
 
 import argparse
 import json
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cmlmcse import adapt
+import matplotlib.pyplot as plt
+
+from cmlmcse import adapt, evaluate
+from cmlmcse.adaptation.command import PLAIN_POOLING, Adapted
 from cmlmcse.common.tables import markdown_table
+from cmlmcse.models.folders import recorded_pooling
 
 RECORD = Path(__file__).with_name("adapting.json")
 
@@ -28,17 +34,23 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--seeds", nargs="+", type=int, default=[42], help="of the split and of training")
     parser.add_argument("--output", type=Path, default=RECORD)
+    parser.add_argument("--figure", type=Path, help="draw STS-B against nDCG@10 there, as a .png")
     args = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
+    similarity = cache(partial(similarity_of, data_dir=args.data_dir))
     for seed, model in product(args.seeds, args.models):
         for name in args.collections:
-            results = adapt_one(model, name, args.data_dir, args.work, args.minutes, seed)
-            rows.append(summary(model, name, seed, args.minutes, results))
+            folder, results = adapt_one(model, name, args.data_dir, args.work, args.minutes, seed)
+            kept = results["adapt"]["chosen"] == "start"
+            sides = {"before": similarity(model), "after": similarity(model if kept else str(folder / "export"))}
+            rows.append(summary(model, name, seed, args.minutes, results) | {"similarity": sides})
             args.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(table(rows))
+    if args.figure:
+        draw(rows, args.figure)
 
 
-def adapt_one(model: str, name: str, data_dir: Path, work: Path, minutes: float, seed: int) -> dict[str, Any]:
+def adapt_one(model: str, name: str, data_dir: Path, work: Path, minutes: float, seed: int) -> Adapted:
     """Adapt a model to a collection, and score start and result on its queries."""
     labelled = work / "labelled" / name
     (labelled / "beir").mkdir(parents=True, exist_ok=True)
@@ -49,7 +61,15 @@ def adapt_one(model: str, name: str, data_dir: Path, work: Path, minutes: float,
     folder = work / f"{short}-{name}-{seed}"
     text = data_dir / "beir" / name / "corpus.jsonl"
     fields = {"seed": seed, "resume_from_checkpoint": "auto"}
-    return adapt(model, text, folder, minutes=minutes, data_dir=labelled, **fields).results
+    return adapt(model, text, folder, minutes=minutes, data_dir=labelled, **fields)
+
+
+def similarity_of(model: str, data_dir: Path) -> dict[str, float]:
+    """STS-B dev's Spearman × 100, alignment and uniformity of a model, or of a plain backbone as adapt pools it."""
+    plain = None if recorded_pooling(model)[0] else PLAIN_POOLING
+    found = evaluate(model, ["stsb_dev", "geometry"], data_dir, plain)
+    geometry = {name: found["geometry"][name] for name in ("alignment", "uniformity", "anisotropy", "effective_rank")}
+    return {"stsb_dev": found["stsb_dev"]["spearman"], **geometry}
 
 
 def summary(model: str, name: str, seed: int, minutes: float, results: dict[str, Any]) -> dict[str, Any]:
@@ -83,6 +103,19 @@ def table(rows: list[dict[str, Any]]) -> str:
         "chosen",
     ]
     return markdown_table(heads, cells, texts=2)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Similarity against search: a run a dot, and a ring for each start."""
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    for colour, name in enumerate(sorted({row["collection"] for row in rows})):
+        chosen = [row for row in rows if row["collection"] == name]
+        for side, style in (("before", {"facecolors": "none"}), ("after", {"label": name})):
+            points = {(row["similarity"][side]["stsb_dev"], row["ndcg@10"][side]) for row in chosen}
+            axes.scatter(*zip(*sorted(points), strict=True), edgecolors=f"C{colour}", **{"color": f"C{colour}"} | style)
+    axes.set(xlabel="STS-B dev, Spearman × 100", ylabel="nDCG@10 × 100", title="Before (ring) and after adapt (dot)")
+    axes.legend(title="text")
+    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":
