@@ -15,6 +15,7 @@ from .folders import (
     cached_file,
     own_settings,
     read_json,
+    recorded_max_length,
     recorded_prompts,
     resolve_model,
     sentence_transformers_pooling,
@@ -254,8 +255,7 @@ def _max_length(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: An
     least = tokenizer.num_special_tokens_to_add() + 1  # with those of a template, which is never cut
     if given is not None and not least <= given <= most:
         raise InputError(f"--max_seq_length must be from {least} to {most}, the most {source} takes, found {given}")
-    recorded = (read_json(source, "sentence_bert_config.json", dict) or {}).get("max_seq_length")
-    return given or min(most, recorded or most)
+    return given or min(most, recorded_max_length(source) or most)
 
 
 def _to_device(model: "CMLMCSEForSentenceEmbedding", device: str | None) -> "CMLMCSEForSentenceEmbedding":

@@ -66,6 +66,15 @@ def recorded_pooling(name_or_path: str) -> tuple[str | None, bool]:
     return sentence_transformers_pooling(source) if ours is None else trained_pooling(ours)
 
 
+def recorded_max_length(name_or_path: str) -> int | None:
+    """The tokens that sentence-transformers cuts a model's texts to; None if the model does not say.
+
+    Raises:
+        InputError: the path does not exist, or the file is malformed.
+    """
+    return (read_json(resolve_model(name_or_path), "sentence_bert_config.json", dict) or {}).get("max_seq_length")
+
+
 def recorded_prompts(name_or_path: str) -> Prompts:
     """The prompts that a model records. Every folder that this project writes records them for sentence-transformers.
 

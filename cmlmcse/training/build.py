@@ -26,7 +26,7 @@ from cmlmcse.data.templates import Templates, read_template, template_texts, wit
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, Pieces, check_views, check_words, needs_words
 from cmlmcse.models.encoders import load_tokenizer
-from cmlmcse.models.folders import recorded_prompts
+from cmlmcse.models.folders import recorded_max_length, recorded_prompts
 from modeling_cmlmcse.contrast_terms import contrasts
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
@@ -40,8 +40,13 @@ from .mining import mine_negatives
 from .teachers import teacher_vectors
 
 
-def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTrainedTokenizerBase:
+def build_tokenizer(
+    model: ModelArguments, augmentation: str = "none", max_seq_length: int = 0
+) -> PreTrainedTokenizerBase:
     """The backbone's tokenizer, with the token that the augmentation adds.
+
+    Its `model_max_length` is what the backbone records for sentence-transformers, so that the export cuts texts
+    where the start does; or `max_seq_length`, the tokens of a training text, if that is more.
 
     Raises:
         InputError: there is no tokenizer, it lacks the mask token that an auxiliary objective needs, or the generator
@@ -70,6 +75,9 @@ def build_tokenizer(model: ModelArguments, augmentation: str = "none") -> PreTra
             )
     tokenizer = without_template(tokenizer)  # that of a model which was trained with one
     add_deletion_token(augmentation, tokenizer)
+    recorded = recorded_max_length(path)
+    if recorded is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, max(recorded, max_seq_length))
     return tokenizer
 
 

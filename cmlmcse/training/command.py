@@ -141,7 +141,7 @@ def contrast(
     final_tasks = load_final_tasks(data_args)
 
     set_seed(run_args.seed)  # the seed determines the fresh weights of the head and of a random fusion
-    tokenizer = build_tokenizer(model_args, data_args.augmentation)
+    tokenizer = build_tokenizer(model_args, data_args.augmentation, data_args.max_seq_length)
     templates = build_templates(model_args, tokenizer)
     model = build_model(model_args, tokenizer)
     sentences: Any

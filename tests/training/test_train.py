@@ -12,6 +12,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig,
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.models.encoders import load_encoder
+from cmlmcse.training.build import build_tokenizer
 from cmlmcse.training.fields import RunArguments
 from cmlmcse.training.finalize import contrast_at_the_end, start_values
 from cmlmcse.training.parse import parse_recipe, use_one_gpu
@@ -490,3 +491,15 @@ def test_a_backbone_keeps_its_pooling(given, expected, backbone_folders, tmp_pat
     model = parse_recipe(["simcse-bert-base", "--model_name_or_path", str(tmp_path / "own"), *given])[1]
     assert (model.pooling, model.normalize) == (expected, not given)
     assert ("pooling is avg, as" in capsys.readouterr().err) == (not given)
+
+
+@pytest.mark.parametrize(("trained", "expected"), [(None, 40), (8, 40), (48, 48)])
+def test_a_backbone_keeps_its_length(trained, expected, backbone_folders, tmp_path):
+    """The export cuts texts where sentence-transformers cut those of the start, or where training did if that is
+    later: before and after are comparable."""
+    shutil.copytree(backbone_folders["bert"], tmp_path / "own")
+    (tmp_path / "own" / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
+    arguments = parse_recipe(["simcse-bert-base", "--model_name_or_path", str(tmp_path / "own")])[1]
+    assert build_tokenizer(arguments, "none", trained or 0).model_max_length == expected
+    plain = parse_recipe(["simcse-bert-base", "--model_name_or_path", backbone_folders["bert"]])[1]
+    assert build_tokenizer(plain).model_max_length > 48
