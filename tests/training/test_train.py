@@ -408,7 +408,7 @@ def test_recipes_parse(path):
         assert data.model_type == kind if data.model_type else name.startswith(f"{kind}-{size}")
         if run_args.stage == "train":
             assert (model.cmlm_weight > 0) == (method in ("cmlmcse", "infocse", "rtd"))
-        steps = {"tsdae": 1000, "denosent": 50}.get(method, 125)  # the last two as in their own scripts
+        steps = {"tsdae": 1000, "denosent": 50, "cosent": 100}.get(method, 125)
         assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else steps)
 
 
