@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .crew import Train
 
 MINUTES = 15.0
+# Documents that are read of a text with more. The longest arm sees 480 batches of 64, a sixth of them. So neither time
+# nor memory grows with the text after one pass over it.
+MOST_DOCUMENTS = 200_000
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
@@ -100,6 +103,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--title_column", help="column of the titles (default: title, if there is one)")
     parser.add_argument("--max_seq_length", type=positive, help="tokens of a training text (default: the text's 95th "
                         "percentile, from 16 to 64; to 256 where it does not compute on a CPU)")  # fmt: skip
+    parser.add_argument("--max_documents", type=positive, default=MOST_DOCUMENTS, metavar="N", help="read so many "
+                        "documents of a text that has more, drawn by the seed (default: "
+                        f"{MOST_DOCUMENTS:,})")  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda, … for scoring (default: cuda if there is one)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the split and of training (default: 42)")
     parser.add_argument("--resume_from_checkpoint", choices=["auto"], help="go on with an interrupted command")

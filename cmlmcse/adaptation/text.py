@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
@@ -32,8 +32,9 @@ class Text(NamedTuple):
     """What adapt knows of the text.
 
     Attributes:
-        documents: how many there are.
-        titles: how many have a title.
+        found: how many documents there are.
+        documents: how many of them are read.
+        titles: how many of these have a title.
         held_out: how many training never sees.
         length: tokens that training texts are cut to, from the 95th percentile of the documents.
         percentile: that percentile, in tokens.
@@ -45,6 +46,7 @@ class Text(NamedTuple):
         note: a sentence on text that the model's tokenizer was not made for; empty if it seems to be.
     """
 
+    found: int
     documents: int
     titles: int
     held_out: int
@@ -59,9 +61,10 @@ class Text(NamedTuple):
 
     def summary(self) -> str:
         """One line for the screen."""
+        drawn = f" of {self.found:,}" if self.found > self.documents else ""
         return (
-            f"{self.documents:,} documents, {self.titles:,} with a title; 95 % have at most {self.percentile} tokens, "
-            f"and training reads {self.length} at a time; encoding cuts off {self.cut:.1%} of the text, beyond "
+            f"{self.documents:,}{drawn} documents, {self.titles:,} with a title; 95 % have at most {self.percentile} "
+            f"tokens, and training reads {self.length} at a time; encoding cuts off {self.cut:.1%} of the text, beyond "
             f"{self.limit} tokens; {self.held_out:,} documents are held out"
         )
 
@@ -69,6 +72,7 @@ class Text(NamedTuple):
         """The facts for results.json."""
         return {
             "documents": self.documents,
+            "documents_found": self.found,
             "titles": self.titles,
             "held_out": self.held_out,
             "training_tokens": self.length,
@@ -121,13 +125,14 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     """Read the documents, measure their lengths, and build the criterion.
 
     Args:
-        args: `text`, `text_column`, `title_column`, `max_seq_length` and `seed` of the command.
+        args: `text`, `text_column`, `title_column`, `max_seq_length`, `max_documents` and `seed` of the command.
         start: the model that is adapted.
 
     Raises:
         InputError: the text cannot be read, or has too few documents.
     """
-    documents = load_collection(args.text, args.text_column, args.title_column)
+    everything = load_collection(args.text, args.text_column, args.title_column)
+    documents = draw_documents(everything, args.max_documents, args.seed)
     rest, held_out = hold_out(documents, args.seed)
     criterion = choose_criterion(held_out, rest, args.seed)
     texts = [f"{row['title']} {row['text']}".strip() for row in sample_rows(documents, args.seed)]
@@ -140,7 +145,7 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     titles_ask = enough_ask(build_criterion("title_body", held_out, rest, args.seed), held_out)
     built = (build_criterion(name, held_out, rest, args.seed) for name in PRACTISE)
     confirming = {asked.name: asked for asked in built if asked and enough_ask(asked, held_out)}
-    facts = len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
+    facts = len(everything), len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
     return Text(*facts, criterion, confirming, foreign(texts, start.tokenizer))
 
 

@@ -158,6 +158,7 @@ def shared_fields(args: argparse.Namespace, start: Encoder, text: Text) -> dict[
         "normalize": start.model.config.normalize,
         "dev_set": "auto_half",
         "max_seq_length": text.length,
+        "max_documents": args.max_documents,
         "seed": args.seed,
         "text_column": args.text_column,
         "title_column": args.title_column,

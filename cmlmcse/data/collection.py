@@ -155,6 +155,13 @@ def _table(path: str, text_column: str | None, title_column: str | None) -> Iter
         yield from (Document(str(title or ""), text) for title, text in zip(names, texts, strict=True))
 
 
+def draw_documents(documents: Dataset, count: int | None, seed: int) -> Dataset:
+    """At most `count` of the documents, drawn by the seed, in their order; all of them if it is None."""
+    if count is None or len(documents) <= count:
+        return documents
+    return documents.select(np.sort(np.random.default_rng([seed, 6]).choice(len(documents), count, replace=False)))
+
+
 def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     """Split documents into those for training and those for measuring: a fifth of them, from 20 to 600.
 

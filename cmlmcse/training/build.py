@@ -17,7 +17,7 @@ from cmlmcse.data.batches import (
     tokenize_pieces,
     tokenize_sentences,
 )
-from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.columns import check_scores
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
@@ -132,6 +132,7 @@ def build_documents(data: DataArguments, run: RunArguments) -> tuple[datasets.Da
         documents = load_collection(data.train_file, data.text_column, data.title_column)
         if data.max_train_samples is not None:
             documents = documents.select(range(min(data.max_train_samples, len(documents))))
+        documents = draw_documents(documents, data.max_documents, data_seed(run))
         return hold_out(documents, data_seed(run)) if data.dev_set.startswith("auto") else (documents, None)
 
 

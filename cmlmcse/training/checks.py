@@ -226,12 +226,15 @@ def check_documents(data: DataArguments, run: RunArguments) -> None:
     """
     view_names(data.views)
     if not reads_documents(data):
-        if data.title_column is not None:
-            raise InputError(
-                f"title_column expects views of documents or dev_set auto, found views {data.views} and dev_set "
-                f"{data.dev_set}; set --views title_body, or leave it out"
-            )
+        for name in ("title_column", "max_documents"):
+            if getattr(data, name) is not None:
+                raise InputError(
+                    f"{name} expects views of documents or dev_set auto, found views {data.views} and dev_set "
+                    f"{data.dev_set}; set --views title_body, or leave it out"
+                )
         return
+    if data.max_documents is not None and data.max_documents < 1:
+        raise InputError(f"max_documents must be at least 1, found {data.max_documents}; raise it, or leave it out")
     named = f"views {data.views}" if data.views != "dropout" else "dev_set auto"
     others = {"streaming": data.streaming, "positive_column": data.positive_column, "stage": run.stage == "pretrain"}
     for name, used in others.items():

@@ -179,6 +179,8 @@ class DataArguments(PretrainingArguments):
     title_column: str | None = described(None, "Column of the titles of documents (default: title, if there is one).")
     streaming: bool = described(False, "Read the text as a stream. It is shuffled in a buffer of 10,000 sentences.")
     max_train_samples: int | None = described(None, "Train on the first sentences only, this many (default: all).")
+    max_documents: int | None = described(None, "Read at most so many of the documents, drawn by the seed (default: "
+                                          "all).")  # fmt: skip
     max_seq_length: int = described(32, "Longest training sentence in tokens; longer ones are cut (SimCSE).")
     mlm_probability: float = described(0.15, "Share of tokens that are masked (CMLM-CSE §4.3.2; Table 4: 0.40 is "
                                        "best).")  # fmt: skip

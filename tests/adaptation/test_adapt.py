@@ -29,7 +29,10 @@ from cmlmcse.hub.export import export
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
 from cmlmcse.models.encoders import Encoder
+from cmlmcse.training.build import build_documents
+from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_set import label_free_set
+from cmlmcse.training.parse import parse_recipe
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
@@ -332,6 +335,25 @@ def test_no_arm_confirms_itself(views, name, corpus, backbone):
     only_words = text._replace(confirming={"words": text.confirming["words"]})  # documents of one passage
     found = only_words.unpractised(views)
     assert (found and found.name) == (None if "words" in views else "words")
+
+
+def test_a_large_text_is_drawn_from(corpus, backbone, recipe):
+    """Of 150 documents 120 are read: the same ones by the scores and by an arm, from all of the file, in its order."""
+    start = load_start(backbone, "avg", "cpu")
+    args = parse(["model", str(corpus), "--output_dir", "new", "--max_documents", "120"])
+    text = read_text(args, start)
+    assert (text.found, text.documents, text.held_out) == (150, 120, 24)
+    assert text.summary().startswith("120 of 150 documents, 120 with a title")
+    fields = {"train_file": str(corpus), "views": "crops", "dev_set": "auto", "max_documents": 120, "seed": args.seed}
+    data, run_args = parse_recipe([str(recipe), *field_arguments(fields)])[2:]
+    rest, held_out = build_documents(data, run_args)
+    everything = load_collection(str(corpus))["text"]
+    places = [everything.index(one) for one in held_out["text"]]
+    assert places == sorted(places)
+    assert max(places) > 120
+    assert len(rest) == 96
+    asked = label_free_set("auto", held_out, rest, args.seed)
+    assert asked.queries == text.criterion.queries
 
 
 @pytest.mark.parametrize(

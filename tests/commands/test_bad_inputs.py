@@ -127,6 +127,8 @@ BAD = [
         for name in VIEWS if name != "dropout"
     ),
     ("train", f"{TRAIN} --views words --train_file strangers.txt", ("that stand in several documents, found none",)),
+    ("train", f"{TRAIN} --max_documents 9", ("max_documents expects views of documents or dev_set auto",)),
+    ("train", f"{TRAIN} --views crops --max_documents 0", ("max_documents must be at least 1, found 0",)),
     ("train", f"{TRAIN} --dev_set auto --train_file one.jsonl", ("at least 100 documents, found 1",)),
     ("train", f"{TRAIN} --views title_body --train_file titles.jsonl", ("documents with a title and another text",)),
     (
