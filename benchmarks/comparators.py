@@ -1,9 +1,11 @@
 """What else learns from unlabelled documents in the time that adapt takes: SimCSE, TSDAE, masked-language modelling.
 
     python benchmarks/comparators.py --data_dir DIR --work WORK --collections med cisi --seconds 150
+    python benchmarks/comparators.py … --methods tsdae bottleneck --output benchmarks/bottleneck-loss.json
 
 SimCSE and TSDAE are sentence-transformers' own losses in its own Trainer. TSDAE deletes 60 % of the words, and its
-decoder shares the encoder's weights (Wang et al. 2021). Masked-language modelling is transformers' own Trainer.
+decoder shares the encoder's weights (Wang et al. 2021). Bottleneck is this project's `BottleneckLoss` in the same
+Trainer: SimCSE's contrast with RetroMAE's decoder beside it. Masked-language modelling is transformers' own Trainer.
 
 All start from the same backbone with averaged pooling, read the same documents for the same training time, and are
 scored alike. Each runs at two learning rates. The table shows the better one on the labelled queries, which favours
@@ -35,11 +37,14 @@ from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.collection import load_collection
 from cmlmcse.evaluation.beir_data import load_retrieval
 from cmlmcse.evaluation.retrieval import retrieval
+from cmlmcse.sentence_transformers import BottleneckLoss
 
 RECORD = Path(__file__).with_name("comparators.json")
-RATES = {"simcse": (3e-5, 3e-4), "tsdae": (3e-5, 3e-4), "mlm": (1e-4, 5e-4)}  # papers' rates, and ten (five) times them
+# papers' rates, and ten (five) times them
+RATES = {"simcse": (3e-5, 3e-4), "tsdae": (3e-5, 3e-4), "mlm": (1e-4, 5e-4), "bottleneck": (3e-5, 3e-4)}
 TOKENS = 64  # of a training text, as in adapt
-BATCH = {"simcse": 64, "tsdae": 8, "mlm": 32}  # SimCSE as adapt; TSDAE as its authors; MLM as usual
+BATCH = {"simcse": 64, "tsdae": 8, "mlm": 32, "bottleneck": 64}  # SimCSE as adapt; TSDAE as its authors; MLM as usual
+TITLES = {"simcse": "SimCSE", "tsdae": "TSDAE", "mlm": "MLM", "bottleneck": "BottleneckLoss"}
 
 
 class StopsInTime(TrainerCallback):
@@ -63,12 +68,13 @@ def main() -> None:
     parser.add_argument("--model", default="assets/bert-mini-en", help="a masked-language model")
     parser.add_argument("--collections", nargs="+", required=True)
     parser.add_argument("--seconds", type=float, default=150)
+    parser.add_argument("--methods", nargs="+", choices=RATES, default=["simcse", "tsdae", "mlm"])
     parser.add_argument("--output", type=Path, default=RECORD)
     args = parser.parse_args()
     rows = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else []
     for name in args.collections:
-        for method, rates in RATES.items():
-            for rate in rates:
+        for method in args.methods:
+            for rate in RATES[method]:
                 key = {"model": args.model, "collection": name, "method": method, "rate": rate, "seconds": args.seconds}
                 if not any(key.items() <= row.items() for row in rows):
                     rows.append(key | run(args, name, method, rate))
@@ -102,12 +108,14 @@ def run(args: argparse.Namespace, name: str, method: str, rate: float) -> dict[s
 def train_sentences(
     model: str, method: str, texts: list[str], folder: Path, options: dict[str, Any], stop: StopsInTime
 ) -> tuple[SentenceTransformer, int]:
-    """SimCSE or TSDAE with sentence-transformers."""
+    """SimCSE, TSDAE or our loss with sentence-transformers."""
     transformer = Transformer(model)
     encoder = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension())], device="cpu")
     encoder.max_seq_length = TOKENS
     if method == "simcse":
         rows, loss = {"anchor": texts, "positive": texts}, MultipleNegativesRankingLoss(encoder)
+    elif method == "bottleneck":
+        rows, loss = {"sentence": texts}, BottleneckLoss(encoder)
     else:
         rng = np.random.default_rng(1)
         rows = {"damaged": [without_words(text, rng) for text in texts], "text": texts}
@@ -148,9 +156,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     cells = []
     for name in dict.fromkeys(row["collection"] for row in rows):
         own = [row for row in rows if row["collection"] == name]
-        best = [max((row["ndcg@10"] for row in own if row["method"] == method), default=None) for method in RATES]
+        best = [max((row["ndcg@10"] for row in own if row["method"] == method), default=None) for method in TITLES]
         cells.append([name, *("–" if score is None else f"{score:.2f}" for score in best), f"{own[0]['bm25']:.2f}"])
-    return markdown_table(["collection", "SimCSE", "TSDAE", "MLM", "BM25"], cells)
+    return markdown_table(["collection", *TITLES.values(), "BM25"], cells)
 
 
 if __name__ == "__main__":
