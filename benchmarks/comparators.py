@@ -7,9 +7,9 @@ SimCSE and TSDAE are sentence-transformers' own losses in its own Trainer. TSDAE
 decoder shares the encoder's weights (Wang et al. 2021). Bottleneck is this project's `BottleneckLoss` in the same
 Trainer: SimCSE's contrast with RetroMAE's decoder beside it. Masked-language modelling is transformers' own Trainer.
 
-All start from the same backbone with averaged pooling, read the same documents for the same training time, and are
-scored alike. Each runs at two learning rates. The table shows the better one on the labelled queries, which favours
-them, and BM25 beside them.
+All start from the same backbone with averaged pooling, read the same documents for the same seconds of the processor
+(one thread: OMP_NUM_THREADS=1), and are scored alike. Each runs at two learning rates. The table shows the better one
+on the labelled queries, which favours them, and BM25 beside them.
 """
 
 import argparse
@@ -48,16 +48,16 @@ TITLES = {"simcse": "SimCSE", "tsdae": "TSDAE", "mlm": "MLM", "bottleneck": "Bot
 
 
 class StopsInTime(TrainerCallback):
-    """Ends training after some seconds."""
+    """Ends training after some seconds of the processor, so that other jobs beside it take nothing away."""
 
     def __init__(self, seconds: float) -> None:
         self.end, self.seconds = 0.0, seconds
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.end = time.perf_counter() + self.seconds
+        self.end = time.process_time() + self.seconds
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop = time.perf_counter() > self.end
+        control.should_training_stop = time.process_time() > self.end
 
 
 def main() -> None:
