@@ -170,7 +170,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
         Stopped: the process was asked to stop.
     """
     training = check_fields(args.fields)
-    bf16 = training.bf16 if {"bf16", "fp16"} & set(args.fields) else has_fast_bf16(args.device)
+    bf16 = bool(training.bf16) if {"bf16", "fp16"} & set(args.fields) else has_fast_bf16(args.device)
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     if (folder / "results.json").exists():
         print(f"{folder} is finished: report.html, export/", file=sys.stderr)

@@ -131,12 +131,14 @@ def contrast(
     from .contrastive_trainer import ContrastiveTrainer
     from .dev_set import load_dev_set
     from .finalize import finalize_run, load_final_tasks
+    from .precision import choose_precision
     from .records import claim_output_dir, git_commit
     from .resume import find_checkpoint
 
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
     checkpoint = find_checkpoint(folder, resume)
+    choose_precision(run_args, checkpoint)
     labelled = load_dev_set(data_args.dev_set, data_args.data_dir)
     final_tasks = load_final_tasks(data_args)
 

@@ -25,6 +25,7 @@ from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 from modeling_cmlmcse.read_later import ReadLater
 
 from .checkpoints import SavesByTime, StopsAtSignal, WholeCheckpointTrainer
+from .precision import RecordsPrecision
 
 
 class TrainingWindow:
@@ -68,6 +69,7 @@ class LossTrainer(WholeCheckpointTrainer):
             set_seed(self.args.seed + rank())  # each process draws its own dropout
         self.add_callback(EpochOfSampler(self))
         self.add_callback(TrainingTime())
+        self.add_callback(RecordsPrecision())
         self.by_time = SavesByTime(getattr(self.args, "save_minutes", None) or 0.0)
         self.add_callback(self.by_time)
         self.add_callback(StopsAtSignal())  # after it, for a signal's checkpoint is never left out
