@@ -24,10 +24,10 @@ from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 
 from .build import check_length
 from .fields import DataArguments, ModelArguments, RunArguments
+from .precision import choose_precision
 from .pretraining_export import finalize_pretraining
 from .pretraining_model import AuxiliaryPretraining
 from .records import claim_output_dir, git_commit
-from .precision import choose_precision
 from .resume import find_checkpoint
 from .trainer import LossTrainer
 

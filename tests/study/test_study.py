@@ -287,7 +287,7 @@ def wait_for(path: Path, seconds: float = 60.0) -> None:
 
 
 def test_workers_share_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPUs are dealt in turn, unless a launcher deals them; cores are divided. All runs are in fp32 unless told else."""
+    """GPUs are dealt in turn, unless a launcher deals them; cores are divided. Runs are in fp32 by default."""
     study = load_study(write(tmp_path))
     for name in ("OMP_NUM_THREADS", "ACCELERATE_MIXED_PRECISION"):
         monkeypatch.delenv(name, raising=False)

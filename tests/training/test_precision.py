@@ -8,25 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cmlmcse.study.plan import load_study
 from cmlmcse.training import precision
 from cmlmcse.training.fields import RunArguments
 from cmlmcse.training.parse import parse_recipe
 from support.processes import run_together
 from support.training import history, run
 
-SHORT = (
-    "--dev_set",
-    "none",
-    "--max_steps",
-    "4",
-    "--save_steps",
-    "2",
-    "--logging_steps",
-    "1",
-    "--save_total_limit",
-    "5",
-)
+SHORT = ("--dev_set", "none", "--max_steps", 4, "--save_steps", 2, "--logging_steps", 1, "--save_total_limit", 5)
 
 
 @pytest.fixture(autouse=True)
@@ -65,10 +53,8 @@ def test_a_run_and_a_resumed_one(recipe, monkeypatch, tmp_path, capsys):
 
     for name, faster in (("bf16", False), ("slow", True)):
         pretend(monkeypatch, faster)
-        checkpoint = tmp_path / name / "checkpoint-2"
-        run(
-            monkeypatch, recipe, *SHORT, "--output_dir", tmp_path / f"{name}-on", "--resume_from_checkpoint", checkpoint
-        )
+        again = ("--output_dir", tmp_path / f"{name}-on", "--resume_from_checkpoint", tmp_path / name / "checkpoint-2")
+        run(monkeypatch, recipe, *SHORT, *again)
         assert ("bf16, because the checkpoint was" in capsys.readouterr().out) == (name == "bf16")
         assert history(tmp_path / f"{name}-on", "loss") == losses[name]
         record = json.loads((tmp_path / f"{name}-on" / "run.json").read_text())
