@@ -89,11 +89,14 @@ def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None)
     Raises:
         InputError: as :func:`train`.
     """
+    from modeling_cmlmcse.variable_length import padded_attention
+
     from .parse import parse_recipe
 
     recipe, model_args, data_args, run_args = parse_recipe(arguments)
     folder = Path(run_args.output_dir or "")
-    with interruptible(lambda: kept_checkpoint(folder)):
+    pads = not run_args.variable_length_attention
+    with padded_attention(pads), interruptible(lambda: kept_checkpoint(folder)):
         if run_args.stage == "pretrain":
             from .pretraining import pretrain
 

@@ -218,6 +218,9 @@ class RunArguments(TrainingArguments):
     per_device_train_batch_size: int = described(64, "Sentences in a batch on one device (SimCSE, BERT-base).")
     mini_batch_size: int | None = described(None, "Sentences in memory at a time (GradCache): same gradient as the "
                                             "whole batch; the encoder runs twice.")  # fmt: skip
+    variable_length_attention: bool = described(True, "On a GPU let attention take sentences of different lengths "
+                                                "without padding, where a kernel passes its check. Off: pad them, "
+                                                "which is right and slower.")  # fmt: skip
     num_train_epochs: float = described(1.0, "Passes over the text (SimCSE).")
     lr_scheduler_type: str = described("linear", "Learning-rate schedule (SimCSE: linear decay to 0, no warm-up).")
     eval_strategy: str = described("steps", "When the development set is scored: steps, epoch or no.")
