@@ -182,6 +182,9 @@ class DataArguments(PretrainingArguments):
     max_documents: int | None = described(None, "Read at most so many of the documents, drawn by the seed (default: "
                                           "all).")  # fmt: skip
     max_seq_length: int = described(32, "Longest training sentence in tokens; longer ones are cut (SimCSE).")
+    pad_to_multiple_of: int | None = described(None, "Round the tokens of a batch's packed views up to a multiple, "
+                                               "such as 256, so that few shapes are left; no loss sees the filler "
+                                               "(default: not).")  # fmt: skip
     mlm_probability: float = described(0.15, "Share of tokens that are masked (CMLM-CSE §4.3.2; Table 4: 0.40 is "
                                        "best).")  # fmt: skip
     augmentation: str = described("none", f"Augmentation of the views: {', '.join(AUGMENTATIONS)} (CMLM-CSE Table 3, "

@@ -40,7 +40,7 @@ class TrainingWindow:
     def add(self, logs: dict[str, Tensor], tokens: int) -> None:
         """Add one batch."""
         for name, value in logs.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
+            self.sums[name] = self.sums.get(name, 0.0) + value  # never `value` itself: a CUDA graph overwrites it
         self.batches += 1
         self.tokens += tokens
 
@@ -186,10 +186,10 @@ class LossTrainer(WholeCheckpointTrainer):
 
 
 def count_tokens(inputs: dict[str, Any]) -> int:
-    """Tokens of a batch (all views, without padding); the batch may be in parts."""
+    """Tokens of a batch (all views, without padding and filler); the batch may be in parts."""
     packed = [part.get("views") or part["masked"] for part in inputs.get("parts", [inputs])]
     packed += [views["plain"] for views in packed if "plain" in views]
-    return sum(rows["input_ids"].numel() for rows in packed)
+    return sum(rows["input_ids"].numel() - rows.get("filler_tokens", 0) for rows in packed)
 
 
 class EpochOfSampler(TrainerCallback):
