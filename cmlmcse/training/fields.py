@@ -253,7 +253,8 @@ class RunArguments(TrainingArguments):
     ddp_broadcast_buffers: bool | None = described(False, "Send the buffers of the first process to the others before "
                                                    "each step. Off: they are the same on all, for BatchNorm sees the "
                                                    "whole batch.")  # fmt: skip
-    bf16: bool | None = described(None, "Compute in bf16 where it is safe (autocast); the weights stay fp32. Default: "
+    bf16: bool | None = described(None,  # type: ignore[assignment]
+                                  "Compute in bf16 where it is safe (autocast); the weights stay fp32. Default: "
                                   "on a CPU that was measured to be faster in it, unless a launcher says which "
                                   "precision; not on a GPU. A resumed run keeps its precision.")  # fmt: skip
     report_to: str | None = described("none", "Where logs go besides the run's folder: tensorboard, wandb, …, "

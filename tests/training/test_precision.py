@@ -74,6 +74,7 @@ def test_pretraining_chooses_too(recipe, monkeypatch, tmp_path):
     [
         ((), None, "cpu", True),
         (("--bf16", "true"), "no", "cpu", True),
+        (("--bf16",), "no", "cpu", True),
         (("--bf16", "false"), None, "cpu", False),
         ((), "no", "cpu", False),
         ((), None, "cuda", False),
