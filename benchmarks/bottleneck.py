@@ -120,7 +120,7 @@ def run(args: argparse.Namespace, collection: str, phases: list[Phase], seed: in
 def train_phase(fields: dict[str, Any], model: str, corpus: Path, folder: Path, steps: int, seed: int) -> None:
     """Train one phase in an empty folder."""
     shutil.rmtree(folder, ignore_errors=True)
-    given = {name: value for name, value in fields.items() if name != "recipe"}
+    given = {"bf16": False} | {name: value for name, value in fields.items() if name != "recipe"}
     if fields["recipe"] == RETROMAE["recipe"]:
         given |= {"train_data_files": ""}
     train(fields["recipe"], **given, model_name_or_path=model, train_file=corpus, output_dir=folder,

@@ -78,7 +78,7 @@ def train_one(model: str, folder: Path, run: Path, fields: dict[str, Any]) -> No
     """One run, which keeps every checkpoint and trains on the documents that are not held out."""
     train(
         "adapt",
-        **fields,
+        **{"bf16": False, **fields},
         model_name_or_path=model,
         train_file=folder / "corpus.jsonl",
         dev_set="auto",

@@ -54,7 +54,7 @@ def main() -> None:
         folder = Path("runs") / f"teacher-{name}"
         if not (folder / "results.json").exists():
             own = {"cmlm_weight": weight, "final_evaluation": "none", "seed": SEED, "output_dir": str(folder)}
-            train("cmlmcse-bert-base", **{**common, **shared, **own, "resume_from_checkpoint": "auto"})
+            train("cmlmcse-bert-base", **{"bf16": False, **common, **shared, **own, "resume_from_checkpoint": "auto"})
     words = [word for name, value in shared.items() for word in (f"--{name}", value)]
     study([str(STUDY), "--workers", str(args.workers), *words])
 

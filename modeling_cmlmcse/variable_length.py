@@ -6,11 +6,11 @@ dropout, on older GPUs and in fp32 the operators below them are called directly.
 GPU has run this code. So each must first pass :func:`passes`, once a process for each precision and size of heads. If
 it does not, attention pads.
 
-`modeling_cmlmcse.variable_length.ALWAYS_PAD = True` switches all of this off.
+:func:`padded_attention` switches all of this off for a block of code, `ALWAYS_PAD = True` for a whole program.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -37,6 +37,18 @@ AMPERE = 8  # the first number of its compute capability
 ALONE = 64  # rows of one key in the check, each of which shows which dropout it met
 KEYS, QUERIES = [1] * ALONE + [3, 40, 7, 5], [1] * ALONE + [3, 40, 1, 0]  # the lengths of all its rows
 DROPOUT = 0.25  # of the check
+
+
+@contextmanager
+def padded_attention(always: bool = True) -> Iterator[None]:
+    """Attention pads inside the block, whichever kernels there are. With `always` false the block changes nothing."""
+    global ALWAYS_PAD
+    before = ALWAYS_PAD
+    ALWAYS_PAD = before or always
+    try:
+        yield
+    finally:
+        ALWAYS_PAD = before
 
 
 def varlen(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, longest: Longest, dropout: float) -> Tensor:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("ACCELERATE_MIXED_PRECISION", "no")  # fp32 on every machine, whatever is faster there
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose by threads, and a worker runs on each core
 
 import pytest

@@ -170,18 +170,21 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
         Stopped: the process was asked to stop.
     """
     training = check_fields(args.fields)
-    bf16 = training.bf16 if {"bf16", "fp16"} & set(args.fields) else has_fast_bf16(args.device)
+    bf16 = bool(training.bf16) if {"bf16", "fp16"} & set(args.fields) else has_fast_bf16(args.device)
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     if (folder / "results.json").exists():
         print(f"{folder} is finished: report.html, export/", file=sys.stderr)
         return Adapted(folder, json.loads((folder / "results.json").read_text(encoding="utf-8")))
     kept = f"finished arms and checkpoints in {folder} are kept; go on with the same command and " \
            "--resume_from_checkpoint auto"  # fmt: skip
+    from modeling_cmlmcse.variable_length import padded_attention
+
     from .work import adapt_in
 
     several = int(os.environ.get("WORLD_SIZE", 1)) > 1
+    pads = padded_attention(not training.variable_length_attention)
     try:
-        with nullcontext() if several else terminable(), interruptible(lambda: kept):
+        with pads, nullcontext() if several else terminable(), interruptible(lambda: kept):
             return Adapted(folder, adapt_in(folder, args, bf16, train))
     except Stopped as stop:  # perhaps inside an arm, which speaks of its own folder
         causes = {128 + signal.SIGINT: "by Ctrl-C", 128 + signal.SIGTERM: "by SIGTERM"}

@@ -20,9 +20,10 @@ def limit_kernel_caches() -> None:
 
 @cache
 def bf16_is_faster() -> bool:
-    """Whether this CPU multiplies clearly faster in bf16 than in fp32, as those with AVX-512 BF16 or AMX do.
+    """Whether this CPU multiplies clearly faster in bf16 than in fp32, as many with AVX-512 BF16 or AMX do.
 
-    Measured once a process, in about 0.1 s. Without such instructions bf16 is emulated, and slower.
+    Measured once a process, in about 0.1 s. Without such instructions bf16 is emulated, and slower; and an Intel Xeon
+    with AVX-512 BF16, but without AMX, was slower too.
     """
     import torch  # commands set the caches before PyTorch is imported
 

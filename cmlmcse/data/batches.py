@@ -21,6 +21,7 @@ from modeling_cmlmcse.packing import pack_sequences
 from .augmentation import DELETION_RATE, Tokens, build_augmentation, no_augmentation
 from .batch_transfer import Batch
 from .columns import BLOCK_ROWS, SCORE
+from .filler import fill_up
 from .masking import MaskedTokens, Masking, mask_tokens
 from .negatives import MinedNegatives
 from .random_streams import SPANS, CounterGenerator
@@ -219,6 +220,7 @@ class ViewCollator:
         plain_view: whether a batch also has the first view's text before augmentation, for a view without dropout;
             hard negatives are without it then too.
         contrasts: whether views are compared. If not, only those with a masked sentence are made.
+        pad_to_multiple_of: round the tokens of the packed views up to a multiple (filler.py); None: do not.
 
     Raises:
         InputError: the augmentation is unknown, or its [DEL] or synonyms are missing.
@@ -240,9 +242,11 @@ class ViewCollator:
         templates: Templates | None = None,
         deletion_rate: float = DELETION_RATE,
         contrasts: bool = True,
+        pad_to_multiple_of: int | None = None,
     ) -> None:
         self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
-        self.mini_batch_size = mini_batch_size
+        self.mini_batch_size, self.pad_to_multiple_of = mini_batch_size, pad_to_multiple_of
+        self.filler = tokenizer.mask_token_id or 0
         self.augment = build_augmentation(augmentation, tokenizer, synonyms, deletion_rate)
         self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
@@ -291,8 +295,10 @@ class ViewCollator:
         rows = [(example, view) for view in views for example in examples]
         sentences = [make(*row) for row in rows]
         if self.templates is None:
-            return pack_sequences(sentences)
-        return self.templates.pack(sentences, [self._template(*row) for row in rows])
+            packed = pack_sequences(sentences)
+        else:
+            packed = self.templates.pack(sentences, [self._template(*row) for row in rows])
+        return packed if self.pad_to_multiple_of is None else fill_up(packed, self.pad_to_multiple_of, self.filler)
 
     def _template(self, example: Example, view: int) -> int:
         """The template of a view: the first view's, the one that negates, or that of all others."""

@@ -191,9 +191,11 @@ class RunPool:
         print(f"{run}: {outcome} after {time.time() - start:.0f} s", flush=True)
 
     def _environment(self, number: int) -> dict[str, str]:
-        """The environment of a worker: its share of the cores, and its GPU unless a launcher assigns GPUs."""
+        """The environment of a worker: its share of the cores, and its GPU unless a launcher assigns GPUs. Its runs
+        compute in fp32 unless their fields say otherwise, so that all arms do, and on every machine."""
         cores = str(max(1, (os.cpu_count() or 1) // self.workers))
-        environment = {"OMP_NUM_THREADS": cores, "TOKENIZERS_PARALLELISM": "false", **os.environ}
+        defaults = {"TOKENIZERS_PARALLELISM": "false", "ACCELERATE_MIXED_PRECISION": "no"}
+        environment = {"OMP_NUM_THREADS": cores, **defaults, **os.environ}
         if self.gpus and self.study.launch is None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
         return environment

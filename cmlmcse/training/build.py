@@ -301,6 +301,7 @@ def build_collator(
         templates=templates,
         plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
         contrasts=contrasts(model.config),
+        pad_to_multiple_of=data.pad_to_multiple_of,
     )
 
 

@@ -51,6 +51,11 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         raise InputError(
             f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; fix the recipe"
         )
+    if data.pad_to_multiple_of is not None:
+        if run.stage == "pretrain":
+            raise InputError("pad_to_multiple_of is for stage train, found it with stage pretrain; leave it out")
+        with as_input_error():
+            in_range("pad_to_multiple_of", data.pad_to_multiple_of, int, 2, 65536)
     if model.lora_r is not None and model.lora_r < 1:
         raise InputError(f"lora_r must be at least 1, found {model.lora_r}; a usual rank is 8")
     if run.stage == "pretrain":

@@ -89,11 +89,14 @@ def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None)
     Raises:
         InputError: as :func:`train`.
     """
+    from modeling_cmlmcse.variable_length import padded_attention
+
     from .parse import parse_recipe
 
     recipe, model_args, data_args, run_args = parse_recipe(arguments)
     folder = Path(run_args.output_dir or "")
-    with interruptible(lambda: kept_checkpoint(folder)):
+    pads = not run_args.variable_length_attention
+    with padded_attention(pads), interruptible(lambda: kept_checkpoint(folder)):
         if run_args.stage == "pretrain":
             from .pretraining import pretrain
 
@@ -131,12 +134,14 @@ def contrast(
     from .contrastive_trainer import ContrastiveTrainer
     from .dev_set import load_dev_set
     from .finalize import finalize_run, load_final_tasks
+    from .precision import choose_precision
     from .records import claim_output_dir, git_commit
     from .resume import find_checkpoint
 
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
     checkpoint = find_checkpoint(folder, resume)
+    choose_precision(run_args, checkpoint)
     labelled = load_dev_set(data_args.dev_set, data_args.data_dir)
     final_tasks = load_final_tasks(data_args)
 

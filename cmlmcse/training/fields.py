@@ -182,6 +182,9 @@ class DataArguments(PretrainingArguments):
     max_documents: int | None = described(None, "Read at most so many of the documents, drawn by the seed (default: "
                                           "all).")  # fmt: skip
     max_seq_length: int = described(32, "Longest training sentence in tokens; longer ones are cut (SimCSE).")
+    pad_to_multiple_of: int | None = described(None, "Round the tokens of a batch's packed views up to a multiple, "
+                                               "such as 256, so that few shapes are left; no loss sees the filler "
+                                               "(default: not).")  # fmt: skip
     mlm_probability: float = described(0.15, "Share of tokens that are masked (CMLM-CSE §4.3.2; Table 4: 0.40 is "
                                        "best).")  # fmt: skip
     augmentation: str = described("none", f"Augmentation of the views: {', '.join(AUGMENTATIONS)} (CMLM-CSE Table 3, "
@@ -218,6 +221,9 @@ class RunArguments(TrainingArguments):
     per_device_train_batch_size: int = described(64, "Sentences in a batch on one device (SimCSE, BERT-base).")
     mini_batch_size: int | None = described(None, "Sentences in memory at a time (GradCache): same gradient as the "
                                             "whole batch; the encoder runs twice.")  # fmt: skip
+    variable_length_attention: bool = described(True, "On a GPU let attention take sentences of different lengths "
+                                                "without padding, where a kernel passes its check. Off: pad them, "
+                                                "which is right and slower.")  # fmt: skip
     num_train_epochs: float = described(1.0, "Passes over the text (SimCSE).")
     lr_scheduler_type: str = described("linear", "Learning-rate schedule (SimCSE: linear decay to 0, no warm-up).")
     eval_strategy: str = described("steps", "When the development set is scored: steps, epoch or no.")
@@ -247,6 +253,10 @@ class RunArguments(TrainingArguments):
     ddp_broadcast_buffers: bool | None = described(False, "Send the buffers of the first process to the others before "
                                                    "each step. Off: they are the same on all, for BatchNorm sees the "
                                                    "whole batch.")  # fmt: skip
+    bf16: bool | None = described(None,  # type: ignore[assignment]
+                                  "Compute in bf16 where it is safe (autocast); the weights stay fp32. Default: "
+                                  "on a CPU that was measured to be faster in it, unless a launcher says which "
+                                  "precision; not on a GPU. A resumed run keeps its precision.")  # fmt: skip
     report_to: str | None = described("none", "Where logs go besides the run's folder: tensorboard, wandb, …, "
                                       "separated by commas.")  # fmt: skip
 

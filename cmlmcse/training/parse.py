@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from transformers import AutoConfig, HfArgumentParser
+from transformers.hf_argparser import string_to_bool
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from cmlmcse.common.errors import InputError, as_input_error
@@ -31,6 +32,12 @@ WITHOUT_DEV_SCORES = ("--eval_strategy", "no", "--load_best_model_at_end", "fals
 
 class RecipeParser(HfArgumentParser):
     """Parser that raises one-line errors (:class:`InputError`) and suggests the nearest name for an unknown field."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for action in self._actions:
+            if action.type is string_to_bool and action.nargs is None:  # its default is neither true nor false
+                action.nargs, action.const = "?", True  # `--bf16` alone is true, as every other switch
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see cmlmcse train --help")

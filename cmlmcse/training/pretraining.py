@@ -24,6 +24,7 @@ from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 
 from .build import check_length
 from .fields import DataArguments, ModelArguments, RunArguments
+from .precision import choose_precision
 from .pretraining_export import finalize_pretraining
 from .pretraining_model import AuxiliaryPretraining
 from .records import claim_output_dir, git_commit
@@ -39,6 +40,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
     """
     folder = claim_output_dir(run_args.output_dir, resume=run_args.resume_from_checkpoint is not None)
     checkpoint = find_checkpoint(folder, run_args.resume_from_checkpoint)
+    choose_precision(run_args, checkpoint)
     set_seed(run_args.seed)  # the seed determines the fresh weights
     if data_args.model_type is None:
         check_weights(resolve(model_args.model_name_or_path), model_args.model_sha256)

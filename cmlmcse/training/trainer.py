@@ -25,6 +25,7 @@ from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 from modeling_cmlmcse.read_later import ReadLater
 
 from .checkpoints import SavesByTime, StopsAtSignal, WholeCheckpointTrainer
+from .precision import RecordsPrecision
 
 
 class TrainingWindow:
@@ -39,7 +40,7 @@ class TrainingWindow:
     def add(self, logs: dict[str, Tensor], tokens: int) -> None:
         """Add one batch."""
         for name, value in logs.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
+            self.sums[name] = self.sums.get(name, 0.0) + value  # never `value` itself: a CUDA graph overwrites it
         self.batches += 1
         self.tokens += tokens
 
@@ -68,6 +69,7 @@ class LossTrainer(WholeCheckpointTrainer):
             set_seed(self.args.seed + rank())  # each process draws its own dropout
         self.add_callback(EpochOfSampler(self))
         self.add_callback(TrainingTime())
+        self.add_callback(RecordsPrecision())
         self.by_time = SavesByTime(getattr(self.args, "save_minutes", None) or 0.0)
         self.add_callback(self.by_time)
         self.add_callback(StopsAtSignal())  # after it, for a signal's checkpoint is never left out
@@ -184,10 +186,10 @@ class LossTrainer(WholeCheckpointTrainer):
 
 
 def count_tokens(inputs: dict[str, Any]) -> int:
-    """Tokens of a batch (all views, without padding); the batch may be in parts."""
+    """Tokens of a batch (all views, without padding and filler); the batch may be in parts."""
     packed = [part.get("views") or part["masked"] for part in inputs.get("parts", [inputs])]
     packed += [views["plain"] for views in packed if "plain" in views]
-    return sum(rows["input_ids"].numel() for rows in packed)
+    return sum(rows["input_ids"].numel() - rows.get("filler_tokens", 0) for rows in packed)
 
 
 class EpochOfSampler(TrainerCallback):

@@ -78,12 +78,18 @@ class TrainingLosses(nn.Module):
     def _pooled(self, packed: dict[str, Any]) -> Tensor:
         """B packed rows → (B, H) vectors before the training head. With `template_of` E templates without sentences
         follow the B rows, and each row's vector is minus that of its own (template denoising, PromptBERT)."""
-        tokens = packed["input_ids"]  # (S,)
-        if (template_of := packed.get("template_of")) is None:
-            return self.model.pooled(tokens, Packing.from_lengths(packed["lengths"], len(tokens), packed["width"]))
-        packing = Packing(packed["slots"], packed["lengths"], (len(packed["lengths"]), packed["width"]))
-        packing.counts_columns = True  # of what follows; padding tokens written in a sentence count too
-        vectors, empty = self.model.pooled(tokens, packing).tensor_split([len(template_of)])  # (B, H), (E, H)
+        tokens, template_of = packed["input_ids"], packed.get("template_of")  # (S,)
+        if template_of is None:
+            packing = Packing.from_lengths(packed["lengths"], len(tokens), packed["width"])
+        else:
+            packing = Packing(packed["slots"], packed["lengths"], (len(packed["lengths"]), packed["width"]))
+            packing.counts_columns = True  # of what follows; padding tokens written in a sentence count too
+        vectors = self.model.pooled(tokens, packing)
+        if "filler_rows" in packed:  # which are the last ones
+            vectors = vectors[: len(vectors) - packed["filler_rows"]]
+        if template_of is None:
+            return vectors
+        vectors, empty = vectors.tensor_split([len(template_of)])  # (B, H), (E, H)
         return vectors - empty.index_select(0, template_of)
 
     def contrast(

@@ -15,7 +15,7 @@ import cmlmcse
 from cmlmcse.adaptation import arms, work
 from cmlmcse.adaptation.arms import Common, Trial, default_arms, further_steps, plan_steps, run_arms
 from cmlmcse.adaptation.choice import Change, Verdict, best_average, judge, load_start
-from cmlmcse.adaptation.command import main, parse
+from cmlmcse.adaptation.command import main, parse, run_first
 from cmlmcse.adaptation.crew import run
 from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
@@ -34,6 +34,7 @@ from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_set import label_free_set
 from cmlmcse.training.parse import parse_recipe
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.variable_length import switched_off
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
 
@@ -118,6 +119,16 @@ def test_bf16_is_measured(seconds, faster, monkeypatch):
     monkeypatch.setattr("modeling_cmlmcse.linear.linear", linear)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     assert cpu.bf16_is_faster.__wrapped__() == faster
+
+
+@pytest.mark.parametrize("words", [[], ["--variable_length_attention", "false"]])
+def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
+    """Where this process scores too, and only until the command ends."""
+    found = []
+    monkeypatch.setattr(work, "adapt_in", lambda *_: found.append(switched_off()) or {})
+    run_first(parse(["model", "text", "--output_dir", str(tmp_path), "--bf16", "false", *words]), run)
+    assert found == [bool(words)]
+    assert not switched_off()
 
 
 def test_arms():

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+import torch.distributed as dist
 from pyarrow import parquet
 
 from cmlmcse import encode
@@ -18,6 +19,7 @@ from cmlmcse.encode import main
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.text_encoding import split_batches
 from support.machines import on_two_machines
+from support.processes import launch
 from support.tiny import WORDS, tiny_tokenizer
 
 ROWS = 83
@@ -273,6 +275,29 @@ def test_two_machines(model, lines, tmp_path, arguments) -> None:
     assert said.count("rows ×") == 1
     found = np.concatenate([np.load(path) for path in sorted(tmp_path.glob("out-*.npy"))])
     np.testing.assert_allclose(found, expected(model, lines), atol=1e-5)
+
+
+def encode_noting_the_wait(arguments: list[str]) -> None:
+    """The command; each process writes for how many seconds it would wait for the others."""
+    whole = encode.encode_parts
+
+    def noting(*given) -> None:
+        group = dist.distributed_c10d._get_default_group()
+        seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        Path(f"wait-{dist.get_rank()}").write_text(str(seconds))
+        whole(*given)
+
+    encode.encode_parts = noting
+    main(arguments)
+
+
+@pytest.mark.slow
+def test_processes_wait_while_the_first_one_merges(model, lines, arguments, tmp_path) -> None:
+    """Merging a large file takes longer than the ten minutes of NCCL, or the half hour of gloo, after which the other
+    processes would give up."""
+    launch(encode_noting_the_wait, 2, tmp_path, *arguments)
+    assert [float((tmp_path / f"wait-{rank}").read_text()) for rank in range(2)] == [7 * 24 * 3600.0] * 2
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected(model, lines), atol=1e-5)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch) -> None:

@@ -182,6 +182,18 @@ def test_which_kernel(capability, dtype, dropout, expected, monkeypatch):
     assert find_kernel(query, dropout, usual) is None
 
 
+def test_a_block_that_pads(monkeypatch):
+    """The switch is as it was after the block; a block that leaves it changes nothing."""
+    assert not variable_length.switched_off()
+    with variable_length.padded_attention():
+        assert variable_length.switched_off()
+    assert not variable_length.switched_off()
+    monkeypatch.setattr(variable_length, "ALWAYS_PAD", True)  # the user's
+    with variable_length.padded_attention(always=False):
+        assert variable_length.switched_off()
+    assert variable_length.switched_off()
+
+
 @pytest.mark.slow
 def test_compiled_code_asks_once(monkeypatch):
     """The generation of the GPU and the switch are constants of the graph, which is one."""

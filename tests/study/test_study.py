@@ -287,13 +287,15 @@ def wait_for(path: Path, seconds: float = 60.0) -> None:
 
 
 def test_workers_share_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPUs are dealt in turn, unless a launcher deals them; cores are divided."""
+    """GPUs are dealt in turn, unless a launcher deals them; cores are divided. Runs are in fp32 by default."""
     study = load_study(write(tmp_path))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name in ("OMP_NUM_THREADS", "ACCELERATE_MIXED_PRECISION"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 7)
     pool = RunPool(study, workers=3, gpus=["4", "6"])
     assert [pool._environment(number)["CUDA_VISIBLE_DEVICES"] for number in range(3)] == ["4", "6", "4"]
     assert pool._environment(0)["OMP_NUM_THREADS"] == "2"
+    assert pool._environment(0)["ACCELERATE_MIXED_PRECISION"] == "no"
     launched = RunPool(load_study(write(tmp_path, launch="accelerate launch --num_processes 2")), gpus=["4", "6"])
     assert launched.command[1:] == ["-m", "accelerate.commands.launch", "--num_processes", "2"]
     assert launched._environment(0).get("CUDA_VISIBLE_DEVICES") == os.environ.get("CUDA_VISIBLE_DEVICES")

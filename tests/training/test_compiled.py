@@ -79,6 +79,22 @@ def test_a_step_is_one_graph_of_any_length(weight, backbone):
     assert counter.frame_count == 2
 
 
+def test_filled_up_batches_of_one_shape_share_a_graph(backbone):
+    """Compiled for fixed shapes, as CUDA graphs are: once for three batches, which without filler take three. Their
+    longest sentence is the same."""
+    model, tokenizer = build(backbone, 0.0, 0.0), tiny_tokenizer("bert")
+    rows = [Example(tokens, 0, number) for number, tokens in enumerate(tokenizer(LINES)["input_ids"])]
+    for multiple, graphs in ((256, 1), (None, 3)):
+        torch.compiler.reset()
+        counter = CompileCounterWithBackend("eager")
+        compiled = torch.compile(TrainingLosses(model), backend=counter, fullgraph=True, dynamic=False)
+        collator = ViewCollator(tokenizer, 0, pad_to_multiple_of=multiple)
+        for batch in (collator([*rows[first : first + 3], rows[-1]]) for first in range(3)):
+            expected = TrainingLosses(model)(**batch).loss.item()
+            assert compiled(**batch).loss.item() == pytest.approx(expected, rel=1e-6)
+        assert counter.frame_count == graphs
+
+
 def test_dropout_is_compiled_too(backbone):
     model, batch = build(backbone, 0.1, 0.1), batches(0.1)[0]
     compiled = torch.compile(TrainingLosses(model), backend="eager", fullgraph=True)

@@ -17,7 +17,8 @@ from cmlmcse.training.fields import RunArguments
 from cmlmcse.training.finalize import contrast_at_the_end, start_values
 from cmlmcse.training.parse import parse_recipe, use_one_gpu
 from cmlmcse.training.training_losses import TrainingLosses
-from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, attention
+from modeling_cmlmcse.variable_length import switched_off
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 from support.training import history, run
@@ -88,6 +89,16 @@ def test_a_gpu_is_fed(monkeypatch, capsys):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     with pytest.raises(InputError, match="bf16 expects a GPU of the Ampere generation or newer, found Tesla V100"):
         parse_recipe(words)
+
+
+@pytest.mark.parametrize("words", [(), ("--variable_length_attention", "false")])
+def test_attention_pads_if_asked(words, recipe, monkeypatch):
+    """In every block that training runs, and not in what the program does afterwards."""
+    found = []
+    monkeypatch.setattr(attention, "find_kernel", lambda *_, **__: found.append(switched_off()))
+    run(monkeypatch, recipe, "--max_steps", 1, "--dev_set", "none", *words)
+    assert set(found) == {bool(words)}
+    assert not switched_off()
 
 
 def test_the_start_of_another_development_set_does_not_count(tmp_path):

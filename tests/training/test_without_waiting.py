@@ -7,13 +7,15 @@ numbers. It cannot see which kernels a GPU chooses, nor how long they take.
 
 import json
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from transformers import TrainerCallback
 
-from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
+from cmlmcse.training.build import build_collator, build_model, build_sentences, build_templates, build_tokenizer
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.parse import parse_recipe
 from cmlmcse.training.training_losses import TrainingLosses
@@ -37,7 +39,24 @@ OBJECTIVES = {
     "retromae": {"cmlm_weight": 0, "retromae_weight": 0.1},
     "denosent": {"cmlm_weight": 0, "denosent_weight": 0.1, "denosent_layers": 1},
 }
-PLUS_PLUS = {"simcse++": {"cmlm_weight": 0, "contrastive_loss": "off_dropout", "dimension_weight": 0.1}}  # a plain view
+PROMPT = {"pooling": "prompt", "prompt_template": "w1 {sentence} w2 {mask}", "projection": "mlp",
+          "second_prompt_template": "w3 {sentence} {mask}"}  # fmt: skip
+CONTRASTS = {
+    "simcse++": {"cmlm_weight": 0, "contrastive_loss": "off_dropout", "dimension_weight": 0.1},  # with a plain view
+    "teacher": {"distillation_weight": 0.1, "teacher": "itself", "teacher_pooling": "avg"},
+    "teacher, list_net": {"cmlm_weight": 0, "distillation_weight": 0.1, "teacher": "itself", "teacher_pooling": "avg",
+                         "distillation_loss": "list_net"},
+    "teacher, mse": {"cmlm_weight": 0, "distillation_weight": 0.1, "teacher": "itself", "teacher_pooling": "avg",
+                     "distillation_loss": "mse"},
+    "nested": {"matryoshka_dims": "16,8"},
+    "prompt": {**PROMPT, "cmlm_weight": 0.1},
+    "negated prompt": {**PROMPT, "cmlm_weight": 0, "negative_prompt_template": "w1 {sentence} w4 {mask}",
+                       "contrastive_loss": "extended_info_nce", "prompt_denoising": "pad"},
+    "mined negatives": {"mined_negatives": 2},
+    "mined, weighted": {"cmlm_weight": 0, "mined_negatives": 1, "hard_negative_weight": 1.0},
+    "scored pairs": {"contrastive_loss": "cosent", "train_file": "pairs.csv", "text_column": "one",
+                     "positive_column": "two", "score_column": "score"},
+}  # fmt: skip
 CHECK = "cmlmcse/training/trainer.py:_watch"  # it reads the loss; on a GPU a copy of that of the step before
 
 
@@ -54,23 +73,36 @@ class RecordsSteps(TrainerCallback):
         self.recorder.__exit__(None, None, None)
 
 
+@pytest.fixture
+def pairs(text_file, tmp_path, monkeypatch):
+    """`pairs.csv`: neighbours in the text, with scores from 0 to 4. And an empty cache for vectors and neighbours."""
+    rows = [f"{one},{two},{i % 5}" for i, (one, two) in enumerate(pairwise(text_file.read_text().splitlines()))]
+    (tmp_path / "pairs.csv").write_text("\n".join(["one,two,score", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("pairs")
 @pytest.mark.parametrize("parts", ((), ("--mini_batch_size", "8")), ids=("whole", "parts"))
-@pytest.mark.parametrize("fields", (OBJECTIVES | PLUS_PLUS).values(), ids=OBJECTIVES | PLUS_PLUS)
+@pytest.mark.parametrize("fields", (OBJECTIVES | CONTRASTS).values(), ids=OBJECTIVES | CONTRASTS)
 def test_a_step(fields, parts, recipe, backbone_folders):
-    """Every objective, whole and in parts. Several steps, so that the loss of a step is checked."""
+    """Every objective and every kind of contrast, whole and in parts. Several steps, so that the loss of a step is
+    checked."""
     folder = backbone_folders["roberta"]  # its embeddings do more than BERT's
-    words = [f"--{name}={value}" for name, value in {**fields, "rtd_generator": folder}.items()]
+    fields = {**fields, "rtd_generator": folder} | ({"teacher": folder} if "teacher" in fields else {})
+    words = [f"--{name}={value}" for name, value in fields.items()]
     words += [f"--model_name_or_path={folder}", "--dev_set=none", "--max_steps=2", *parts]
     _, model_args, data_args, run_args = parse_recipe([str(recipe), *words])
     tokenizer = build_tokenizer(model_args)
+    templates = build_templates(model_args, tokenizer)
     model = build_model(model_args, tokenizer)
     records = RecordsSteps()
     trainer = ContrastiveTrainer(
         model=model,
         args=run_args,
         train_dataset=build_sentences(model_args, data_args, run_args, tokenizer),
-        data_collator=build_collator(model, tokenizer, data_args, run_args),
+        data_collator=build_collator(model, tokenizer, data_args, run_args, templates),
         processing_class=tokenizer,
         callbacks=[records],
     )

@@ -1,0 +1,60 @@
+"""The precision of training where nobody names one: bf16 on a CPU that computes faster in it, else fp32."""
+
+import json
+import os
+from pathlib import Path
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from cmlmcse.common.cpu import bf16_is_faster
+from cmlmcse.common.distributed import from_first_process
+from modeling_cmlmcse.distributed import rank
+
+from .fields import RunArguments
+from .resume import TRAINER_STATE_NAME
+
+
+def choose_precision(run: RunArguments, checkpoint: str | None) -> None:
+    """Choose between bf16 and fp32, in place, if neither the recipe, the command line nor the launcher has.
+
+    A run that goes on keeps the precision of its checkpoint. Else the first process measures, for all. GPUs compute in
+    fp32, as with transformers' Trainer.
+
+    Args:
+        run: the fields; `bf16` is afterwards true or false.
+        checkpoint: the folder of the checkpoint that the run goes on from, if it does.
+    """
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
+    if run.bf16 is None and not run.fp16 and not launched and run.device.type == "cpu":
+        kept = None if checkpoint is None else recorded_precision(Path(checkpoint))
+        faster = kept == "bf16" if checkpoint is not None else from_first_process(rank() == 0 and bf16_is_faster())
+        if faster:
+            run.bf16, run.mixed_precision = True, "bf16"
+            if rank() == 0:
+                why = "this CPU is faster in it" if checkpoint is None else "the checkpoint was"
+                print(f"training computes in bf16, because {why}; --bf16 false computes in fp32")
+    run.bf16 = bool(run.bf16)
+
+
+def recorded_precision(checkpoint: Path) -> str | None:
+    """The precision in which a checkpoint was trained: `no` (fp32), `bf16` or `fp16`; None if it does not say."""
+    state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    found = state.get("stateful_callbacks", {}).get(RecordsPrecision.__name__, {})
+    return found.get("attributes", {}).get("precision")
+
+
+class RecordsPrecision(TrainerCallback, ExportableState):
+    """Writes the precision of training into every checkpoint."""
+
+    def __init__(self) -> None:
+        self.precision = "no"
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self.precision = args.mixed_precision
+
+    def state(self) -> dict[str, dict[str, str]]:
+        """The state that a checkpoint stores."""
+        return {"args": {}, "attributes": {"precision": self.precision}}
