@@ -228,6 +228,7 @@ def test_tokens_stay_secret(place, monkeypatch, capfd):
 
 ALLOWED = {"torch", "transformers", "safetensors"}  # the last is what transformers reads weights with
 HARMLESS = {"collections", "contextlib", "copy", "dataclasses", "functools", "os", "time", "types", "typing", "zlib"}
+HARMLESS |= {"difflib", "inspect"}  # a signature that names the configuration's fields, and the nearest one
 HARMLESS |= {"json", "pathlib"}  # save_pretrained writes modules.json
 FORBIDDEN = {"open", "eval", "exec", "compile", "__import__", "input", "breakpoint"}
 QUIET = """

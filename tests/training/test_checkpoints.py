@@ -317,8 +317,8 @@ def test_a_loss_that_is_no_number(options, good, recipe, tmp_path, monkeypatch, 
 
     calls, contrast = [], TrainingLosses.contrast
 
-    def broken(self, *given):
-        loss, *rest = contrast(self, *given)
+    def broken(self, *given, **targets):
+        loss, *rest = contrast(self, *given, **targets)
         calls.append(0)
         return (loss * (1.0 if len(calls) <= good else float("nan")), *rest)
 
