@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
+from cmlmcse.data.latent import LSA
+from cmlmcse.data.searches import SEARCH
 from cmlmcse.hub.export import write_json
 from cmlmcse.training.command import field_arguments
 
@@ -27,6 +29,11 @@ EVERY = 20  # steps between development scores; the best of them is kept, so too
 FIRST_STEPS = 20  # of the run that measures the time of a step
 COMPARED_STEPS = 40  # of an arm before it is compared; a choice by hand: after 20, the warm-up is half of them
 DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselves (docs/results/adapting.md, on MED)
+# The start and the text's own words search the documents together, and the arm learns what they find. By hand, with all
+# documents of CACM, MED and CISI: cosine + LSA / 3 searched better than either (docs/results/adapting.md).
+START_SHARE = 0.75
+SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1.0, "distillation_loss": "list_net",
+                             "distillation_temp": 0.05}  # fmt: skip
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
 
 Arms = dict[str, dict[str, Any]]
@@ -48,10 +55,11 @@ class Trial(NamedTuple):
     record: dict[str, Any]
 
 
-def default_arms(titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
+def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
     """The arms by name, each with the fields of its run.
 
     Args:
+        model: the model that is adapted; a finished encoder is a teacher of the arm that searches.
         titles: whether enough documents have titles that are good queries.
         finished: whether the model is a finished encoder, and not a plain backbone.
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
@@ -62,14 +70,28 @@ def default_arms(titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
         views = ("words", "sentence") if finished else ("words+sentence", "words")
     rates = ENCODER_RATES if finished else BACKBONE_RATES
     choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
+    if finished:
+        choices = [(SEARCH, rate) for rate in reversed(rates)] + choices
     arms: Arms = {}
     for name, rate in choices:
         fields = {"views": name, "learning_rate": rate, **given}
         if fields["views"] != "dropout":
             fields = DOCUMENT_VIEWS | fields
+        if fields["views"] == SEARCH:
+            fields = searching_fields(model, finished) | fields
         if fields not in arms.values():
             arms[f"{fields['views']}, rate {float(fields['learning_rate']):g}"] = fields
     return arms
+
+
+def searching_fields(model: str, finished: bool) -> dict[str, Any]:
+    """The fields of an arm that learns what its teachers find: a finished encoder and the words of the text, or for a
+    plain backbone the words alone."""
+    temp = SEARCHING["distillation_temp"]
+    if not finished or "," in model:  # which separates teachers
+        return SEARCHING | {"teacher": LSA, "teacher_temp": temp}
+    shares = {"teacher": f"{model},{LSA}", "teacher_share": START_SHARE}
+    return SEARCHING | shares | {"teacher_temp": temp * START_SHARE}  # shares shrink the differences of the cosines
 
 
 class Common(NamedTuple):

@@ -22,7 +22,7 @@ LETTERS = 3.0  # letters of a token below which it is; those five have 4.1 to 5.
 LETTERS_READ = 2000  # of each text; 2,000 texts of them are 4 MB
 FIRST_SYLLABLE = 0x2E80  # from here on Unicode has the scripts of East Asia
 PRACTISE = {  # criteria that can confirm, and the views that practise their questions
-    "halves": ("crops", "neighbours", "sentence"),
+    "halves": ("crops", "neighbours", "sentence", "search"),
     "words": ("words",),
 }
 EXAMPLES = 10  # questions whose neighbours the report shows

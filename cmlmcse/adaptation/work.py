@@ -81,7 +81,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     say(f"criterion {text.criterion.name}: the start scores {before:.2f}, BM25 {bm25:.2f}")
 
     finished = recorded is not None
-    arms = default_arms(text.titles_ask, finished, args.fields)
+    arms = default_arms(args.model, text.titles_ask, finished, args.fields)
     now = time.perf_counter()
     at_the_end = SCORES_AT_THE_END + (SCORES_OF_A_SECOND_QUESTION if finished else 0)
     left = 60 * args.minutes - (now - started) - at_the_end * (now - scoring)

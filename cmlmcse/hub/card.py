@@ -8,6 +8,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.data.latent import LSA
 from cmlmcse.evaluation.card_metric import CardMetric
 from cmlmcse.evaluation.tables import format_all_measures, format_table, with_truncated
 from cmlmcse.evaluation.tasks import TASKS
@@ -151,7 +152,9 @@ def supervision(fields: Record) -> str:
     """Whether the run read labels. Without them each sentence is its own positive."""
     if fields["positive_column"] is not None:
         return "on labelled pairs"
-    helpers = [name for name, field in (("teacher", "teacher"), ("mining model", "mining_model")) if fields.get(field)]
+    known = {"", LSA, fields["model_name_or_path"]}  # the start has a line of its own
+    teachers = {name.strip() for name in (fields.get("teacher") or "").split(",")} - known
+    helpers = ["teacher"] * bool(teachers) + ["mining model"] * bool(fields.get("mining_model"))
     return f"without labels, but for what its {' and '.join(helpers)} has seen," if helpers else "without labels"
 
 

@@ -21,6 +21,7 @@ from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.columns import check_scores
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.masking import Masking
+from cmlmcse.data.searches import SEARCH
 from cmlmcse.data.telling_words import TellingWords
 from cmlmcse.data.templates import Templates, read_template, template_texts, without_template
 from cmlmcse.data.text import load_sentences
@@ -37,6 +38,7 @@ from .dev_set import DevScore, label_free_set
 from .fields import DataArguments, ModelArguments, RunArguments
 from .lora import add_lora
 from .mining import mine_negatives
+from .searches import search_pairs
 from .teachers import teacher_vectors
 
 
@@ -194,7 +196,26 @@ def build_text(
         return build_sentences(model, data, run, tokenizer), None
     documents, held_out = build_documents(data, run)
     dev_set = None if held_out is None else label_free_set(data.dev_set, held_out, documents, data_seed(run))
+    if data.views == SEARCH:
+        return build_searches(documents, model, data, run, tokenizer), dev_set
     return build_pieces(documents, model, data, run, tokenizer), dev_set
+
+
+def build_searches(
+    documents: datasets.Dataset,
+    model: ModelArguments,
+    data: DataArguments,
+    run: RunArguments,
+    tokenizer: PreTrainedTokenizerBase,
+) -> TrainingSentences:
+    """Pairs of a query and a passage, tokenised once, and their vectors by the teachers.
+
+    Raises:
+        InputError: no document gives a query, or a teacher cannot be loaded.
+    """
+    with run.main_process_first(desc="searching the text"):
+        pairs, vectors = search_pairs(documents, model, run, data_seed(run))
+        return TrainingSentences(tokenize_sentences(pairs, tokenizer, data.max_seq_length), vectors)
 
 
 def sentences_needed(run: RunArguments) -> int:

@@ -8,6 +8,7 @@ from accelerate.utils import DistributedType
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.recipes import recipe_folder
 from cmlmcse.data.augmentation import check_augmentation
+from cmlmcse.data.searches import SEARCH
 from cmlmcse.data.views import view_names
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
@@ -37,7 +38,7 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         in_range("deletion_rate", data.deletion_rate, float, 0.0, 0.99)
         one_of("stage", run.stage, ("train", "pretrain"))
     check_augmentation(data.augmentation, data.synonyms)
-    check_documents(data, run)
+    check_documents(model, data, run)
     check_mining(data, run.stage)
     if model.distillation_weight > 0 and run.stage == "train":
         check_teacher(model, data)
@@ -214,7 +215,7 @@ def check_teacher(model: ModelArguments, data: DataArguments) -> None:
 
 
 def teacher_names(model: ModelArguments) -> list[str]:
-    """The teachers, folders or Hub names, in order."""
+    """The teachers, folders or Hub names or `lsa`, in order."""
     return [name.strip() for name in (model.teacher or "").split(",") if name.strip()]
 
 
@@ -223,13 +224,19 @@ def reads_documents(data: DataArguments) -> bool:
     return data.views != "dropout" or data.dev_set.startswith("auto")
 
 
-def check_documents(data: DataArguments, run: RunArguments) -> None:
+def makes_views(data: DataArguments) -> bool:
+    """Whether the collator makes the two texts of a row from a document; `search` finds them before."""
+    return reads_documents(data) and data.views != SEARCH
+
+
+def check_documents(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
     """Check the fields of document views and of the label-free development set.
 
     Raises:
         InputError: an unknown view, or a field that documents do not have.
     """
-    view_names(data.views)
+    if data.views != SEARCH:
+        view_names(data.views)
     if not reads_documents(data):
         for name in ("title_column", "max_documents"):
             if getattr(data, name) is not None:
@@ -240,6 +247,8 @@ def check_documents(data: DataArguments, run: RunArguments) -> None:
         return
     if data.max_documents is not None and data.max_documents < 1:
         raise InputError(f"max_documents must be at least 1, found {data.max_documents}; raise it, or leave it out")
+    if data.views == SEARCH:
+        check_search(model, data)
     named = f"views {data.views}" if data.views != "dropout" else "dev_set auto"
     others = {"streaming": data.streaming, "positive_column": data.positive_column, "stage": run.stage == "pretrain"}
     for name, used in others.items():
@@ -247,6 +256,26 @@ def check_documents(data: DataArguments, run: RunArguments) -> None:
             raise InputError(
                 f"{named} expects unlabelled documents in stage train, found {name}; leave one of them out"
             )
+
+
+def check_search(model: ModelArguments, data: DataArguments) -> None:
+    """Check that the views `search` have a teacher that searches, and nothing that takes its finds for positives.
+
+    Raises:
+        InputError: no distillation, a contrastive loss or a term that does so, or hard negatives.
+    """
+    if model.distillation_weight == 0:
+        raise InputError(
+            "views search expects teachers that find the passages, found distillation_weight 0; set "
+            "--distillation_weight 1 and --teacher lsa"
+        )
+    positives = [name for name in ("contrastive_weight", "consistency_weight", "dimension_weight")
+                 if getattr(model, name) > 0]  # fmt: skip
+    if taken := positives + hard_negatives(model, data):
+        raise InputError(
+            f"views search expects that a query's passage need not be its positive, found {taken[0]}; set it to 0, or "
+            "choose other views"
+        )
 
 
 def check_pretraining(data: DataArguments, run: RunArguments) -> None:

@@ -130,7 +130,7 @@ def contrast(
     from cmlmcse.data.templates import with_template
 
     from .build import build_collator, build_model, build_templates, build_text, build_tokenizer
-    from .checks import reads_documents
+    from .checks import makes_views
     from .contrastive_trainer import ContrastiveTrainer
     from .dev_set import load_dev_set
     from .finalize import finalize_run, load_final_tasks
@@ -157,7 +157,7 @@ def contrast(
         args=run_args,
         train_dataset=sentences,
         data_collator=build_collator(
-            model, tokenizer, data_args, run_args, templates, sentences if reads_documents(data_args) else None
+            model, tokenizer, data_args, run_args, templates, sentences if makes_views(data_args) else None
         ),
         processing_class=with_template(tokenizer, templates.templates[0], templates.around) if templates else tokenizer,
         dev_set=dev_set,

@@ -62,8 +62,9 @@ class ModelArguments:
     distillation_weight: float = of_config("distillation_weight")
     distillation_loss: str = of_config("distillation_loss")
     distillation_temp: float = of_config("distillation_temp")
-    teacher: str | None = described(None, "Model whose similarities are distilled: a folder or a Hub name; two "
-                                    "separated by a comma. It encodes every training text once, of a pair both and of "
+    teacher: str | None = described(None, "Model whose similarities are distilled: a folder or a Hub name, or lsa "
+                                    "(latent semantic analysis of the training text); two separated by a comma. "
+                                    "It encodes every training text once, of a pair both and of "
                                     "a document the first 256 tokens; the vectors "
                                     "are kept in the cache of the library datasets (default: none).")  # fmt: skip
     teacher_pooling: str = described("cls_before_pooler", "Pooling of a teacher that records none. The default is that "
@@ -173,9 +174,10 @@ class DataArguments(PretrainingArguments):
     views: str = described("dropout", "The two texts of a document that the contrast pulls together: dropout (the text "
                            "twice, SimCSE), crops (two crops of a window of 256 tokens, Contriever), neighbours (the "
                            "text before and after a cut, coCondenser), title_body, words (a few telling words and a "
-                           "passage), sentence (a short piece and a passage). a+b draws one for each document and "
-                           "epoch. All but dropout read documents: rows of a table, texts between blank "
-                           "lines.")  # fmt: skip
+                           "passage), sentence (a short piece and a passage), search (a query made from a document, "
+                           "and another document that the teachers find for it; it stands alone). a+b draws one for "
+                           "each document and epoch. All but dropout read documents: rows of a table, texts between "
+                           "blank lines.")  # fmt: skip
     title_column: str | None = described(None, "Column of the titles of documents (default: title, if there is one).")
     streaming: bool = described(False, "Read the text as a stream. It is shuffled in a buffer of 10,000 sentences.")
     max_train_samples: int | None = described(None, "Train on the first sentences only, this many (default: all).")

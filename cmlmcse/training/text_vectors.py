@@ -33,13 +33,19 @@ def kept_vectors(encoder: Encoder, name: str, rows: datasets.Dataset, role: str)
         rows: the training text (:func:`texts_of`).
         role: what it is, for the screen.
     """
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = vectors_folder()
     path = folder / f"{fingerprint_model(model_folder(name), encoder.settings)}-{fingerprint_rows(rows)}.npy"
     if not path.exists():
         print(f"{role} {name}: encodes {len(rows):,} rows once, into {folder}", flush=True)
         write_npy(path, encoded_blocks(encoder, rows, role), len(rows), encoder.model.config.hidden_size)
     return path
+
+
+def vectors_folder() -> Path:
+    """The folder of kept vectors, made if it is missing."""
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def load_reader(name: str, pooling: str, most_tokens: int, device: str, prompt_template: str | None = None) -> Encoder:

@@ -133,35 +133,42 @@ def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
 
 def test_arms():
     """Titles give arms of their own; what the user sets holds in all arms, and equal arms run once."""
-    names = list(default_arms(True, False, {}))
+    names = list(default_arms("start", True, False, {}))
     assert names[0] == "title_body, rate 0.0003"
     assert len(names) == 5
-    assert not any("title" in name for name in default_arms(False, True, {}))
-    crops = default_arms(True, True, {"views": "crops"})
-    assert list(crops) == ["crops, rate 3e-05", "crops, rate 0.0001"]
+    assert not any("title" in name for name in default_arms("start", False, True, {}))
+    crops = default_arms("start", True, True, {"views": "crops"})
+    assert set(crops) == {"crops, rate 3e-05", "crops, rate 0.0001"}
     assert all(fields["backbone_dropout"] == 0 for fields in crops.values())
-    assert default_arms(True, True, {"backbone_dropout": "0.1"}).popitem()[1]["backbone_dropout"] == "0.1"
-    alike = default_arms(False, True, {"views": "dropout"})  # which nothing else makes two views of
+    assert default_arms("start", True, True, {"backbone_dropout": "0.1"}).popitem()[1]["backbone_dropout"] == "0.1"
+    search = default_arms("start", False, True, {})["search, rate 0.0001"]
+    assert (search["teacher"], search["contrastive_weight"]) == ("start,lsa", 0)
+    assert search["teacher_temp"] / search["distillation_temp"] == pytest.approx(search["teacher_share"])
+    assert default_arms("a,b", False, True, {})["search, rate 0.0001"]["teacher"] == "lsa"
+    assert default_arms("start", False, True, {"teacher": "other"})["search, rate 3e-05"]["teacher"] == "other"
+    plain = default_arms("start", True, False, {"views": "search"})["search, rate 0.0003"]
+    assert (plain["teacher"], plain["teacher_temp"]) == ("lsa", plain["distillation_temp"])
+    alike = default_arms("start", False, True, {"views": "dropout"})  # which nothing else makes two views of
     assert all("backbone_dropout" not in fields for fields in alike.values())
 
 
 @pytest.mark.parametrize(
     "minutes, step, expected",
     [
-        (15, 1.0, (5, 60, 200)),
+        (15, 1.0, (7, 40, 180)),
         (8, 1.0, (3, 40, 120)),
         (5, 1.0, (1, 60, 180)),
         (2.5, 1.0, (1, 20, 80)),
         (1.5, 1.0, (1, 20, 20)),
         (1, 1.0, (1, 20, 20)),
-        (500, 0.1, (5, 160, 480)),
+        (500, 0.1, (7, 160, 480)),
     ],
 )
 def test_plan(minutes, step, expected, monkeypatch, tmp_path):
     """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left."""
     monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, {"seconds_per_step": step}))
     monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0)).__next__)
-    named = default_arms(True, True, {})
+    named = default_arms("start", True, True, {})
     names, first, last, besides = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run), 45 * minutes)
     assert (len(names), first, last) == expected
     assert besides == 30 - 20 * step

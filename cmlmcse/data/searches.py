@@ -1,0 +1,125 @@
+"""Searches without labels: queries made from documents, and the passages that a teacher finds for them.
+
+A query is a document's title, one of its sentences, or a few of its telling words. Its own document is no answer: the
+teacher's ranking of the *other* documents is what can be learned from it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+
+SEARCH = "search"  # the name in the field `views`
+SEARCHED = 5_000  # documents at most: a teacher reads the first 256 tokens of each, a minute or two on a laptop's core
+QUERIES_EACH = 4  # of a document; 800 documents then give 50 batches of 64 different searches
+FOUND = 30  # passages of a query that are drawn from
+FIRST_FOUND = 3  # half of the draws are among these, so that a batch has good answers and fair ones
+WORDS = (3, 8)  # words of a query, as users type them
+BLOCK = 512  # queries compared with all passages at once: 5,000 of them are 10 MB
+LEAST_WORDS = 5  # of a sentence that can ask
+LEAST_TITLE = 2  # words of a title that can ask
+
+_WORD = re.compile(r"\w{3,}")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+class Queries(NamedTuple):
+    """Q queries, and the document (Q,) that each was made from."""
+
+    texts: list[str]
+    owners: NDArray[np.int64]
+
+
+def texts_with_titles(documents: Dataset) -> list[str]:
+    """The documents as they are encoded: title and text."""
+    return [f"{title} {text}".strip() for title, text in zip(documents["title"], documents["text"], strict=True)]
+
+
+def make_queries(documents: Dataset, seed: int) -> Queries:
+    """`QUERIES_EACH` queries of every document that has words, without repetitions.
+
+    Args:
+        documents: columns "title" and "text".
+        seed: of the draws.
+    """
+    texts = texts_with_titles(documents)
+    words = [Counter(_WORD.findall(text.lower())) for text in texts]
+    found = Counter(word for each in words for word in each)
+    queries: list[str] = []
+    owners: list[int] = []
+    for row, (title, text, counted) in enumerate(zip(documents["title"], documents["text"], words, strict=True)):
+        rng = np.random.default_rng([seed, 7, row])
+        sentences = [each for each in _SENTENCE_END.split(text) if len(each.split()) >= LEAST_WORDS]
+        titles = [title] if len(title.split()) >= LEAST_TITLE else []
+        asked = {query_of(titles, sentences, counted, found, len(texts), rng) for _ in range(QUERIES_EACH)} - {""}
+        queries += sorted(asked)
+        owners += [row] * len(asked)
+    return Queries(queries, np.asarray(owners, np.int64))
+
+
+def query_of(
+    titles: list[str],
+    sentences: list[str],
+    words: Counter[str],
+    found: Counter[str],
+    documents: int,
+    rng: np.random.Generator,
+) -> str:
+    """One query of a document: its title, a sentence or some words, one kind as likely as another; empty if it has
+    none."""
+    kinds = [kind for kind in (titles, sentences, list(words)) if kind]
+    if not kinds:
+        return ""
+    chosen = kinds[int(rng.integers(len(kinds)))]
+    if chosen is not kinds[-1] or not words:
+        return chosen[int(rng.integers(len(chosen)))]
+    weights = np.array([np.log1p(words[word]) * np.log((documents + 1) / found[word]) for word in chosen])
+    count = min(int(rng.integers(WORDS[0], WORDS[1] + 1)), len(chosen))
+    places = np.sort(rng.choice(len(chosen), count, replace=False, p=weights / weights.sum()))
+    return " ".join(chosen[place] for place in places)
+
+
+def find_passages(
+    queries: Sequence[NDArray[np.float32]],
+    passages: Sequence[NDArray[np.float32]],
+    shares: Sequence[float],
+    owners: NDArray[np.int64],
+    seed: int,
+) -> NDArray[np.int64]:
+    """For each query one of the `FOUND` passages that the teachers together find nearest, the query's own left out.
+
+    Args:
+        queries, passages: (Q, H_t) and (N, H_t) by each teacher.
+        shares: of each teacher's cosines in the whole.
+        owners: (Q,) the document of each query.
+        seed: of the draws.
+
+    Returns:
+        (Q,) rows of the passages.
+    """
+    asked = np.hstack([unit(table) for table in queries])  # (Q, Σ H_t)
+    given = np.hstack([share * unit(table) for share, table in zip(shares, passages, strict=True)])  # (N, Σ H_t)
+    rng = np.random.default_rng([seed, 8])
+    drawn = np.empty(len(owners), np.int64)
+    count = min(FOUND, len(given) - 1)
+    for start in range(0, len(owners), BLOCK):
+        rows = slice(start, start + BLOCK)
+        scores = asked[rows] @ given.T  # (q, N)
+        own = owners[rows]
+        scores[np.arange(len(own)), own] = -np.inf
+        nearest = np.argsort(-scores, axis=1, kind="stable")[:, :count]  # (q, C)
+        first = min(FIRST_FOUND, count)
+        places = np.where(rng.random(len(own)) < 0.5, rng.integers(first, size=len(own)),
+                          rng.integers(min(first, count - 1), count, size=len(own)))  # fmt: skip
+        drawn[rows] = nearest[np.arange(len(own)), places]
+    return drawn
+
+
+def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(N, H) of length 1; zeros stay zeros."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
