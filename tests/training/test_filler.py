@@ -93,7 +93,9 @@ def test_loss_and_gradients_are_those_without(kind, case, size, backbone_folders
 
 def test_filler_by_hand():
     """Seven tokens of rows of up to four: two rows have room for at least one token each and up to seven in all."""
-    packed = fill_up(pack_sequences([[5, 6, 7, 8], [5, 6, 7]]), 8, 9)
+    plain = pack_sequences([[5, 6, 7, 8], [5, 6, 7]])
+    packed = fill_up(plain, 8, 9)
+    assert plain["input_ids"].tolist() == [5, 6, 7, 8, 5, 6, 7]
     assert packed["input_ids"].tolist() == [5, 6, 7, 8, 5, 6, 7, *[9] * 9]
     assert packed["lengths"].tolist() == [4, 3, 3, 3, 3]
     assert (packed["width"], packed["filler_rows"], packed["filler_tokens"]) == (4, 3, 9)
