@@ -147,7 +147,7 @@ def test_a_run(recipe, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--pad_to_multiple_of", "1"], "pad_to_multiple_of must be"),
+        (["--pad_to_multiple_of", "1"], "pad_to_multiple_of must be at least 2 tokens, found 1"),
         (["--pad_to_multiple_of", "64", "--stage", "pretrain"], "pad_to_multiple_of is for stage train"),
     ],
 )
