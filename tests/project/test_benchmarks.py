@@ -1,5 +1,5 @@
-"""The benchmark for GPUs, on a CPU with tiny models: that it runs and what it writes. It shows no speed. The one command
-of the frontier's study: the text and what it runs. And the scripts' names."""
+"""The benchmark for GPUs, on a CPU with tiny models: that it runs and what it writes. It shows no speed. The one
+command of the frontier's study: the text and what it runs. And the scripts' names."""
 
 import importlib
 import json
