@@ -123,7 +123,7 @@ def test_a_step(fields, parts, recipe, backbone_folders):
 
 
 def steps_of_a_process(arguments: list[str]) -> None:
-    """Every objective in one of several processes, those without an own exchange and with most of them in parts too; it
+    """Every objective in one of several processes, SimCSE and InfoCSE in parts too, which exchange least and most; it
     writes the waits of each, and how many sums are exchanged."""
     found = {}
     for name, how in [*((each, "whole") for each in OBJECTIVES), ("simcse", "parts"), ("infocse", "parts")]:
