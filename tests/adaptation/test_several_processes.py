@@ -14,8 +14,8 @@ from support.processes import launch
 
 @pytest.mark.slow
 def test_two_machines(corpus, backbone, tmp_path):
-    """One process on each, whose launchers meet on the loopback. Both train every arm; the first one chooses, and writes
-    the same kind of folder as one process does. A second launch finds it finished."""
+    """One process on each, whose launchers meet on the loopback. Both train every arm; the first one chooses, and
+    writes the same kind of folder as one process does. A second launch finds it finished."""
     words = [backbone, corpus, "--output_dir", tmp_path / "out", "--max_steps", 6, "--per_device_train_batch_size", 8]
     words += ["--learning_rate", 3e-3, "--views", "title_body", "--bf16", "false"]
     words += ["--use_cpu", torch.accelerator.is_available()]  # else of itself
