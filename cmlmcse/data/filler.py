@@ -11,11 +11,12 @@ import torch
 
 
 def fill_up(packed: dict[str, Any], multiple: int, token: int) -> dict[str, Any]:
-    """Append rows of filler to a packed batch (:func:`pack_sequences`), in place, so that the number of its tokens is
-    a multiple of `multiple`.
+    """A packed batch (:func:`pack_sequences`) with rows of filler behind its own, so that the number of its tokens is a
+    multiple of `multiple`.
 
     Every row has a token at least and at most as many as the longest sentence, and how many rows there are depends on
-    that length and on `multiple` alone. So the shape of the result depends on the number of tokens and on `width`.
+    that length and on `multiple` alone. So the shape of the result depends on the number of tokens, on the number of
+    sentences and on `width`.
 
     Args:
         packed: `input_ids` (S,), `lengths` (B,), `width`, and perhaps `slots` (S,).
@@ -23,15 +24,17 @@ def fill_up(packed: dict[str, Any], multiple: int, token: int) -> dict[str, Any]
         token: the filler. Of the pooling `prompt` it must be the mask token, which is looked for in every row.
 
     Returns:
-        The batch, with the numbers `filler_rows` and `filler_tokens`.
+        The longer batch, with the numbers `filler_rows` and `filler_tokens`.
     """
     width, size, total = max(packed["width"], 2), len(packed["lengths"]), len(packed["input_ids"])
     rows = -(-(multiple - 1) // (width - 1))  # room for one token each and up to multiple - 1 more
     tokens = rows + -(total + rows) % multiple
     lengths = [tokens // rows + (row < tokens % rows) for row in range(rows)]
-    packed["input_ids"] = torch.nn.functional.pad(packed["input_ids"], (0, tokens), value=token)
-    packed["lengths"] = torch.cat([packed["lengths"], torch.tensor(lengths)])
+    filled = {
+        "input_ids": torch.nn.functional.pad(packed["input_ids"], (0, tokens), value=token),
+        "lengths": torch.cat([packed["lengths"], torch.tensor(lengths)]),
+    }
     if "slots" in packed:
         places = [(size + row) * width + column for row, length in enumerate(lengths) for column in range(length)]
-        packed["slots"] = torch.cat([packed["slots"], torch.tensor(places)])
-    return packed | {"width": width, "filler_rows": rows, "filler_tokens": tokens}
+        filled["slots"] = torch.cat([packed["slots"], torch.tensor(places)])
+    return packed | filled | {"width": width, "filler_rows": rows, "filler_tokens": tokens}

@@ -48,15 +48,7 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
     check_scores(model, data)
     if not 0.0 < data.mlm_probability < 1.0:
         raise InputError(f"mlm_probability must be between 0 and 1, found {data.mlm_probability}; fix the recipe")
-    if data.max_seq_length < 3:
-        raise InputError(
-            f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; fix the recipe"
-        )
-    if data.pad_to_multiple_of is not None:
-        if run.stage == "pretrain":
-            raise InputError("pad_to_multiple_of is for stage train, found it with stage pretrain; leave it out")
-        with as_input_error():
-            in_range("pad_to_multiple_of", data.pad_to_multiple_of, int, 2, 65536)
+    check_tokens(data, run.stage)
     if model.lora_r is not None and model.lora_r < 1:
         raise InputError(f"lora_r must be at least 1, found {model.lora_r}; a usual rank is 8")
     if run.stage == "pretrain":
@@ -84,6 +76,25 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         raise InputError(f"save_minutes must be at least 0, found {run.save_minutes}; 0 keeps every checkpoint")
     check_bf16(run)
     check_launch(run)
+
+
+def check_tokens(data: DataArguments, stage: str) -> None:
+    """Check the number of tokens of a sentence and of a batch.
+
+    Raises:
+        InputError: too few, or filler where batches have no views.
+    """
+    if data.max_seq_length < 3:
+        raise InputError(
+            f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; fix the recipe"
+        )
+    if data.pad_to_multiple_of is not None:
+        if stage == "pretrain":
+            raise InputError("pad_to_multiple_of is for stage train, found it with stage pretrain; leave it out")
+        if data.pad_to_multiple_of < 2:
+            raise InputError(
+                f"pad_to_multiple_of must be at least 2 tokens, found {data.pad_to_multiple_of}; leave it out for none"
+            )
 
 
 def check_contrast(model: ModelArguments, data: DataArguments) -> None:

@@ -258,7 +258,7 @@ class RunArguments(TrainingArguments):
     bf16: bool | None = described(None,  # type: ignore[assignment]
                                   "Compute in bf16 where it is safe (autocast); the weights stay fp32. Default: "
                                   "on a CPU that was measured to be faster in it, unless a launcher says which "
-                                  "precision; not on a GPU. A resumed run keeps its precision.")  # fmt: skip
+                                  "precision; not on a GPU. A run resumed on a CPU keeps its precision.")  # fmt: skip
     report_to: str | None = described("none", "Where logs go besides the run's folder: tensorboard, wandb, …, "
                                       "separated by commas.")  # fmt: skip
 

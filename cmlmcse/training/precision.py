@@ -22,19 +22,20 @@ def choose_precision(run: RunArguments, checkpoint: str | None) -> None:
     fp32, as with transformers' Trainer.
 
     Args:
-        run: the fields; `bf16` is afterwards true or false.
+        run: the fields; `bf16` afterwards says whether training computes in bf16, whoever has chosen it.
         checkpoint: the folder of the checkpoint that the run goes on from, if it does.
     """
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ
     if run.bf16 is None and not run.fp16 and not launched and run.device.type == "cpu":
-        kept = None if checkpoint is None else recorded_precision(Path(checkpoint))
-        faster = kept == "bf16" if checkpoint is not None else from_first_process(rank() == 0 and bf16_is_faster())
-        if faster:
-            run.bf16, run.mixed_precision = True, "bf16"
+        if checkpoint is None:
+            chosen, why = from_first_process(rank() == 0 and bf16_is_faster()), "this CPU is faster in it"
+        else:
+            chosen, why = recorded_precision(Path(checkpoint)) == "bf16", "the checkpoint was"
+        if chosen:
+            run.mixed_precision = "bf16"
             if rank() == 0:
-                why = "this CPU is faster in it" if checkpoint is None else "the checkpoint was"
                 print(f"training computes in bf16, because {why}; --bf16 false computes in fp32")
-    run.bf16 = bool(run.bf16)
+    run.bf16 = run.mixed_precision == "bf16"
 
 
 def recorded_precision(checkpoint: Path) -> str | None:

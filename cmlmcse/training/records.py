@@ -75,7 +75,6 @@ def run_record(
 ) -> dict[str, Any]:
     """The content of run.json: recipe, fields, seed, versions, hardware, and the `measured` values."""
     fields = {**dataclasses.asdict(model), **dataclasses.asdict(data), **chosen_arguments(run)}
-    fields["load_best_model_at_end"] = run.load_best_model_at_end
     return {
         "recipe": recipe,
         "fields": fields,
@@ -88,13 +87,18 @@ def run_record(
 
 
 def chosen_arguments(run: RunArguments) -> dict[str, Any]:
-    """The arguments that differ from the defaults of TrainingArguments, without secrets and folders."""
+    """The arguments without secrets and folders, and without those that have the default of TrainingArguments and of
+    this project."""
     private = ("output_dir", "hub_token", "push_to_hub_token", "logging_dir", "resume_from_checkpoint")
-    defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    theirs, ours = (
+        {field.name: field.default for field in dataclasses.fields(kind)} for kind in (TrainingArguments, RunArguments)
+    )
     return {
         name: value
         for name, value in run.to_dict().items()
-        if name not in private and isinstance(value, (bool, int, float, str)) and value != defaults.get(name)
+        if name not in private
+        and isinstance(value, (bool, int, float, str))
+        and not value == theirs.get(name) == ours.get(name)
     }
 
 

@@ -1,16 +1,26 @@
-"""The benchmark for GPUs, on a CPU with tiny models: that it runs and what it writes. It shows no speed. And the one
-command of the frontier's study: the text and what it runs."""
+"""The benchmark for GPUs, on a CPU with tiny models: that it runs and what it writes. It shows no speed. The one
+command of the frontier's study: the text and what it runs. And the scripts' names."""
 
 import importlib
 import json
 import sys
+from importlib.metadata import packages_distributions
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from pandas.compat._optional import VERSIONS
 from torch.autograd import DeviceType
 
 from cmlmcse.study.plan import load_study
 from support.paths import DATA, ROOT
+
+
+def test_no_script_has_the_name_of_a_module():
+    """A script's folder is the first where Python looks. `bottleneck.py` was what pandas imported, though no package of
+    that name was installed, and three scripts failed."""
+    names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    assert "gpu" in names
+    assert not names & {*sys.stdlib_module_names, *packages_distributions(), *VERSIONS}
 
 
 @pytest.fixture

@@ -37,12 +37,12 @@ class Recorder(TorchDispatchMode):
 
 
 def needs_values(name: str, args: Any, options: dict[str, Any]) -> bool:
-    """Whether values are needed elsewhere: repeats without a given total, a copy to another device, an index of
-    booleans."""
+    """Whether values are needed elsewhere: repeats without a given total, a copy to another kind of device, an index of
+    booleans. Several processes on a CPU call it cpu:0, cpu:1, …"""
     if name == "repeat_interleave":
         return options.get("output_size") is None
     if name == "_to_copy":
-        return options.get("device") not in (None, args[0].device)
+        return (options.get("device") or args[0].device).type != args[0].device.type
     indices = args[1] if name in ("index", "index_put", "index_put_") else ()
     return any(index is not None and index.dtype == torch.bool for index in indices)
 

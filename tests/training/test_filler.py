@@ -93,7 +93,9 @@ def test_loss_and_gradients_are_those_without(kind, case, size, backbone_folders
 
 def test_filler_by_hand():
     """Seven tokens of rows of up to four: two rows have room for at least one token each and up to seven in all."""
-    packed = fill_up(pack_sequences([[5, 6, 7, 8], [5, 6, 7]]), 8, 9)
+    plain = pack_sequences([[5, 6, 7, 8], [5, 6, 7]])
+    packed = fill_up(plain, 8, 9)
+    assert plain["input_ids"].tolist() == [5, 6, 7, 8, 5, 6, 7]
     assert packed["input_ids"].tolist() == [5, 6, 7, 8, 5, 6, 7, *[9] * 9]
     assert packed["lengths"].tolist() == [4, 3, 3, 3, 3]
     assert (packed["width"], packed["filler_rows"], packed["filler_tokens"]) == (4, 3, 9)
@@ -145,7 +147,7 @@ def test_a_run(recipe, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--pad_to_multiple_of", "1"], "pad_to_multiple_of must be"),
+        (["--pad_to_multiple_of", "1"], "pad_to_multiple_of must be at least 2 tokens, found 1"),
         (["--pad_to_multiple_of", "64", "--stage", "pretrain"], "pad_to_multiple_of is for stage train"),
     ],
 )

@@ -30,7 +30,8 @@ def pretend(monkeypatch, faster: bool) -> None:
 
 @pytest.mark.slow
 def test_a_run_and_a_resumed_one(recipe, monkeypatch, tmp_path, capsys):
-    """bf16 where it is faster, in the records and in the sums; a resumed run keeps what it had, either way."""
+    """bf16 where it is faster, in the records and in the sums; a resumed run keeps what it had, either way. The record
+    names the precision even where it is fp32, so that its fields give the same run on any machine."""
     records = {}
     for name, faster, words in (
         ("bf16", True, ()),
@@ -45,7 +46,7 @@ def test_a_run_and_a_resumed_one(recipe, monkeypatch, tmp_path, capsys):
         records[name] = json.loads((tmp_path / name / "run.json").read_text())
     expected = {"bf16": "bf16", "named": "bf16", "fp32": "fp32", "slow": "fp32"}
     assert {name: record["hardware"]["precision"] for name, record in records.items()} == expected
-    assert {name: record["fields"].get("bf16", False) for name, record in records.items()} == {
+    assert {name: record["fields"]["bf16"] for name, record in records.items()} == {
         name: one == "bf16" for name, one in expected.items()
     }
     losses = {name: history(tmp_path / name, "loss") for name in expected}
@@ -77,6 +78,7 @@ def test_pretraining_chooses_too(recipe, monkeypatch, tmp_path):
         (("--bf16",), "no", "cpu", True),
         (("--bf16", "false"), None, "cpu", False),
         ((), "no", "cpu", False),
+        ((), "bf16", "cpu", True),
         ((), None, "cuda", False),
     ],
 )

@@ -8,11 +8,13 @@ numbers. It cannot see which kernels a GPU chooses, nor how long they take.
 import json
 from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 import torch
+import torch.distributed as dist
 from transformers import TrainerCallback
 
 from cmlmcse.training.build import build_collator, build_model, build_sentences, build_templates, build_tokenizer
@@ -23,6 +25,7 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse import attention as attention_module
 from modeling_cmlmcse.variable_length import flash, memory_efficient
 from support.batches import make_batch
+from support.processes import launch
 from support.recorder import Recorder
 from support.tiny import KINDS, OTHER_KINDS
 from support.training import run
@@ -82,14 +85,8 @@ def pairs(text_file, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("pairs")
-@pytest.mark.parametrize("parts", ((), ("--mini_batch_size", "8")), ids=("whole", "parts"))
-@pytest.mark.parametrize("fields", (OBJECTIVES | CONTRASTS).values(), ids=OBJECTIVES | CONTRASTS)
-def test_a_step(fields, parts, recipe, backbone_folders):
-    """Every objective and every kind of contrast, whole and in parts. Several steps, so that the loss of a step is
-    checked."""
-    folder = backbone_folders["roberta"]  # its embeddings do more than BERT's
+def steps(recipe: object, folder: str, fields: dict[str, Any], parts: tuple[str, ...]) -> Recorder:
+    """What two steps of a run ask for, so that the loss of a step is checked."""
     fields = {**fields, "rtd_generator": folder} | ({"teacher": folder} if "teacher" in fields else {})
     words = [f"--{name}={value}" for name, value in fields.items()]
     words += [f"--model_name_or_path={folder}", "--dev_set=none", "--max_steps=2", *parts]
@@ -109,7 +106,41 @@ def test_a_step(fields, parts, recipe, backbone_folders):
     trainer.args.save_strategy = "no"
     trainer.train()
     assert records.recorder.names.count("embedding_dense_backward") >= 2  # it saw backward passes of every step
-    assert records.recorder.waits == []
+    return records.recorder
+
+
+PARTS = {"whole": (), "parts": ("--mini_batch_size=8",)}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pairs")
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize("fields", (OBJECTIVES | CONTRASTS).values(), ids=OBJECTIVES | CONTRASTS)
+def test_a_step(fields, parts, recipe, backbone_folders):
+    """Every objective and every kind of contrast, whole and in parts."""
+    folder = backbone_folders["roberta"]  # its embeddings do more than BERT's
+    assert steps(recipe, folder, fields, parts).waits == []
+
+
+def steps_of_a_process(arguments: list[str]) -> None:
+    """Every objective in one of several processes, SimCSE and InfoCSE in parts too, which exchange least and most; it
+    writes the waits of each, and how many sums are exchanged."""
+    found = {}
+    for name, how in [*((each, "whole") for each in OBJECTIVES), ("simcse", "parts"), ("infocse", "parts")]:
+        recorder = steps(*arguments, OBJECTIVES[name], PARTS[how])
+        found[f"{name}, {how}"] = recorder.waits, sum(each.startswith("allreduce") for each in recorder.names)
+    Path(f"found-{dist.get_rank()}.json").write_text(json.dumps(found))
+
+
+@pytest.mark.slow
+def test_a_step_of_two_processes(recipe, tmp_path, backbone_folders):
+    """Every objective: what processes exchange is not waited for either."""
+    launch(steps_of_a_process, 2, tmp_path, recipe, backbone_folders["roberta"])
+    for rank in range(2):
+        found = json.loads((tmp_path / f"found-{rank}.json").read_text())
+        assert len(found) == len(OBJECTIVES) + 2
+        assert {name: waits for name, (waits, _) in found.items() if waits} == {}
+        assert all(exchanged > 0 for _, exchanged in found.values())
 
 
 def on_meta(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Does a bottleneck help retrieval? Contrast of crops alone, after RetroMAE, and beside RetroMAE, at equal time.
 
-    python benchmarks/bottleneck.py --data_dir DIR --work WORK --tuned_on cacm --collections cisi med --seeds 1 2 3
+    python benchmarks/bottlenecks.py --data_dir DIR --work WORK --tuned_on cacm --collections cisi med --seeds 1 2 3
 
 Every arm starts from the same backbone, trains on the collection's documents, and has the same seconds of CPU, scores
 and loading apart. Titles are not used. Each arm has four settings; the one with the better nDCG@10 on the labelled
