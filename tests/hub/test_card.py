@@ -131,6 +131,8 @@ def test_settings_that_were_used():
     card = model_card({**RECORD, "fields": {**taught, "teacher": "o/big, /home/someone/small"}}, RESULTS)
     assert "trained without labels, but for what its teacher has seen, by" in card
     assert "- weight of RankCSE's ranking distillation: 0.5\n" in card
+    own = {"teacher": f"{FIELDS['model_name_or_path']},lsa"}  # which have seen the text, and what the start has seen
+    assert "trained without labels by" in model_card({**RECORD, "fields": taught | own}, RESULTS)
     assert "- teachers: `o/big`, `small`\n" in card
     assert "- factor of the positive's cosine: 0.9\n" in card
     prompted = {**FIELDS, "cmlm_weight": 0, "pooling": "prompt", "prompt_template": "X means [MASK]"}
