@@ -42,6 +42,11 @@ class AuxiliaryObjective(nn.Module):
         an addition only."""
         return None
 
+    @classmethod
+    def settings(cls, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        """The fields of a recipe that it reads besides its weight, for a model card."""
+        return ()
+
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__()
         self.config = config

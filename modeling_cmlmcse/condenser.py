@@ -1,5 +1,6 @@
 """Condenser (Gao & Callan 2021): a short network predicts masked words from lower layers and the sentence vector."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -73,6 +74,10 @@ class Condenser(FusingObjective):
     """
 
     title = "Condenser's pre-training loss"
+
+    @classmethod
+    def settings(cls, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("lexical_layers", "fusion_layers", "fusion_init", "mlm_probability")
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)

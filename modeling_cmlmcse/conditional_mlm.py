@@ -40,6 +40,11 @@ class ConditionalMLM(FusingObjective):
     def method(cls, fields: Mapping[str, Any]) -> str:
         return "InfoCSE" if fields.get("fusion_init") == "pretrained" else "CMLM-CSE"
 
+    @classmethod
+    def settings(cls, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        layers = ("lexical_layers", "fusion_layers", "fusion_init", "cmlm_condition", "lexical_frozen")
+        return (*layers, *(["lexical_dropout"] if fields.get("lexical_frozen") else []), "mlm_probability")
+
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
         self.condition = config.cmlm_condition

@@ -45,20 +45,31 @@ class ContrastTerm(NamedTuple):
         compute: views (V, N, H), the configuration, and the teachers' vectors, (N, S, H_t) each
             (:func:`ranking_distillation`), all of all processes → a scalar.
         title: the fields of a recipe → what it adds to another method, in the words of a model card.
+        settings: the fields of a recipe → the names of those that it reads besides its weight, for a model card.
     """
 
     compute: Callable[[Tensor, "CMLMCSEConfig", Sequence[Tensor]], Tensor]
     title: Callable[[Mapping[str, Any]], str]
+    settings: Callable[[Mapping[str, Any]], tuple[str, ...]]
+
+
+def distillation_settings(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields that the distillation reads: no temperature for cosines, one for whole orders, a share for two."""
+    loss = fields.get("distillation_loss")
+    temps = {"list_mle": ("distillation_temp",), "list_net": ("distillation_temp", "teacher_temp")}.get(loss or "", ())
+    return ("distillation_loss", *temps, *(["teacher_share"] if "," in (fields.get("teacher") or "") else []))
 
 
 CONTRAST_TERMS: dict[str, ContrastTerm] = {
     "dimension": ContrastTerm(
         lambda views, config, teachers: dimension_contrast(views, config.dimension_temp),
         lambda fields: "SimCSE++'s contrast of dimensions",
+        lambda fields: ("dimension_temp",),
     ),
     "consistency": ContrastTerm(
         lambda views, config, teachers: ranking_consistency(views, config.temp),
         lambda fields: "RankCSE's ranking consistency",
+        lambda fields: ("temp",),
     ),
     "distillation": ContrastTerm(
         lambda views, config, teachers: ranking_distillation(
@@ -74,6 +85,7 @@ CONTRAST_TERMS: dict[str, ContrastTerm] = {
             if fields.get("distillation_loss") == "mse"
             else "RankCSE's ranking distillation"
         ),
+        distillation_settings,
     ),
 }
 

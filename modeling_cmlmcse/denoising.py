@@ -1,5 +1,8 @@
 """DenoSent's decoder (Wang et al. 2024): all words of a sentence predicted from the sentence vector and noisy words."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -46,6 +49,10 @@ class DenoSent(WordsFromVector):
     """
 
     title = "DenoSent's denoising"
+
+    @classmethod
+    def settings(cls, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("denosent_layers", "denosent_noise")
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)

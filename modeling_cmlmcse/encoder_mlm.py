@@ -1,5 +1,6 @@
 """Masked-language modelling on the sentence encoder itself, beside the contrastive loss."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,10 @@ class EncoderMLM(AuxiliaryObjective):
     """
 
     title = "masked-language modelling on the encoder"
+
+    @classmethod
+    def settings(cls, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("mlm_tied", "mlm_probability")
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)

@@ -1,6 +1,7 @@
 """RetroMAE's decoder (Xiao et al. 2022): every word of a sentence predicted from the sentence vector and a few
 of the other words."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -113,6 +114,10 @@ class EnhancedDecoding(WordsFromVector):
     """
 
     title = "RetroMAE's enhanced decoding"
+
+    @classmethod
+    def settings(cls, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("decoder_hidden_share",)
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)

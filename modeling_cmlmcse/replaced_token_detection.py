@@ -31,6 +31,10 @@ class ReplacedTokenDetection(AuxiliaryObjective):
     def method(cls, fields: Mapping[str, Any]) -> str:
         return "DiffCSE"
 
+    @classmethod
+    def settings(cls, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("rtd_generator", "rtd_positions", "rtd_fill", "rtd_condition", "mlm_probability")
+
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
         self.condition = config.rtd_condition

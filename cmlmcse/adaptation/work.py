@@ -16,7 +16,8 @@ from cmlmcse.common.files import atomic_write
 from cmlmcse.data.collection import load_collection
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.hub.adapted_card import adapted_card
-from cmlmcse.hub.card import copy_plots, encoder_record, plots_of
+from cmlmcse.hub.card import copy_plots, plots_of
+from cmlmcse.hub.card_training import encoder_record
 from cmlmcse.hub.card_usage import Loading, similarity_example
 from cmlmcse.hub.eval_results import write_eval_results
 from cmlmcse.hub.export import export, write_json
@@ -103,7 +104,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)
     results["adapt"] |= {"choose_before": round(choosing.summary(to_beat), 4), "bm25": round(bm25, 4)}
     precision = trials[winner].record["hardware"]["precision"]
-    results |= {"precision": precision, "seconds": round(time.perf_counter() - started, 1)}
+    results |= {"seed": args.seed, "precision": precision, "seconds": round(time.perf_counter() - started, 1)}
     examples = text.neighbours(confirming, at_start, average.once, args.seed)
     write_folder(folder, args, (start, average.encoder if verdict.better else start), results, examples, labelled)
     return results

@@ -13,7 +13,7 @@ from cmlmcse.data.lengths import SAMPLE, measure_lengths
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .beir_data import RetrievalSet
-from .benchmarks import retrieval_benchmark
+from .benchmarks import BENCHMARKS, retrieval_benchmark
 from .bm25 import BM25
 from .card_metric import CardMetric
 from .prompts import prompt_of
@@ -238,4 +238,5 @@ def card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:
             if "@" in metric:
                 named = (metric.replace("@", "_at_"), f"{metric} × 100")
                 board = retrieval_benchmark(name, scores) if metric == "ndcg@10" else None
-                yield CardMetric("text-retrieval", f"BeIR/{name}", name, "test", named, value, benchmark=board)
+                hub = f"BeIR/{name}" if name in BENCHMARKS else name  # a folder's name says nothing of a Hub dataset
+                yield CardMetric("text-retrieval", hub, name, "test", named, value, benchmark=board)

@@ -57,8 +57,13 @@ def format_all_measures(results: dict[str, Results]) -> str:
     if not names:
         return ""
     return markdown_table(
-        ["Measure", *results], ([name, *(_cell(found.get(name)) for found in each)] for name in names)
+        ["Measure", *results], ([name, *(_cell(found.get(name), decimals(name)) for found in each)] for name in names)
     )
+
+
+def decimals(measure: str) -> int:
+    """The decimals of a measure in a table: three of geometry, whose numbers may be near 0, two of what is × 100."""
+    return 3 if measure.startswith("geometry") else 2
 
 
 def with_truncated(name: str, results: Results) -> dict[str, Results]:
@@ -119,9 +124,9 @@ def write_table(suffix: str, results: dict[str, Results], published: bool) -> st
     return WRITERS[suffix](results, PUBLISHED if published else ())
 
 
-def _cell(value: float | int | None) -> str:
-    """A count as it is, another number with two decimals, or a dash for None."""
-    return DASH if value is None else str(value) if isinstance(value, int) else f"{value:.2f}"
+def _cell(value: float | int | None, places: int = 2) -> str:
+    """A count as it is, another number with so many decimals, or a dash for None."""
+    return DASH if value is None else str(value) if isinstance(value, int) else f"{value:.{places}f}"
 
 
 def labelled_scores(labelled: dict[str, Any]) -> dict[str, tuple[float, float, float | None]]:

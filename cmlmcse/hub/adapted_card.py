@@ -7,11 +7,13 @@ from typing import Any
 from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.evaluation.tables import labelled_scores
 
-from .card import ON_DISK, Record, card_plots, encoder_facts, encoder_metadata, licence_limit, public_name
+from .card import ON_DISK, card_plots, encoder_metadata
+from .card_method import citations, method_of
+from .card_training import encoder_facts, inherited, licence_limit
 from .card_usage import Loading
 from .card_writer import TEMPLATE, Identity, bullet_list, bullets, write_card
-from .run_records import card_metrics
-from .start import start_text
+from .run_records import Record, card_metrics
+from .start import base_model, start_name, start_text
 
 
 def adapted_card(
@@ -33,31 +35,64 @@ def adapted_card(
         InputError: the results lack an entry, or the template names an unknown field.
     """
     kept = Record(results, "results.json")
-    found, text, start = kept.part("adapt"), kept.part("text"), kept["model"]
-    name = name or f"{public_name(start)}, adapted"
-    same = found["chosen"] == "start"
-    facts = {
-        "start": start_text(public_name(start), kept.get("start")),
-        "documents": f"{text['documents']:,}, {text['held_out']:,} of them held out",
-        "chosen": found["chosen"],
-        "settings that were tried": len(found["arms"]),
-        "tokens of a training text": text["training_tokens"],
-        "tokens trained on": sum(arm["tokens"] for arm in found["arms"].values()),
-        "time": f"{kept['seconds']:.0f} s",
-        **encoder_facts(kept.get("encoder")),
-    }
-    limits = ["The label-free score asks with parts of documents. It does not know your users' queries.",
-              "The scores are those of one seed.", *([text["note"]] if text.get("note") else [])]  # fmt: skip
+    found, source, known = kept.part("adapt"), kept["model"], kept.get("start")
+    start, same = start_name(source, known), found["chosen"] == "start"
+    name = name or (start if same else f"{start}, adapted")
+    kind = "kept as it was, because `cmlmcse adapt` found nothing better," if same else "adapted by `cmlmcse adapt`"
+    if pooling := (kept.get("encoder") or {}).get("pooling"):
+        use = use._replace(pooling=pooling)
     values = {
         "name": name,
-        "summary": f"A sentence encoder: `{public_name(start)}`, adapted to unlabelled text by `cmlmcse adapt`.",
+        "summary": f"A sentence encoder: `{start}`, {kind} on unlabelled text.",
         "use": use.text(kept.get("example")),
         "results": measured(kept, same),
         "plots": card_plots(plots),
-        "training": bullets(facts),
-        "limits": bullet_list([*limits, *licence_limit(identity)]),
+        "training": bullets(facts_of(kept)),
+        "limits": bullet_list([*limits_of(kept, start), *licence_limit(identity)]),
+        "citation": "" if same else citations(chosen_fields(kept)),
     }
-    return write_card(encoder_metadata(identity, name, start, card_metrics(results), same), values, template)
+    described = encoder_metadata(identity, name, base_model(source, known), card_metrics(results), same, use=use)
+    return write_card(described, values, template)
+
+
+def facts_of(kept: Record) -> dict[str, Any]:
+    """Start, text, what was tried and chosen, and what it cost, in words."""
+    found, text = kept.part("adapt"), kept.part("text")
+    return {
+        "start": start_text(kept["model"], kept.get("start")),
+        "documents": f"{text['documents']:,}, {text['held_out']:,} of them held out",
+        "method of the training": f"{method_of(chosen_fields(kept))}; a text's positive is another of its document",
+        "settings that were tried": "; ".join(found["arms"]),
+        "chosen": found["chosen"],
+        "longest training text": f"{text['training_tokens']} tokens",
+        "tokens trained on, of all settings": f"{sum(arm['tokens'] for arm in found['arms'].values()):,}",
+        "pooling": (kept.get("encoder") or {}).get("pooling"),
+        **encoder_facts(kept.get("encoder")),
+        "seed": kept.get("seed"),
+        "time of the whole command": f"{kept['seconds']:.0f} s",
+        "precision": kept.get("precision"),
+    }
+
+
+def chosen_fields(kept: Record) -> dict[str, Any]:
+    """The fields of the arm that was chosen, or of the first where none was, beside what the recipe `adapt` sets."""
+    found = kept.part("adapt")
+    names = [name for name in found["arms"] if found["chosen"].startswith(name)] or list(found["arms"])
+    own = found["arms"][max(names, key=len)].get("fields", {})
+    pooling = (kept.get("encoder") or {}).get("pooling", "avg")
+    return {"pooling": pooling, "contrastive_loss": "info_nce", **own}
+
+
+def limits_of(kept: Record, start: str) -> list[str]:
+    """What the scores do not show."""
+    note = kept.part("text").get("note")
+    return [
+        "The score without labels takes parts of documents as queries. Your users' queries may be of another kind.",
+        "The scores are those of one seed.",
+        "Use cosines to rank texts. Their values are not calibrated: choose a threshold on your own data.",
+        inherited(start),
+        *([note] if note else []),
+    ]
 
 
 def measured(kept: Record, same: bool) -> str:
@@ -78,13 +113,14 @@ def measured(kept: Record, same: bool) -> str:
         [data, f"{before:.2f}", f"{after:.2f}", DASH if bm25 is None else f"{bm25:.2f}"]
         for data, (before, after, bm25) in sorted(labelled_scores(kept.get("labelled", {})).items())
     ]
-    text = f"How well {found['title']}, among {found['candidates']:,} passages of the same text, nDCG × 100 "
-    text += f"without labels, on {found['documents']['confirm']} documents that chose nothing. {change} "
-    text += f"BM25: {found['bm25']:.2f}."
+    text = f"The score without labels says how well {found['title']}, among {found['candidates']:,} passages of the "
+    text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that chose nothing. {change} "
+    text += f"BM25 has {found['bm25']:.2f}."
     if (second := found.get("second")) and not same:
-        text += f" How well {second['title']}, which training did not practise: {second['best_candidate']:.2f} after, "
-        text += f"{second['before']:.2f} before (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*second["interval"])
+        text += f" A second score says how well {second['title']}, which training did not practise: "
+        text += f"{second['best_candidate']:.2f} after, {second['before']:.2f} before "
+        text += "(95 % interval {:+.2f} to {:+.2f}).".format(*second["interval"])
     if rows:
-        text += "\n\nOn labelled data, which chose nothing:\n\n"
+        text += "\n\nOn labelled data, which chose nothing either:\n\n"
         text += markdown_table(["data", "before", "after", "BM25"], rows)
     return text

@@ -35,11 +35,12 @@ RUNS_CODE = """With sentence-transformers, which has no pooling that reads the m
 repository:"""
 TRUSTED = "{source}, trust_remote_code=True"
 
-BACKENDS = """
-
-The code needs transformers 4.51 or newer. For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or
-`backend="openvino"`, in an environment installed with
-`pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
+NEEDS = "The code needs transformers {version} or newer."  # docs/results/robustness.md
+BACKENDS = """For ONNX or OpenVINO give `SentenceTransformer` `backend="onnx"` or `backend="openvino"`, in an
+environment installed with `pip install "sentence-transformers[onnx,openvino]" "transformers<5"`."""
+NO_BACKENDS = """Do not use the ONNX or OpenVINO backends of sentence-transformers. They average only the last layer,
+without a warning, and give wrong embeddings."""
+IN_TEMPLATE = "The tokenizer puts the sentence into the template that the model was trained with."
 
 ONNX_USAGE = """
 
@@ -49,11 +50,6 @@ ONNX files: `onnx/model.onnx` (fp32) and `onnx/model_quantized.onnx` (int8). sen
 OPENVINO_USAGE = """
 
 OpenVINO file: `openvino/openvino_model.xml` (fp32). sentence-transformers takes it with `backend="openvino"`."""
-
-NO_BACKENDS = """
-
-The code needs transformers 4.51 or newer. Do not use the ONNX or OpenVINO backends of sentence-transformers. They
-average only the last layer, without a warning, and give wrong embeddings."""
 
 
 def similarity_example(encode: Callable[[list[str]], NDArray[np.float32]]) -> dict[str, Any]:
@@ -77,7 +73,18 @@ class Loading(NamedTuple):
 
     def text(self, example: dict[str, Any] | None = None) -> str:
         """The section "Use" of a card."""
-        return usage(self.source, self.revision, self.trust_free, self.pooling, example) + self.more
+        code = usage(self.source, self.revision, self.trust_free, self.pooling, example)
+        return f"{code}\n\n{requirements(self.pooling, self.trust_free)}{self.more}"
+
+
+def requirements(pooling: str, trust_free: bool) -> str:
+    """What loading needs, and which backends of sentence-transformers give the same embeddings."""
+    if pooling not in POOLINGS:  # of a newer version
+        return ""
+    entry = POOLINGS[pooling]
+    needs = [] if trust_free else [NEEDS.format(version="4.52" if entry.keeps_head else "4.51")]
+    last = IN_TEMPLATE if entry.reads_mask else NO_BACKENDS if len(entry.layers) > 1 else BACKENDS
+    return " ".join([*needs, last])
 
 
 def usage(
@@ -111,7 +118,8 @@ def similarities(example: dict[str, Any] | None) -> str:
     if example is None:
         return ""
     rows = ["[" + "  ".join(f"{cosine:.2f}" for cosine in row) + "]" for row in example["cosines"]]
-    return "model.similarity(embeddings, embeddings)\n" + "".join(f"# {row}\n" for row in rows)
+    code = "print(model.similarity(embeddings, embeddings))  # cosines; rounded, they are:\n"
+    return code + "".join(f"# {row}\n" for row in rows)
 
 
 def pinned_commit(card: str) -> str | None:

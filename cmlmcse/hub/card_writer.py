@@ -60,7 +60,7 @@ def write_card(data: ModelCardData, values: dict[str, Any], template: Path = TEM
 def metadata(pipeline_tag: str, identity: Identity | None = None, **more: Any) -> ModelCardData:
     """The metadata at a card's head, without values that are None."""
     chosen = {name: value for name, value in (identity or Identity())._asdict().items() if value}
-    return ModelCardData(library_name="transformers", pipeline_tag=pipeline_tag, **chosen, **more)
+    return ModelCardData(**{"library_name": "transformers", "pipeline_tag": pipeline_tag, **chosen, **more})
 
 
 def bullets(facts: dict[str, Any]) -> str:

@@ -2,9 +2,10 @@
 
 PAPERS = {
     "CMLM-CSE": """@article{zhang2023cmlmcse,
-  title  = {CMLM-CSE: Based on Conditional MLM Contrastive Learning for Sentence Embeddings},
-  author = {Zhang, Wei and Chen, Xu},
-  year   = {2023}
+  title   = {CMLM-CSE: Based on Conditional MLM Contrastive Learning for Sentence Embeddings},
+  author  = {Zhang, Wei and Chen, Xu},
+  journal = {arXiv preprint arXiv:2306.09594},
+  year    = {2023}
 }""",
     "InfoCSE": """@inproceedings{wu2022infocse,
   title     = {{InfoCSE}: Information-aggregated Contrastive Learning of Sentence Embeddings},
@@ -54,6 +55,30 @@ PAPERS = {
              Su, Jianlin and Yu, Philip S.},
   journal = {IEEE/ACM Transactions on Audio, Speech, and Language Processing},
   year    = {2024}
+}""",
+    "RetroMAE": """@inproceedings{xiao2022retromae,
+  title     = {{RetroMAE}: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder},
+  author    = {Xiao, Shitao and Liu, Zheng and Shao, Yingxia and Cao, Zhao},
+  booktitle = {EMNLP},
+  year      = {2022}
+}""",
+    "Condenser": """@inproceedings{gao2021condenser,
+  title     = {Condenser: a Pre-training Architecture for Dense Retrieval},
+  author    = {Gao, Luyu and Callan, Jamie},
+  booktitle = {EMNLP},
+  year      = {2021}
+}""",
+    "DenoSent": """@inproceedings{wang2024denosent,
+  title     = {{DenoSent}: A Denoising Objective for Self-Supervised Sentence Representation Learning},
+  author    = {Wang, Xinghao and He, Junliang and Wang, Pengyu and Zhou, Yunhua and Sun, Tianxiang and Qiu, Xipeng},
+  booktitle = {AAAI},
+  year      = {2024}
+}""",
+    "Matryoshka": """@inproceedings{kusupati2022matryoshka,
+  title     = {Matryoshka Representation Learning},
+  author    = {Kusupati, Aditya and others},
+  booktitle = {NeurIPS},
+  year      = {2022}
 }""",
     "SimCSE": """@inproceedings{gao2021simcse,
   title     = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},

@@ -137,7 +137,7 @@ def write_card(checkpoint: Path, args: argparse.Namespace, commit: str | None = 
                 f"--card_template expects run.json and results.json beside {checkpoint}, found at most one; drop the "
                 "option"
             )
-        return bare_card(use, identity)
+        return bare_card(use, identity, name)
     if run is None:
         return adapted_card(results, use, plots, identity, template, name)
     return model_card(run, results, use, plots, identity, template, name)

@@ -4,12 +4,29 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cmlmcse.common.errors import as_input_error
+from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.evaluation.card_metric import CardMetric
 from cmlmcse.evaluation.tasks import all_card_metrics
 
 ADAPTED = "arms"  # the folder of its runs in an output folder of `cmlmcse adapt`
 RUN, RESULTS = "run.json", "results.json"
+
+
+class Record(dict[str, Any]):
+    """A record of a run. A missing entry is an :class:`InputError` that names the file."""
+
+    def __init__(self, content: Any, name: str) -> None:
+        if not isinstance(content, dict):
+            raise InputError(f"{name}: expected a JSON object, found {type(content).__name__}; restore the file")
+        super().__init__(content)
+        self.name = name
+
+    def __missing__(self, key: str) -> Any:
+        raise InputError(f"{self.name}: expected the entry {key!r} of a run's record, found none; restore the file")
+
+    def part(self, key: str) -> "Record":
+        """An entry that is itself a JSON object."""
+        return Record(self[key], f"{self.name}, {key}")
 
 
 class RunRecords(NamedTuple):
@@ -45,7 +62,7 @@ def read_records(checkpoint: Path) -> RunRecords:
     """The records in the folder that a checkpoint or an export lies in.
 
     The scores and the example of a run belong to the weights that it exported. With another checkpoint they are left
-    out, and `run` names the checkpoint that they are of, as `scored`.
+    out, and `run` names the checkpoint that they are of, as `scored`, and this one, as `weights`.
 
     Raises:
         InputError: a record is not JSON.
@@ -61,7 +78,8 @@ def read_records(checkpoint: Path) -> RunRecords:
         return RunRecords(None, results)
     scored = scored_checkpoint(run)
     if scored is not None and checkpoint.name not in ("export", scored):
-        run = {name: value for name, value in run.items() if name != "example"} | {"scored": scored}
+        run = {name: value for name, value in run.items() if name != "example"}
+        run |= {"scored": scored, "weights": checkpoint.name}
         results = {"model": results.get("model")}
     return RunRecords(run, results)
 

@@ -17,7 +17,8 @@ from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tables import TRUNCATED, format_all_measures, format_table, with_truncated
 from cmlmcse.evaluation.tasks import Task, choose_tasks
 from cmlmcse.evaluation.truncation import TruncatedEncoder
-from cmlmcse.hub.card import copy_plots, encoder_record, model_card, plots_of
+from cmlmcse.hub.card import copy_plots, model_card, plots_of
+from cmlmcse.hub.card_training import encoder_record
 from cmlmcse.hub.card_usage import Loading, similarity_example
 from cmlmcse.hub.eval_results import write_eval_results
 from cmlmcse.hub.export import export

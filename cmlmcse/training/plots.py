@@ -1,9 +1,11 @@
 """Plots of a run: loss curves and development score."""
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from cmlmcse.common.figures import BLUE, GREY, ORANGE, plt, save, set_labels
 
@@ -23,7 +25,7 @@ def plot_losses(history: list[dict[str, Any]], folder: Path) -> None:
         return
     figure, panels = plt.subplots(1, len(names), figsize=(5.5 * len(names), 4), squeeze=False)
     titles = {"contrastive_loss": "Contrastive loss", "cmlm_loss": "Conditional MLM loss (before λ)"}
-    for axes, name, colour in zip(panels[0], names, (BLUE, ORANGE, GREY), strict=False):
+    for axes, name, colour in zip(panels[0], names, cycle((BLUE, ORANGE, GREY)), strict=False):
         axes.plot(*curve(history, name), color=colour, marker=".")
         set_labels(axes, "optimizer step", "loss", titles.get(name, name.replace("_", " ")))
     save(figure, folder, "loss")
@@ -39,5 +41,6 @@ def plot_dev_score(history: list[dict[str, Any]], folder: Path, dev_set: str) ->
     best = int(np.argmax(scores))
     axes.plot(steps[best], scores[best], "o", color=ORANGE, label=f"best: {scores[best]:.2f} at step {steps[best]}")
     axes.legend(frameon=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     set_labels(axes, "optimizer step", "score × 100", f"Development score ({dev_set})")
     save(figure, folder, "dev_score")

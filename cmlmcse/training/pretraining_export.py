@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.data.batches import TrainingSentences
 from cmlmcse.data.documents import DEV_MASK_RATE
-from cmlmcse.hub.card import public_name
+from cmlmcse.hub.card_method import public_name
 from cmlmcse.hub.card_writer import bullets, metadata, write_card
 from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
 

@@ -89,7 +89,7 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     assert f"{adapted['bm25']:.2f}" in report
     card = (folder / "export" / "README.md").read_text()
     assert f"on {adapted['documents']['confirm']} documents that chose nothing" in card
-    assert f"BM25: {adapted['bm25']:.2f}" in card
+    assert f"BM25 has {adapted['bm25']:.2f}" in card
     titles = [json.loads(line)["title"] for line in corpus.read_text().splitlines()]
     assert any(title in report for title in titles)
     assert not any(title in card for title in titles)  # the text may be private

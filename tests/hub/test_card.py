@@ -12,10 +12,10 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub import push
 from cmlmcse.hub.adapted_card import adapted_card
-from cmlmcse.hub.card import Identity, bare_card, encoder_metadata, model_card, plots_of
+from cmlmcse.hub.card import Identity, bare_card, model_card, plots_of
 from cmlmcse.hub.eval_results import write_eval_results
 from cmlmcse.hub.run_records import card_metrics, read_records
-from cmlmcse.hub.start import start_record, start_text
+from cmlmcse.hub.start import base_model, start_name, start_record, start_text
 from support.records import ADAPTED, FIELDS, RECORD, RESULTS
 from support.text import one_space
 from support.tiny import tiny_tokenizer
@@ -112,7 +112,7 @@ def test_text_of_a_card(tmp_path):
         "- longest text: 512 tokens",
         "- weight of CMLM-CSE's conditional masked-language modelling: 0.005",
         "- mask rate: 0.3",
-        'model.encode(["One.", "Two."])\nmodel.similarity(embeddings, embeddings)\n# [1.00 0.25]\n# [0.25 1.00]\n',
+        "print(model.similarity(embeddings, embeddings)) # cosines; rounded, they are:\n# [1.00 0.25]\n# [0.25 1.00]\n",
         "zhang2023cmlmcse",
     ):
         assert part in one_space(card), part
@@ -138,12 +138,12 @@ def test_settings_that_were_used():
     prompted = {**FIELDS, "cmlm_weight": 0, "pooling": "prompt", "prompt_template": "X means [MASK]"}
     card = model_card({**RECORD, "fields": prompted}, RESULTS)
     assert "by SimCSE with PromptBERT's templates from" in card
-    assert "- template: X means [MASK]\n" in card
+    assert "- template: `X means [MASK]`\n" in card
     assert "jiang2022promptbert" in card
     negated = {**prompted, "contrastive_loss": "extended_info_nce", "negative_prompt_template": "X is not [MASK]"}
     card = model_card({**RECORD, "fields": negated}, RESULTS)
     assert "by CoT-BERT with PromptBERT's templates and CoT-BERT's negated template from" in card
-    assert "- template of a hard negative: X is not [MASK]\n" in card
+    assert "- template of a hard negative: `X is not [MASK]`\n" in card
     assert "zhang2024cotbert" in card
     mined = {"mined_negatives": 1, "mining_candidates": 10, "mining_margin": 0.1, "mining_model": "/home/someone/own"}
     card = model_card({**RECORD, "fields": {**FIELDS, **mined}}, RESULTS)
@@ -160,7 +160,9 @@ def test_settings_that_were_used():
 def test_what_the_start_had_seen(names, expected, tmp_path):
     """From the start's own card and its pooling, read where it lies; a folder without a card says nothing."""
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    assert start_record(str(tmp_path)) == {"finished": False, "datasets": [], "license": None}
+    bare = {"finished": False, "datasets": [], "license": None, "card": False, "local": True}
+    assert start_record(str(tmp_path)) == bare
+    assert "no card of it was at hand, so it may have seen labels" in start_text(str(tmp_path), bare)
     sets = "".join(f"- {name}\n" for name in names)
     (tmp_path / "README.md").write_text(f"---\nlicense: mit\ndatasets:\n{sets}---\n# A model\n")
     found = start_record(str(tmp_path))
@@ -210,7 +212,9 @@ def test_a_folder_is_no_base_model(source, base, tmp_path, monkeypatch):
     """Only a Hub name is one: `models/mine` is a folder here."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models/mine").mkdir(parents=True)
-    assert encoder_metadata(source=source).base_model == base
+    assert base_model(source, None) == base
+    assert base_model("models/gone", {"local": True}) is None  # where the model was, if it is not here
+    assert start_name("models/gone", {"local": True}) == "gone"
 
 
 def test_backends_that_lose_a_pooling():
@@ -224,7 +228,7 @@ def test_backends_that_lose_a_pooling():
 def test_sections_that_are_empty():
     """A card has the sections that somebody can fill, and no empty heading."""
     assert re.findall("^#+ .*", bare_card(), re.MULTILINE) == ["## Use"]
-    assert bare_card().endswith("```\n")
+    assert re.findall("^#+ .*", bare_card(name="ours"), re.MULTILINE) == ["# ours", "## Use"]
     sections = re.findall("^#+ [^[].*", model_card(RECORD, RESULTS), re.MULTILINE)
     assert sections == ["# cmlmcse-bert-base", "## Use", "## Results", "## Training", "## Limits", "## Citation"]
 
@@ -234,7 +238,7 @@ def test_card_without_results():
     card = model_card(RECORD, {"model": "x"})
     assert "This run was not evaluated." in card
     assert ModelCard(card).data.eval_results is None
-    assert f"Not measured: {', '.join(TASKS)}." in card
+    assert f"Not measured, of the tasks of `cmlmcse evaluate`: {', '.join(TASKS)}." in card
 
 
 @pytest.mark.parametrize("absent", ["recipe", "fields", "steps", "seed", "hardware", "versions", "train_seconds"])
