@@ -38,12 +38,14 @@ def adapted_card(
     found, source, known = kept.part("adapt"), kept["model"], kept.get("start")
     start, same = start_name(source, known), found["chosen"] == "start"
     name = name or (start if same else f"{start}, adapted")
-    kind = "kept as it was, because `cmlmcse adapt` found nothing better," if same else "adapted by `cmlmcse adapt`"
+    done = (
+        "kept as it was: `cmlmcse adapt` found nothing better beyond chance" if same else "adapted by `cmlmcse adapt`"
+    )
     if pooling := (kept.get("encoder") or {}).get("pooling"):
         use = use._replace(pooling=pooling)
     values = {
         "name": name,
-        "summary": f"A sentence encoder: `{start}`, {kind} on unlabelled text.",
+        "summary": f"A sentence encoder: `{start}`, {done} on unlabelled text.",
         "use": use.text(kept.get("example")),
         "results": measured(kept, same),
         "plots": card_plots(plots),
@@ -103,24 +105,23 @@ def measured(kept: Record, same: bool) -> str:
         same: whether the start was handed back.
     """
     found = kept.part("adapt")
-    change = (
-        "Nothing was better than the start beyond chance, so these are the start's weights."
-        if same
-        else f"{found['after']:.2f} after, {found['before']:.2f} before: {found['after'] - found['before']:+.2f} (95 % "
-        "interval {:+.2f} to {:+.2f}).".format(*found["interval"])
-    )
+    best, before = found["best_candidate"] if same else found["after"], found["before"]
+    change = (f"{best:.2f} with the best setting" if same else f"{best:.2f} after") + f", {before:.2f} before: "
+    change += f"{best - before:+.2f} (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*found["interval"])
+    if same:
+        change += " Nothing was better than the start beyond chance, so these are the start's weights."
     rows = [
         [data, f"{before:.2f}", f"{after:.2f}", DASH if bm25 is None else f"{bm25:.2f}"]
         for data, (before, after, bm25) in sorted(labelled_scores(kept.get("labelled", {})).items())
     ]
     text = f"The score without labels says how well {found['title']}, among {found['candidates']:,} passages of the "
-    text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that chose nothing. {change} "
-    text += f"BM25 has {found['bm25']:.2f}."
+    text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that were not used to choose. "
+    text += f"{change} BM25 has {found['bm25']:.2f}."
     if (second := found.get("second")) and not same:
         text += f" A second score says how well {second['title']}, which training did not practise: "
         text += f"{second['best_candidate']:.2f} after, {second['before']:.2f} before "
         text += "(95 % interval {:+.2f} to {:+.2f}).".format(*second["interval"])
     if rows:
-        text += "\n\nOn labelled data, which chose nothing either:\n\n"
+        text += "\n\nOn labelled data, which was not used to choose either:\n\n"
         text += markdown_table(["data", "before", "after", "BM25"], rows)
     return text

@@ -47,6 +47,9 @@ ONNX_USAGE = """
 ONNX files: `onnx/model.onnx` (fp32) and `onnx/model_quantized.onnx` (int8). sentence-transformers takes one with
 `backend="onnx", model_kwargs={"file_name": "onnx/model.onnx"}`, transformers.js with `dtype: "fp32"` or `"q8"`."""
 
+NO_HEAD = """ The head that this model's pooling keeps is in neither. sentence-transformers applies it; transformers.js
+does not, nor does text-embeddings-inference on a CPU."""
+
 OPENVINO_USAGE = """
 
 OpenVINO file: `openvino/openvino_model.xml` (fp32). sentence-transformers takes it with `backend="openvino"`."""
@@ -75,6 +78,12 @@ class Loading(NamedTuple):
         """The section "Use" of a card."""
         code = usage(self.source, self.revision, self.trust_free, self.pooling, example)
         return f"{code}\n\n{requirements(self.pooling, self.trust_free)}{self.more}"
+
+
+def graphs_usage(pooling: str, onnx: bool, openvino: bool) -> str:
+    """How the files of `--onnx` and `--openvino` are loaded; empty without them."""
+    head = NO_HEAD if pooling in POOLINGS and POOLINGS[pooling].keeps_head else ""
+    return (ONNX_USAGE + head) * onnx + OPENVINO_USAGE * openvino
 
 
 def requirements(pooling: str, trust_free: bool) -> str:

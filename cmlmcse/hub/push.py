@@ -120,13 +120,14 @@ def write_card(checkpoint: Path, args: argparse.Namespace, commit: str | None = 
     """
     from .adapted_card import adapted_card
     from .card import bare_card, model_card, plots_of
-    from .card_usage import ONNX_USAGE, OPENVINO_USAGE, Loading
+    from .card_usage import Loading, graphs_usage
     from .card_writer import TEMPLATE, Identity
     from .run_records import read_records
 
     branch = None if args.revision == "main" else args.revision
-    more = chosen_prompts(checkpoint, args).for_card + ONNX_USAGE * args.onnx + OPENVINO_USAGE * args.openvino
-    use = Loading(args.repo_id, commit or args.tag or branch, args.trust_free, more, pooling_of(args.checkpoint))
+    pooling = pooling_of(args.checkpoint)
+    more = chosen_prompts(checkpoint, args).for_card + graphs_usage(pooling, args.onnx, args.openvino)
+    use = Loading(args.repo_id, commit or args.tag or branch, args.trust_free, more, pooling)
     name = args.repo_id and args.repo_id.split("/")[-1]
     identity, template = Identity(args.license, args.language), args.card_template or TEMPLATE
     run, results = read_records(checkpoint)

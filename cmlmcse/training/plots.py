@@ -41,6 +41,6 @@ def plot_dev_score(history: list[dict[str, Any]], folder: Path, dev_set: str) ->
     best = int(np.argmax(scores))
     axes.plot(steps[best], scores[best], "o", color=ORANGE, label=f"best: {scores[best]:.2f} at step {steps[best]}")
     axes.legend(frameon=False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     set_labels(axes, "optimizer step", "score × 100", f"Development score ({dev_set})")
     save(figure, folder, "dev_score")

@@ -88,7 +88,7 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     assert report.count("(rank ") == 20
     assert f"{adapted['bm25']:.2f}" in report
     card = (folder / "export" / "README.md").read_text()
-    assert f"on {adapted['documents']['confirm']} documents that chose nothing" in card
+    assert f"on {adapted['documents']['confirm']} documents that were not used to choose" in card
     assert f"BM25 has {adapted['bm25']:.2f}" in card
     titles = [json.loads(line)["title"] for line in corpus.read_text().splitlines()]
     assert any(title in report for title in titles)

@@ -327,7 +327,11 @@ def test_card_of_adapt(tmp_path) -> None:
     assert "base_model: owner/start" in card
     assert "60.00 after, 50.00 before: +10.00 (95 % interval +5.00 to +15.00)" in card
     assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | 40.00 |" in one_space(card)
-    kept = adapted_card({**ADAPTED, "adapt": {**ADAPTED["adapt"], "chosen": "start"}})
+    worse = {"chosen": "start", "after": 50.0, "best_candidate": 51.0, "interval": [-1.0, 3.0]}
+    kept = adapted_card({**ADAPTED, "adapt": {**ADAPTED["adapt"], **worse}})
+    assert "`owner/start`, kept as it was" in kept
+    assert "51.00 with the best setting, 50.00 before: +1.00 (95 % interval -1.00 to +3.00)" in kept
+    assert "base_model_relation" not in kept
     assert "Nothing was better than the start beyond chance, so these are the start's weights." in kept
     with pytest.raises(InputError, match=r"results.json: expected the entry 'adapt'"):
         adapted_card({})

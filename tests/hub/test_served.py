@@ -1,4 +1,4 @@
-"""What text-embeddings-inference reads of an export, by the code of its version 1.9.3 (the backend `candle`).
+"""What text-embeddings-inference reads of an export, by the code of its version 1.9.3 (backends `candle` and `ort`).
 
 The server itself is not run. These tests hold the entries that it parses, their types, and the names of the weights.
 """
@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+from cmlmcse.hub.card_usage import graphs_usage
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
@@ -49,6 +50,9 @@ WEIGHTS = {  # one of each part that the server looks up by its name
     "mpnet": ("embeddings.word_embeddings.weight", "encoder.relative_attention_bias.weight"),
     "modernbert": ("embeddings.tok_embeddings.weight", "layers.0.attn.Wqkv.weight", "final_norm.weight"),
 }
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swiglu", "tanh")
+OPTIONAL = {"use_cache": bool, "auto_map": dict, "id2label": dict, "label2id": dict}  # parsed where they stand
+OFFSETS = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the padding's
 MODULES = {f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Dense", "Normalize")}
 
 
@@ -80,8 +84,29 @@ def test_configuration_and_weights(kind, trust_free, backbone_folders, tmp_path)
     weights = load_file(folder / "model.safetensors")
     wanted = WEIGHTS.get(kind, ("embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight"))
     assert set(wanted) <= set(weights)
-    assert read(folder / "sentence_bert_config.json")["max_seq_length"] == 64
+    assert all(config.get(name) in (*ACTIVATIONS, None) for name in config if "activation" in name or "_act" in name)
+    assert all(type(config[name]) is wanted for name, wanted in OPTIONAL.items() if name in config)
+    longest = read(folder / "sentence_bert_config.json")["max_seq_length"]
+    offset = config["pad_token_id"] + 1 if kind in OFFSETS else 0
+    assert longest == 64 <= config["max_position_embeddings"] - offset  # the server checks neither
     assert read(folder / "tokenizer.json")["post_processor"] is not None
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_backend_for_onnx(kind, backbone_folders, tmp_path) -> None:
+    """What its CPU image reads beside `onnx/model.onnx`. DistilBERT names its sizes otherwise, so `candle` starts."""
+    folder = write_export(kind, backbone_folders, tmp_path / "export", pooling="avg")
+    config = read(folder / "config.json")
+    assert read(folder / "tokenizer_config.json").get("padding_side", "right") == "right"
+    sizes = [type(config.get(name)) is int for name in ("hidden_size", "num_hidden_layers")]
+    assert sizes == [kind != "distilbert"] * 2
+
+
+def test_card_of_a_head_beside_onnx() -> None:
+    """The graph ends before the head, and `ort` reads no `2_Dense`: the card warns."""
+    assert "nor does text-embeddings-inference on a CPU" in graphs_usage("cls", onnx=True, openvino=False)
+    assert "text-embeddings-inference" not in graphs_usage("cls_before_pooler", onnx=True, openvino=True)
+    assert graphs_usage("cls", onnx=False, openvino=False) == ""
 
 
 @pytest.mark.parametrize("pooling", ["avg", "cls", "cls_before_pooler"])
@@ -95,6 +120,7 @@ def test_pooling_and_prompts(pooling, normalize, backbone_folders, tmp_path) -> 
     assert read(folder / "config_sentence_transformers.json")["prompts"] == {"query": "w1 ", "document": ""}
     modules = read(folder / "modules.json")
     assert {module["type"] for module in modules} <= MODULES
+    assert all({"idx", "name", "path", "type"} <= module.keys() for module in modules)
     dense = [module["path"] for module in modules if module["type"].endswith("Dense")]
     assert dense == (["2_Dense"] if pooling == "cls" else [])
     if dense:

@@ -49,6 +49,7 @@ ADAPTED = {  # results.json of adapt
         "documents": {"choose": 15, "confirm": 15},
         "before": 50.0,
         "after": 60.0,
+        "best_candidate": 60.0,
         "interval": [5.0, 15.0],
         "bm25": 70.0,
         "chosen": "crops, rate 3e-05",
