@@ -26,8 +26,8 @@ from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS
-from cmlmcse.hub.card import Record
 from cmlmcse.hub.card_writer import Identity, bullets, metadata, write_card
+from cmlmcse.hub.run_records import Record
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.models.folders import HEADLESS_POOLINGS
 from cmlmcse.study.simcse_lift import lifts, read_rows

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from cmlmcse.common.files import atomic_write
 from cmlmcse.common.tables import DASH, markdown_table
-from cmlmcse.hub.card import public_name
+from cmlmcse.hub.card_method import public_name
 from cmlmcse.hub.export import write_json
 
 from .plan import Study

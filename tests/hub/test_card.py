@@ -1,5 +1,7 @@
 """The model card: from the records alone, valid for the Hub, by a template of the user's own if there is one."""
 
+import dataclasses
+import inspect
 import json
 import re
 import sys
@@ -16,6 +18,8 @@ from cmlmcse.hub.card import Identity, bare_card, model_card, plots_of
 from cmlmcse.hub.eval_results import write_eval_results
 from cmlmcse.hub.run_records import card_metrics, read_records
 from cmlmcse.hub.start import base_model, start_name, start_record, start_text
+from cmlmcse.training.fields import DataArguments, ModelArguments
+from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from support.records import ADAPTED, FIELDS, RECORD, RESULTS
 from support.text import one_space
 from support.tiny import tiny_tokenizer
@@ -88,6 +92,9 @@ def test_scores_of_other_weights(checkpoint, best, loads_best, whole, tmp_path):
     card = model_card(run, results)
     assert ("62.50" in card) == ("model-index" in card) == ("model.similarity" in card) == whole
     assert ("are those of its `checkpoint-3`" in card) != whole
+    earlier = whole and loads_best and best is not None
+    assert ("- steps: 5; these weights are those of `checkpoint-3`\n" in card) == earlier
+    assert ("- steps: 5\n" in card) != earlier
 
 
 def test_text_of_a_card(tmp_path):
@@ -151,6 +158,58 @@ def test_settings_that_were_used():
     assert "- mined hard negatives: 1 of the 10 nearest, margin 0.1, by `own`\n" in card
     changed = {**FIELDS, "augmentation": "reorder", "views": "crops"}
     assert "- views: crops\n- augmentation: reorder\n" in model_card({**RECORD, "fields": changed}, RESULTS)
+
+
+@pytest.mark.parametrize("name", AUXILIARY_OBJECTIVES)
+def test_settings_of_an_objective(name) -> None:
+    """The fields that a card shows are fields, and all that the objective's file reads of the configuration."""
+    objective = AUXILIARY_OBJECTIVES[name]
+    fields = {one.name: one.default for group in (ModelArguments, DataArguments) for one in dataclasses.fields(group)}
+    shown = objective.settings(fields)
+    source = inspect.getsource(sys.modules[objective.__module__])
+    assert set(shown) <= fields.keys()
+    assert set(re.findall(r"\bconfig\.(\w+)", source)) & fields.keys() - {"pooling"} <= set(shown)
+    used = {**FIELDS, "cmlm_weight": 0, **{one: fields[one] for one in shown}, f"{name}_weight": 0.25}
+    card = model_card({**RECORD, "fields": used}, RESULTS)
+    assert f"- weight of {objective.title}: 0.25" in card
+    assert ("- mask rate: " in card) == ("mlm_probability" in shown)
+    assert all(f"`{one}`" in card for one in shown if one != "mlm_probability" and fields[one] is not None)
+
+
+def test_without_a_contrast() -> None:
+    """Its name is no paper's, and neither temperature, head nor SimCSE's paper are shown."""
+    alone = {"cmlm_weight": 0, "contrastive_weight": 0, "retromae_weight": 1.0, "projection": "none"}
+    card = model_card({**RECORD, "fields": {**FIELDS, **alone}}, RESULTS)
+    assert "without labels by RetroMAE's enhanced decoding, without a contrastive loss, from" in card
+    assert not re.search("^- (temperature|training head|weight of the contrastive)", card, re.MULTILINE)
+    assert "xiao2022retromae" in card
+    assert "gao2021simcse" not in card
+
+
+def test_random_weights() -> None:
+    """They are no finetuned model, and inherit nothing."""
+    card = model_card({**RECORD, "fields": {**FIELDS, "from_scratch": True}}, RESULTS)
+    assert "from random weights, in the shape of `bert-base-uncased`, on" in card
+    assert "- start: random weights, with the configuration and the tokenizer of `bert-base-uncased`\n" in card
+    assert "learned before" not in card
+    assert ModelCard(card).data.base_model is None
+
+
+def test_text_of_the_hub() -> None:
+    """A Hub data set is named whole, in the metadata too; a file by its name alone."""
+    data = {"train_data": {"dataset": "owner/text"}, "fields": {**FIELDS, "train_file": "owner/text"}}
+    card = model_card({**RECORD, **data}, RESULTS)
+    assert "on `owner/text`." in card
+    assert ModelCard(card).data.datasets == ["owner/text"]
+    assert ModelCard(model_card(RECORD, RESULTS)).data.datasets is None
+
+
+def test_change_of_the_development_score() -> None:
+    """With its interval, and a word where that holds zero."""
+    dev = {**RESULTS["dev"], "before": 81.0, "interval": [-0.25, 0.5]}
+    card = model_card(RECORD, {**RESULTS, "dev": dev})
+    assert "(81.00 before training). 95 % interval of the change: -0.25 to +0.50. So it may be chance." in card
+    assert "chance" not in model_card(RECORD, {**RESULTS, "dev": {**dev, "interval": [0.25, 0.5]}})
 
 
 @pytest.mark.parametrize(("names", "expected"), [
