@@ -6,6 +6,7 @@ ids to token vectors. Whoever loads it does the pooling, as with PyTorch.
 
 import copy
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -212,6 +213,8 @@ def quiet_exporter() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.disable(before)

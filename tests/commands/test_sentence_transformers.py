@@ -6,6 +6,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 from sentence_transformers.losses import (
     CachedMultipleNegativesRankingLoss,
     CosineSimilarityLoss,
@@ -83,7 +84,7 @@ def test_trains_and_saves(name, backbone_folders, sentences, tmp_path):
     assert np.allclose(again.encode(sentences), model.encode(sentences), atol=1e-6)
 
 
-def trainer_of(model: SentenceTransformer, loss, rows: dict, folder, callbacks=(), **arguments):
+def trainer_of(model: SentenceTransformer, loss, rows: dict, folder, callbacks=(), evaluator=None, **arguments):
     """sentence-transformers' Trainer with batches of 4."""
     arguments = {"logging_steps": 2, **arguments}
     given = SentenceTransformerTrainingArguments(
@@ -92,7 +93,31 @@ def trainer_of(model: SentenceTransformer, loss, rows: dict, folder, callbacks=(
     )  # fmt: skip
     table = Dataset.from_dict(rows)
     evaluated = table if "eval_strategy" in arguments else None
-    return SentenceTransformerTrainer(model, given, table, evaluated, loss=loss, callbacks=list(callbacks))
+    return SentenceTransformerTrainer(
+        model, given, table, evaluated, loss=loss, callbacks=list(callbacks), evaluator=evaluator
+    )
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_prompts_evaluator_and_card(name, backbone_folders, sentences, tmp_path):
+    """A prompt of the Trainer's arguments stands before the text that the objective reads too, and before masking is
+    all of it that is added; an evaluator scores; the library's own card names the loss."""
+    model = encoder(backbone_folders["bert"])
+    loss = LOSSES[name](model)
+    read, mask = [], loss.mask
+    loss.mask = lambda columns: read.append(mask(columns)) or read[-1]
+    scored = EmbeddingSimilarityEvaluator(sentences, sentences[::-1], [0.1, 0.9, 0.9, 0.1], name="own")
+    arguments = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "prompts": {"text": "w1 w2 "}}
+    trainer = trainer_of(model, loss, {"text": sentences}, tmp_path, evaluator=scored, **arguments)
+    trainer.train()
+    for masked in read:
+        words = masked["input_ids"].index_copy(0, masked["mlm_positions"], masked["mlm_labels"])
+        rows = [model.tokenizer.decode(row[1:-1]) for row in words.split(masked["lengths"].tolist())]
+        assert sorted(set(rows)) == sorted(f"w1 w2 {sentence}" for sentence in sentences)
+    assert read
+    assert [row for row in trainer.state.log_history if "eval_own_spearman_cosine" in row]
+    model.save_pretrained(str(tmp_path / "saved"))
+    assert LOSSES[name].__name__ in (tmp_path / "saved" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("first", ("adapter", "loss"))
