@@ -39,6 +39,7 @@ def adapt_results(
             "queries": len(text.criterion.queries),
             "candidates": len(text.criterion.candidates),
             "shares": {f"{share:g}": round(score, 4) for share, score in average.scores.items()},
+            "settings": trials[winner].record["fields"],
             "arms": {name: arm_results(arms[name], trial) for name, trial in trials.items()},
         },
         "text": text.record(),

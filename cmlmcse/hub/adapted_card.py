@@ -8,7 +8,7 @@ from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.evaluation.tables import labelled_scores
 
 from .card import ON_DISK, card_plots, encoder_metadata
-from .card_method import citations, method_of
+from .card_method import citations, method_facts, method_of
 from .card_training import encoder_facts, inherited, licence_limit
 from .card_usage import Loading
 from .card_writer import TEMPLATE, Identity, bullet_list, bullets, write_card
@@ -60,12 +60,14 @@ def adapted_card(
 def facts_of(kept: Record) -> dict[str, Any]:
     """Start, text, what was tried and chosen, and what it cost, in words."""
     found, text = kept.part("adapt"), kept.part("text")
+    adapted = found["chosen"] != "start"
     return {
         "start": start_text(kept["model"], kept.get("start")),
         "documents": f"{text['documents']:,}, {text['held_out']:,} of them held out",
-        "method of the training": f"{method_of(chosen_fields(kept))}; a text's positive is another of its document",
         "settings that were tried": "; ".join(found["arms"]),
         "chosen": found["chosen"],
+        "method": method_of(chosen_fields(kept)) if adapted else None,
+        **(method_facts(found["settings"]) if adapted and "settings" in found else {}),
         "longest training text": f"{text['training_tokens']} tokens",
         "tokens trained on, of all settings": f"{sum(arm['tokens'] for arm in found['arms'].values()):,}",
         "pooling": (kept.get("encoder") or {}).get("pooling"),
@@ -77,12 +79,12 @@ def facts_of(kept: Record) -> dict[str, Any]:
 
 
 def chosen_fields(kept: Record) -> dict[str, Any]:
-    """The fields of the arm that was chosen, or of the first where none was, beside what the recipe `adapt` sets."""
+    """The fields of the best run; of records from before they were kept, the method's of the recipe `adapt`."""
     found = kept.part("adapt")
     names = [name for name in found["arms"] if found["chosen"].startswith(name)] or list(found["arms"])
     own = found["arms"][max(names, key=len)].get("fields", {})
     pooling = (kept.get("encoder") or {}).get("pooling", "avg")
-    return {"pooling": pooling, "contrastive_loss": "info_nce", **own}
+    return dict(found.get("settings") or {"pooling": pooling, "contrastive_loss": "info_nce", **own})
 
 
 def limits_of(kept: Record, start: str) -> list[str]:

@@ -9,7 +9,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from cmlmcse.evaluation.card_metric import CardMetric
 
-from .card_method import citations, method_of, supervision
+from .card_method import citations, has_contrast, method_of, supervision
 from .card_results import results_text
 from .card_training import licence_limit, limits_of, text_name, training_text
 from .card_usage import Loading
@@ -62,10 +62,10 @@ def model_card(
     name, start = name or run["recipe"], f"`{start_name(source, known)}`"
     if fresh := bool(fields.get("from_scratch")):
         start = f"random weights, in the shape of {start},"
+    method = method_of(fields) + ("" if has_contrast(fields) else ",")
     values = {
         "name": name,
-        "summary": f"A sentence encoder trained {supervision(fields)} by {method_of(fields)} from {start} on "
-        f"`{text_name(run)}`.",
+        "summary": f"A sentence encoder trained {supervision(fields)} by {method} from {start} on `{text_name(run)}`.",
         "use": use._replace(pooling=fields["pooling"]).text(run.get("example")),
         "results": results_text(name, run, results),
         "plots": card_plots(plots),

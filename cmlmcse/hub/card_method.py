@@ -58,7 +58,7 @@ def method_of(fields: Fields) -> str:
     terms += [title for name, title, _ in used_parts(fields) if name in CONTRAST_TERMS]
     used = [AUXILIARY_OBJECTIVES[name] for name, *_ in used_parts(fields) if name in AUXILIARY_OBJECTIVES]
     if not has_contrast(fields):
-        return " and ".join(terms + [objective.title for objective in used]) + ", without a contrastive loss,"
+        return " and ".join(terms + [objective.title for objective in used]) + ", without a contrastive loss"
     naming = next((objective for objective in used if objective.method(fields)), None)
     contrast = CONTRASTIVE_LOSSES[fields["contrastive_loss"]].method
     method = contrast if naming is None else naming.method(fields)

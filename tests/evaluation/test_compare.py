@@ -106,7 +106,7 @@ def test_csv_has_every_number() -> None:
 def test_measures_side_by_side() -> None:
     """A row for each measure that any model has; a dash where one has not."""
     table = format_all_measures({"a": {"geometry": {"alignment": 0.25, "spectrum": [1]}}, "b": {"lee50": {"pairs": 7}}})
-    assert one_space(table).splitlines()[2:] == ["| geometry alignment | 0.25 | – |", "| lee50 pairs | – | 7 |"]
+    assert one_space(table).splitlines()[2:] == ["| geometry alignment | 0.250 | – |", "| lee50 pairs | – | 7 |"]
 
 
 def test_cache(tmp_path: Path) -> None:

@@ -75,6 +75,6 @@ def test_undefined_is_none(value: float) -> None:
 def test_table_leaves_the_spectrum_out() -> None:
     """Numbers are printed, the list is not."""
     table = one_space(format_measures({"geometry": {"anisotropy": 0.25, **spectrum(np.eye(2))}}))
-    assert "| geometry anisotropy | 0.25 |" in table
-    assert "| geometry effective_rank | 2.00 |" in table
+    assert "| geometry anisotropy | 0.250 |" in table
+    assert "| geometry effective_rank | 2.000 |" in table
     assert "spectrum" not in table

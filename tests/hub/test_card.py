@@ -384,6 +384,13 @@ def test_card_of_adapt(tmp_path) -> None:
     assert (found.dataset_name, found.metric_type, found.metric_value) == ("own", "ndcg_at_10", 32.5)
     assert "No licence is named" not in card
     assert "base_model: owner/start" in card
+    assert "- method: SimCSE\n- views: crops\n- temperature: 0.05\n- training head: none\n" in card
+    settings = {"contrastive_weight": 0, "distillation_weight": 1.0, "teacher": "owner/start,lsa", "teacher_share": 0.5}
+    adapt = {**ADAPTED["adapt"], "settings": {**ADAPTED["adapt"]["settings"], **settings}}
+    taught = adapted_card({**ADAPTED, "adapt": adapt})
+    assert "- method: RankCSE's ranking distillation, without a contrastive loss\n" in taught
+    assert "1.0 (`teacher_share` 0.5)\n- teachers: `owner/start`, `lsa`\n" in taught
+    assert "- temperature" not in taught
     assert "60.00 after, 50.00 before: +10.00 (95 % interval +5.00 to +15.00)" in card
     assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | 40.00 |" in one_space(card)
     worse = {"chosen": "start", "after": 50.0, "best_candidate": 51.0, "interval": [-1.0, 3.0]}

@@ -53,6 +53,7 @@ ADAPTED = {  # results.json of adapt
         "interval": [5.0, 15.0],
         "bm25": 70.0,
         "chosen": "crops, rate 3e-05",
+        "settings": {**FIELDS, "cmlm_weight": 0, "views": "crops", "pooling": "avg", "projection": "none"},
         "arms": {"crops, rate 3e-05": {"tokens": 1000}},
     },
     "labelled": {
