@@ -34,6 +34,8 @@ DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselv
 START_SHARE = 0.75
 SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1.0, "distillation_loss": "list_net",
                              "distillation_temp": 0.05}  # fmt: skip
+OBJECTIVE = {"contrastive_loss", "mined_negatives", "negative_prompt_template", "matryoshka_dims"}  # who sets one of
+# these or a weight wants that objective: the arm that searches has its own
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
 
 Arms = dict[str, dict[str, Any]]
@@ -70,7 +72,7 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
         views = ("words", "sentence") if finished else ("words+sentence", "words")
     rates = ENCODER_RATES if finished else BACKBONE_RATES
     choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
-    if finished:
+    if finished and not any(name.endswith("_weight") or name in OBJECTIVE for name in given):
         choices = [(SEARCH, rate) for rate in reversed(rates)] + choices
     arms: Arms = {}
     for name, rate in choices:

@@ -39,18 +39,28 @@ class Verdict(NamedTuple):
         second: by a criterion whose questions the arm did not practise; None for a plain backbone, or if the text
             cannot ask them.
         finished: whether the start is a finished encoder, and not a plain backbone.
+        practised: whether the arm practised the questions of the first criterion.
     """
 
     change: Change
     second: Change | None
     finished: bool
+    practised: bool = True
 
     @property
     def better(self) -> bool:
-        """Whether the choice is handed back. A finished encoder is given up only if both questions say so."""
+        """Whether the choice is handed back. A finished encoder is given up only if both questions say so; two that the
+        arm practised neither of are judged together.
+
+        Together means: both are higher, and the mean of the lower ends is above 0. The interval of a mean of two scores
+        is at most as wide as the mean of their intervals, however they go together, so this is no weaker than one test.
+        """
         if self.second is None:
             return self.change.better and not self.finished
-        return self.change.better and self.second.better
+        if self.practised:
+            return self.change.better and self.second.better
+        both = self.change, self.second
+        return all(each.after > each.before for each in both) and sum(each.interval[0] for each in both) > 0
 
 
 class Average(NamedTuple):

@@ -169,7 +169,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
         InputError: as :func:`run`.
         Stopped: the process was asked to stop.
     """
-    training = check_fields(args.fields)
+    training = check_fields(args.model, args.fields)
     bf16 = bool(training.bf16) if {"bf16", "fp16"} & set(args.fields) else has_fast_bf16(args.device)
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     if (folder / "results.json").exists():
@@ -193,7 +193,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
         raise Stopped(f"{causes[stop.status]}; {kept}", status=stop.status) from stop
 
 
-def check_fields(fields: dict[str, str]) -> "RunArguments":
+def check_fields(model: str, fields: dict[str, str]) -> "RunArguments":
     """Check the fields of the recipe before any work starts.
 
     Returns:
@@ -202,11 +202,13 @@ def check_fields(fields: dict[str, str]) -> "RunArguments":
     Raises:
         InputError: an unknown field, or a wrong value.
     """
+    from cmlmcse.data.searches import SEARCH
     from cmlmcse.training.parse import parse_recipe
 
-    from .arms import RECIPE
+    from .arms import RECIPE, searching_fields
 
-    return parse_recipe([RECIPE, *field_arguments(fields)])[-1]
+    added = searching_fields(model, finished=True) if fields.get("views") == SEARCH else {}
+    return parse_recipe([RECIPE, *field_arguments(added | fields)])[-1]
 
 
 def has_fast_bf16(device: str | None) -> bool:

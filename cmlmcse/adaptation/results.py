@@ -35,6 +35,7 @@ def adapt_results(
             **second,
             "chosen": chosen if verdict.better else "start",
             "finished_encoder": verdict.finished,
+            "practised": verdict.practised,
             "documents": {"choose": asking - asking // 2, "confirm": asking // 2},
             "queries": len(text.criterion.queries),
             "candidates": len(text.criterion.candidates),

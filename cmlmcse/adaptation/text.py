@@ -25,6 +25,7 @@ PRACTISE = {  # criteria that can confirm, and the views that practise their que
     "halves": ("crops", "neighbours", "sentence", "search"),
     "words": ("words",),
 }
+PRACTISES_NONE = {"search", "dropout"}  # views that no criterion asks with
 EXAMPLES = 10  # questions whose neighbours the report shows
 
 

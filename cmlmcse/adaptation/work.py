@@ -33,7 +33,7 @@ from .command import PLAIN_POOLING
 from .crew import Train
 from .report import last_line, write_report
 from .results import adapt_results, labelled_results, load_labelled
-from .text import Text, read_text
+from .text import PRACTISES_NONE, Text, read_text
 
 # Scores of all questions that averages, confirmation, export and report take as long as. With 5 a run from a plain
 # backbone ended after two of its three minutes.
@@ -91,13 +91,15 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     winner = max(trials, key=lambda name: trials[name].score)
     adapted = arm_encoder(trials[winner].folder, args.device, start)
     # a plain backbone has no skill to lose, and its practised score went with labels (docs/results/adapting.md)
-    unpractised = text.unpractised(trials[winner].record["fields"]["views"]) if finished else None
+    views = trials[winner].record["fields"]["views"]
+    unpractised = text.unpractised(views) if finished else None
     choose_again, confirm_again = unpractised.halves(args.seed) if unpractised else (choosing, None)
     average = best_average(load, at_start, adapted, choose_again)
     verdict = Verdict(
         judge(confirming, at_start, average.once),
         judge(confirm_again, at_start, average.once) if confirm_again else None,
         finished=finished,
+        practised=not set(views.split("+")) <= PRACTISES_NONE,
     )
     say(f"best arm: {winner}; best share of its weights: {average.share:g}")
 

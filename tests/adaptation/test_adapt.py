@@ -146,6 +146,8 @@ def test_arms():
     assert search["teacher_temp"] / search["distillation_temp"] == pytest.approx(search["teacher_share"])
     assert default_arms("a,b", False, True, {})["search, rate 0.0001"]["teacher"] == "lsa"
     assert default_arms("start", False, True, {"teacher": "other"})["search, rate 3e-05"]["teacher"] == "other"
+    for own in ("cmlm_weight", "mined_negatives"):  # the user's objective is that of all arms
+        assert not any("search" in name for name in default_arms("start", True, True, {own: "1"}))
     plain = default_arms("start", True, False, {"views": "search"})["search, rate 0.0003"]
     assert (plain["teacher"], plain["teacher_temp"]) == ("lsa", plain["distillation_temp"])
     alike = default_arms("start", False, True, {"views": "dropout"})  # which nothing else makes two views of
@@ -301,6 +303,27 @@ def test_both_questions_must_say_better(change, second, finished, better):
     assert Verdict(change, second, finished).better is better
 
 
+@pytest.mark.parametrize(("ends", "points", "better"), [
+    (((-0.4, 2.0), (0.5, 2.0)), (0.8, 1.2), True),
+    (((-0.6, 2.0), (0.5, 2.0)), (0.7, 1.2), False),  # together not beyond chance
+    (((-1.0, 0.9), (2.0, 4.0)), (-0.05, 3.0), False),  # one of them is lower
+])  # fmt: skip
+def test_questions_that_were_not_practised_count_together(ends, points, better):
+    """One of them may be within chance, if both are higher and the mean of the lower ends is above 0."""
+    first, second = (Change("asks", "asked", 10, 10 + up, each) for up, each in zip(points, ends, strict=True))
+    assert Verdict(first, second, True, practised=False).better is better
+    assert not Verdict(first, second, True).better
+
+
+def test_the_mean_of_two_scores_is_no_less_certain_than_their_mean_interval():
+    """Of scores that go together by any amount: the lower end of the mean is at least the mean of the lower ends."""
+    rng = np.random.default_rng(0)
+    for together in (-0.9, 0.0, 0.9, 1.0):
+        pairs = rng.multivariate_normal([1, 0.5], [[1, 2 * together], [2 * together, 4]], 100_000)
+        each = np.quantile(pairs, 0.025, axis=0)
+        assert np.quantile(pairs.mean(axis=1), 0.025) >= each.mean() - 0.02
+
+
 def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path, capsys, monkeypatch):
     """An arm that got better at pieces of documents and not at few words: the start is in export/, and the report, the
     last line and the card say why. Where bf16 is faster, training and every score compute in it; only the card's three
@@ -338,8 +361,22 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path,
     )
 
 
+def test_searching_practises_no_question(corpus, encoder, tmp_path):
+    """The arm is taught by the start and by the words of the training documents; a second question is asked, and both
+    count together. The card names the teachers."""
+    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="search", learning_rate=1e-3)
+    found = adapted.results["adapt"]
+    (arm,) = found["arms"].values()
+    assert arm["fields"]["teacher"] == f"{encoder},lsa"
+    assert (found["practised"], found["second"]["criterion"]) == (False, "words")
+    assert "together better beyond chance" in (adapted.folder / "report.md").read_text()
+    ends = found["interval"][0], found["second"]["interval"][0]
+    rose = found["best_candidate"] > found["before"] and found["second"]["best_candidate"] > found["second"]["before"]
+    assert (found["chosen"] != "start") is (rose and sum(ends) > 0)
+
+
 @pytest.mark.parametrize(("views", "name"), [
-    ("title_body", "halves"), ("dropout", "halves"), ("title_body+dropout", "halves"),
+    ("title_body", "halves"), ("search", "words"), ("dropout", "halves"), ("title_body+dropout", "halves"),
     ("crops", "words"), ("neighbours", "words"), ("title_body+crops", "words"), ("sentence", "words"),
     ("words", "halves"), ("title_body+words", "halves"), ("words+sentence", None),
 ])  # fmt: skip
