@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
-from cmlmcse.data.latent import LSA
-from cmlmcse.data.searches import SEARCH
+from cmlmcse.data.searches import LEXICAL, SEARCH
 from cmlmcse.hub.export import write_json
 from cmlmcse.training.command import field_arguments
 
@@ -29,9 +28,9 @@ EVERY = 20  # steps between development scores; the best of them is kept, so too
 FIRST_STEPS = 20  # of the run that measures the time of a step
 COMPARED_STEPS = 40  # of an arm before it is compared; a choice by hand: after 20, the warm-up is half of them
 DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselves (docs/results/adapting.md, on MED)
-# The start and the text's own words search the documents together, and the arm learns what they find. By hand, with all
-# documents of CACM, MED and CISI: cosine + LSA / 3 searched better than either (docs/results/adapting.md).
-START_SHARE = 0.75
+# The start and BM25 search the documents together, and the arm learns what they find: cosine + a fifth of BM25, divided
+# by the query's best, of which training/searches.py has 0.05. It searches better than either (benchmarks/hybrids.json).
+START_SHARE = 0.2
 SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1.0, "distillation_loss": "list_net",
                              "distillation_temp": 0.05}  # fmt: skip
 OBJECTIVE = {"contrastive_loss", "mined_negatives", "negative_prompt_template", "matryoshka_dims"}  # who sets one of
@@ -87,13 +86,12 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
 
 
 def searching_fields(model: str, finished: bool) -> dict[str, Any]:
-    """The fields of an arm that learns what its teachers find: a finished encoder and the words of the text, or for a
-    plain backbone the words alone."""
-    temp = SEARCHING["distillation_temp"]
+    """The fields of an arm that learns what its teachers find: a finished encoder and BM25, or for a plain backbone
+    BM25 alone."""
+    temp = START_SHARE * SEARCHING["distillation_temp"]  # shares shrink the differences of the similarities
     if not finished or "," in model:  # which separates teachers
-        return SEARCHING | {"teacher": LSA, "teacher_temp": temp}
-    shares = {"teacher": f"{model},{LSA}", "teacher_share": START_SHARE}
-    return SEARCHING | shares | {"teacher_temp": temp * START_SHARE}  # shares shrink the differences of the cosines
+        return SEARCHING | {"teacher": LEXICAL, "teacher_temp": temp}
+    return SEARCHING | {"teacher": f"{model},{LEXICAL}", "teacher_share": START_SHARE, "teacher_temp": temp}
 
 
 class Common(NamedTuple):

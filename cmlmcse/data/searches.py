@@ -6,7 +6,7 @@ teacher's ranking of the *other* documents is what can be learned from it.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 SEARCH = "search"  # the name in the field `views`
+LEXICAL = "bm25"  # a teacher that is no model: search by words
 SEARCHED = 5_000  # documents at most: a teacher reads the first 256 tokens of each, a minute or two on a laptop's core
 QUERIES_EACH = 4  # of a document; 800 documents then give 50 batches of 64 different searches
 FOUND = 30  # passages of a query that are drawn from
@@ -83,38 +84,34 @@ def query_of(
     return " ".join(chosen[place] for place in places)
 
 
-def find_passages(
-    queries: Sequence[NDArray[np.float32]],
-    passages: Sequence[NDArray[np.float32]],
-    shares: Sequence[float],
-    owners: NDArray[np.int64],
-    seed: int,
+def draw_passages(
+    search: Callable[[slice], NDArray[np.floating]], owners: NDArray[np.int64], passages: int, seed: int
 ) -> NDArray[np.int64]:
-    """For each query one of the `FOUND` passages that the teachers together find nearest, the query's own left out.
+    """For each query one of the `FOUND` passages that a search finds first, the query's own document left out.
 
     Args:
-        queries, passages: (Q, H_t) and (N, H_t) by each teacher.
-        shares: of each teacher's cosines in the whole.
+        search: some of the Q queries → (q, N) the similarity of every passage.
         owners: (Q,) the document of each query.
+        passages: N.
         seed: of the draws.
 
     Returns:
         (Q,) rows of the passages.
     """
-    asked = np.hstack([unit(table) for table in queries])  # (Q, Σ H_t)
-    given = np.hstack([share * unit(table) for share, table in zip(shares, passages, strict=True)])  # (N, Σ H_t)
     rng = np.random.default_rng([seed, 8])
     drawn = np.empty(len(owners), np.int64)
-    count = min(FOUND, len(given) - 1)
+    count = min(FOUND, passages - 1)
+    first = min(FIRST_FOUND, count)
     for start in range(0, len(owners), BLOCK):
         rows = slice(start, start + BLOCK)
-        scores = asked[rows] @ given.T  # (q, N)
-        own = owners[rows]
+        own, scores = owners[rows], search(rows).copy()
         scores[np.arange(len(own)), own] = -np.inf
         nearest = np.argsort(-scores, axis=1, kind="stable")[:, :count]  # (q, C)
-        first = min(FIRST_FOUND, count)
-        places = np.where(rng.random(len(own)) < 0.5, rng.integers(first, size=len(own)),
-                          rng.integers(min(first, count - 1), count, size=len(own)))  # fmt: skip
+        places = np.where(
+            rng.random(len(own)) < 0.5,
+            rng.integers(first, size=len(own)),
+            rng.integers(min(first, count - 1), count, size=len(own)),
+        )
         drawn[rows] = nearest[np.arange(len(own)), places]
     return drawn
 

@@ -5,6 +5,7 @@ from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 FIRST = "word"  # a passage before the others, so that passages without any word have a vocabulary too
 K1, B = 0.9, 0.4  # as in Anserini, whose figures BEIR reports
@@ -32,5 +33,14 @@ class BM25:
 
     def scores(self, queries: list[str]) -> NDArray[np.float64]:
         """(Q, C) the score of each passage, 0 where it has no word of the query."""
-        asked = self._counter.transform(queries) > 0  # (Q, W)
-        return (asked.multiply(self._weights[None, :]).tocsr() @ self._words).toarray()
+        return (self.weights(queries) @ self._words).toarray()
+
+    def weights(self, queries: list[str]) -> csr_matrix:
+        """(Q, W) the weight of each word that a query has: a score is its product with the passage's `counts`."""
+        asked = self._counter.transform(queries) > 0
+        return asked.multiply(self._weights[None, :]).tocsr()
+
+    @property
+    def counts(self) -> csr_matrix:
+        """(C, W) how much each passage has of each word, saturated, from 0 to 1."""
+        return self._words.T.tocsr()

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cmlmcse.data.latent import LSA
+from cmlmcse.data.searches import LEXICAL
 from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
@@ -45,7 +45,7 @@ def supervision(fields: Fields) -> str:
     """Whether the run read labels. Without them each sentence is its own positive."""
     if fields["positive_column"] is not None:
         return "on labelled pairs"
-    known = {"", LSA, fields["model_name_or_path"]}  # the start has a line of its own
+    known = {"", LEXICAL, fields["model_name_or_path"]}  # the start has a line of its own
     teachers = {name.strip() for name in (fields.get("teacher") or "").split(",")} - known
     helpers = ["teacher"] * bool(teachers) + ["mining model"] * bool(fields.get("mining_model"))
     return f"without labels, but for what its {' and '.join(helpers)} has seen," if helpers else "without labels"

@@ -8,7 +8,7 @@ from accelerate.utils import DistributedType
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.recipes import recipe_folder
 from cmlmcse.data.augmentation import check_augmentation
-from cmlmcse.data.searches import SEARCH
+from cmlmcse.data.searches import LEXICAL, SEARCH
 from cmlmcse.data.views import view_names
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
@@ -218,6 +218,11 @@ def check_teacher(model: ModelArguments, data: DataArguments) -> None:
         )
     with as_input_error():
         one_of("teacher_pooling", model.teacher_pooling, POOLINGS)
+    if LEXICAL in names and data.views != SEARCH:
+        raise InputError(
+            f"teacher {LEXICAL} expects views search, because it compares queries with passages, found views "
+            f"{data.views}; set --views search, or choose a model"
+        )
     if data.streaming:
         raise InputError(
             "distillation_weight expects a text that a teacher encodes before training, found streaming; leave one of "
@@ -226,7 +231,7 @@ def check_teacher(model: ModelArguments, data: DataArguments) -> None:
 
 
 def teacher_names(model: ModelArguments) -> list[str]:
-    """The teachers, folders or Hub names or `lsa`, in order."""
+    """The teachers, folders or Hub names or `bm25`, in order."""
     return [name.strip() for name in (model.teacher or "").split(",") if name.strip()]
 
 
@@ -278,7 +283,7 @@ def check_search(model: ModelArguments, data: DataArguments) -> None:
     if model.distillation_weight == 0:
         raise InputError(
             "views search expects teachers that find the passages, found distillation_weight 0; set "
-            "--distillation_weight 1 and --teacher lsa"
+            "--distillation_weight 1 and --teacher bm25"
         )
     positives = [name for name in ("contrastive_weight", "consistency_weight", "dimension_weight")
                  if getattr(model, name) > 0]  # fmt: skip

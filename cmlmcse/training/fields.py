@@ -62,10 +62,9 @@ class ModelArguments:
     distillation_weight: float = of_config("distillation_weight")
     distillation_loss: str = of_config("distillation_loss")
     distillation_temp: float = of_config("distillation_temp")
-    teacher: str | None = described(None, "Model whose similarities are distilled: a folder or a Hub name, or lsa "
-                                    "(latent semantic analysis of the training text); two separated by a comma. "
-                                    "It encodes every training text once, of a pair both and of "
-                                    "a document the first 256 tokens; the vectors "
+    teacher: str | None = described(None, "Model whose similarities are distilled: a folder or a Hub name, or with "
+                                    "views search bm25; two separated by a comma. It encodes every training text "
+                                    "once, of a pair both and of a document the first 256 tokens; the vectors "
                                     "are kept in the cache of the library datasets (default: none).")  # fmt: skip
     teacher_pooling: str = described("cls_before_pooler", "Pooling of a teacher that records none. The default is that "
                                      "of SimCSE's and DiffCSE's released models.")  # fmt: skip

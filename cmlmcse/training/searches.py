@@ -3,25 +3,114 @@
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 import datasets
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.files import atomic_write
 from cmlmcse.data.collection import draw_documents
 from cmlmcse.data.parts import write_npy
-from cmlmcse.data.searches import SEARCHED, find_passages, make_queries, texts_with_titles
+from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries, texts_with_titles, unit
 from cmlmcse.data.views import WINDOW
+from cmlmcse.evaluation.bm25 import BM25
 
+from .checks import teacher_names
 from .fields import ModelArguments, RunArguments
-from .teachers import teacher_readers
+from .text_vectors import fingerprint_rows, kept_vectors, load_reader, vectors_folder
+
+# A teacher's vectors are compared by cosine. BM25's are made so that the cosine is this much of the score, divided by
+# the query's best. It is small because vectors of length 1 that share some of many words have small products.
+LEXICAL_SCALE = 0.05
+HASHED = 2048  # dimensions that the words are hashed into; in a batch of 64 passages a query meets few wrong ones
+BLOCK = 1000  # rows written at once
+
+
+class Teacher(Protocol):
+    """What finds passages.
+
+    Attributes:
+        name: of its file, from what decides its similarities.
+    """
+
+    name: str
+
+    def similarities(self, rows: slice) -> NDArray[np.floating]:
+        """(q, N) of some queries with all passages."""
+
+    def vectors(self, side: int, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        """(B, H) of queries (side 0) or passages (side 1), whose cosines are the similarities."""
+
+
+class ModelTeacher:
+    """A model: cosines of what it makes of queries and passages."""
+
+    def __init__(self, name: str, asked: datasets.Dataset, documents: datasets.Dataset, model: ModelArguments,
+                 run: RunArguments) -> None:  # fmt: skip
+        encoder = load_reader(name, model.teacher_pooling, WINDOW, str(run.device))
+        files = [kept_vectors(encoder, name, rows, "teacher") for rows in (asked, documents)]
+        self.name = "".join(path.stem for path in files)
+        self.sides = [unit(np.load(path)) for path in files]
+
+    def similarities(self, rows: slice) -> NDArray[np.floating]:
+        return self.sides[0][rows] @ self.sides[1].T
+
+    def vectors(self, side: int, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        return self.sides[side][rows]
+
+
+class LexicalTeacher:
+    """BM25: a similarity is `LEXICAL_SCALE` · score / the query's best score among the documents that are not its own.
+
+    Its vectors hold the words, hashed with a random sign (Weinberger et al. 2009), and two more coordinates that make
+    all of them as long as each other, so that cosines are products.
+    """
+
+    def __init__(self, queries: list[str], owners: NDArray[np.int64], passages: list[str]) -> None:
+        self.name = f"{LEXICAL}-{LEXICAL_SCALE:g}-{HASHED}"
+        self.index, self.queries, self.owners = BM25(passages), queries, owners
+        counts = self.index.counts  # (N, W)
+        rng = np.random.default_rng(0)
+        places, signs = rng.permutation(counts.shape[1]) % HASHED, rng.choice([-1.0, 1.0], counts.shape[1])
+        self._hash = csr_matrix((signs, (np.arange(counts.shape[1]), places)), shape=(counts.shape[1], HASHED))
+        self._counts = (counts @ self._hash).tocsr()  # (N, K)
+        self._longest = float(np.sqrt(self._counts.multiply(self._counts).sum(axis=1)).max())
+
+    def scaled(self, rows: list[int]) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
+        """Some queries, their scores (q, N), and the factors (q, 1) that make these similarities."""
+        asked = [self.queries[row] for row in rows]
+        scores = self.index.scores(asked)
+        others = scores.copy()
+        others[np.arange(len(rows)), self.owners[rows]] = 0
+        best = others.max(axis=1, keepdims=True)
+        return asked, scores, np.where(best > 0, LEXICAL_SCALE / np.maximum(best, 1e-9), 0)
+
+    def similarities(self, rows: slice) -> NDArray[np.floating]:
+        _, scores, factors = self.scaled(list(range(len(self.queries))[rows]))
+        return scores * factors
+
+    def vectors(self, side: int, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        if side == 1:
+            words = self._counts[rows].toarray() / self._longest
+        else:
+            asked, _, factors = self.scaled(rows.tolist())
+            words = (self.index.weights(asked) @ self._hash).toarray() * factors * self._longest
+        lengths = np.minimum(np.linalg.norm(words, axis=1, keepdims=True), 1e9)
+        words = words / np.maximum(lengths, 1.0)  # of a query whose best passage has far fewer words than the longest
+        filled = np.zeros((len(words), HASHED + 2), np.float16)
+        filled[:, :HASHED] = words
+        filled[:, HASHED + side] = np.sqrt(np.maximum(1 - np.square(words).sum(axis=1), 0))
+        return filled
 
 
 def search_pairs(
     documents: datasets.Dataset, model: ModelArguments, run: RunArguments, seed: int
 ) -> tuple[datasets.Dataset, list[list[Path]]]:
-    """Pairs of a query and a passage that the teachers find for it (searches.py), and their vectors by each teacher.
+    """Pairs of a query and a passage that the teachers find for it (data/searches.py), and their vectors by each
+    teacher.
 
     Args:
         documents: columns "title" and "text"; at most 5,000 of them are searched, drawn by the seed.
@@ -29,7 +118,8 @@ def search_pairs(
         seed: of the draws.
 
     Returns:
-        Rows with the columns "text" and "positive", and for each teacher the files of the vectors of both.
+        Rows with the columns "text" and "positive", and for each teacher the files of the vectors of both. What takes
+        long is kept on disk, so that another run on the same text reads it.
 
     Raises:
         InputError: a teacher cannot be loaded, or no document gives a query.
@@ -41,22 +131,36 @@ def search_pairs(
             f"views search expects at least two documents with words of three letters or more, found "
             f"{len(documents)} documents and {len(queries.texts)} queries; add text, or choose the views crops"
         )
-    asked = datasets.Dataset.from_dict({"text": queries.texts})
-    readers = teacher_readers(documents, WINDOW, model, run)
-    files = [(read(asked), read(documents)) for read in readers]
-    shares = [1.0] if len(files) == 1 else [model.teacher_share, 1 - model.teacher_share]
-    by_query, by_passage = ([np.load(pair[side]) for pair in files] for side in (0, 1))
-    found = find_passages(by_query, by_passage, shares, queries.owners, seed)
-    texts = texts_with_titles(documents)
+    asked, texts = datasets.Dataset.from_dict({"text": queries.texts}), texts_with_titles(documents)
+    teachers: list[Teacher] = [
+        LexicalTeacher(*queries, texts) if name == LEXICAL else ModelTeacher(name, asked, documents, model, run)
+        for name in teacher_names(model)
+    ]
+    shares = [1.0] if len(teachers) == 1 else [model.teacher_share, 1 - model.teacher_share]
+    text = f"{fingerprint_rows(asked)}-{fingerprint_rows(documents)}"
+    named = [*(teacher.name for teacher in teachers), *map(str, shares), str(seed)]
+    kept = vectors_folder() / f"found-{text}-{sha256('|'.join(named).encode()).hexdigest()[:16]}.npy"
+    if not kept.exists():
+
+        def search(rows: slice) -> NDArray[np.floating]:
+            return sum(share * teacher.similarities(rows) for share, teacher in zip(shares, teachers, strict=True))
+
+        found = draw_passages(search, queries.owners, len(texts), seed)
+        with atomic_write(kept) as temporary, open(temporary, "wb") as file:
+            np.save(file, found)
+    found = np.load(kept)
     pairs = datasets.Dataset.from_dict({"text": queries.texts, "positive": [texts[row] for row in found]})
-    drawn = [kept_rows(path, vectors, found) for (_, path), vectors in zip(files, by_passage, strict=True)]
-    return pairs, [[asked_by, path] for (asked_by, _), path in zip(files, drawn, strict=True)]
+    sides = np.arange(len(found)), found
+    return pairs, [[kept_rows(kept, each, side, sides[side]) for side in (0, 1)] for each in teachers]
 
 
-def kept_rows(path: Path, vectors: NDArray[np.float32], rows: NDArray[np.int64]) -> Path:
-    """A file beside this one, named after the rows, with the vectors of the rows."""
-    chosen = path.with_name(f"{path.stem}-{sha256(rows.tobytes()).hexdigest()[:16]}.npy")
-    if not chosen.exists():
-        blocks: Iterator[NDArray[np.float32]] = (vectors[rows[i : i + 1000]] for i in range(0, len(rows), 1000))
-        write_npy(chosen, blocks, len(rows), vectors.shape[1])
-    return chosen
+def kept_rows(found: Path, teacher: Teacher, side: int, rows: NDArray[np.int64]) -> Path:
+    """The file of a teacher's vectors of some queries or passages, beside that of the passages."""
+    path = found.with_name(f"{found.stem}-{sha256(teacher.name.encode()).hexdigest()[:16]}-{side}.npy")
+    if not path.exists():
+        one = teacher.vectors(side, rows[:1])
+        blocks: Iterator[NDArray[np.floating]] = (
+            teacher.vectors(side, rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK)
+        )
+        write_npy(path, blocks, len(rows), one.shape[1], one.dtype.type)
+    return path

@@ -142,14 +142,14 @@ def test_arms():
     assert all(fields["backbone_dropout"] == 0 for fields in crops.values())
     assert default_arms("start", True, True, {"backbone_dropout": "0.1"}).popitem()[1]["backbone_dropout"] == "0.1"
     search = default_arms("start", False, True, {})["search, rate 0.0001"]
-    assert (search["teacher"], search["contrastive_weight"]) == ("start,lsa", 0)
+    assert (search["teacher"], search["contrastive_weight"]) == ("start,bm25", 0)
     assert search["teacher_temp"] / search["distillation_temp"] == pytest.approx(search["teacher_share"])
-    assert default_arms("a,b", False, True, {})["search, rate 0.0001"]["teacher"] == "lsa"
+    assert default_arms("a,b", False, True, {})["search, rate 0.0001"]["teacher"] == "bm25"
     assert default_arms("start", False, True, {"teacher": "other"})["search, rate 3e-05"]["teacher"] == "other"
     for own in ("cmlm_weight", "mined_negatives"):  # the user's objective is that of all arms
         assert not any("search" in name for name in default_arms("start", True, True, {own: "1"}))
     plain = default_arms("start", True, False, {"views": "search"})["search, rate 0.0003"]
-    assert (plain["teacher"], plain["teacher_temp"]) == ("lsa", plain["distillation_temp"])
+    assert (plain["teacher"], plain["teacher_temp"]) == ("bm25", search["teacher_temp"])
     alike = default_arms("start", False, True, {"views": "dropout"})  # which nothing else makes two views of
     assert all("backbone_dropout" not in fields for fields in alike.values())
 
@@ -362,12 +362,12 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path,
 
 
 def test_searching_practises_no_question(corpus, encoder, tmp_path):
-    """The arm is taught by the start and by the words of the training documents; a second question is asked, and both
+    """The arm is taught by the start and by BM25; a second question is asked, and both
     count together. The card names the teachers."""
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="search", learning_rate=1e-3)
     found = adapted.results["adapt"]
     (arm,) = found["arms"].values()
-    assert arm["fields"]["teacher"] == f"{encoder},lsa"
+    assert arm["fields"]["teacher"] == f"{encoder},bm25"
     assert (found["practised"], found["second"]["criterion"]) == (False, "words")
     assert "together better beyond chance" in (adapted.folder / "report.md").read_text()
     ends = found["interval"][0], found["second"]["interval"][0]

@@ -138,7 +138,7 @@ def test_settings_that_were_used():
     card = model_card({**RECORD, "fields": {**taught, "teacher": "o/big, /home/someone/small"}}, RESULTS)
     assert "trained without labels, but for what its teacher has seen, by" in card
     assert "- weight of RankCSE's ranking distillation: 0.5\n" in card
-    own = {"teacher": f"{FIELDS['model_name_or_path']},lsa"}  # which have seen the text, and what the start has seen
+    own = {"teacher": f"{FIELDS['model_name_or_path']},bm25"}  # which have seen the text, and what the start has seen
     assert "trained without labels by" in model_card({**RECORD, "fields": taught | own}, RESULTS)
     assert "- teachers: `o/big`, `small`\n" in card
     assert "- factor of the positive's cosine: 0.9\n" in card
@@ -385,11 +385,16 @@ def test_card_of_adapt(tmp_path) -> None:
     assert "No licence is named" not in card
     assert "base_model: owner/start" in card
     assert "- method: SimCSE\n- views: crops\n- temperature: 0.05\n- training head: none\n" in card
-    settings = {"contrastive_weight": 0, "distillation_weight": 1.0, "teacher": "owner/start,lsa", "teacher_share": 0.5}
+    settings = {
+        "contrastive_weight": 0,
+        "distillation_weight": 1.0,
+        "teacher": "owner/start,bm25",
+        "teacher_share": 0.5,
+    }
     adapt = {**ADAPTED["adapt"], "settings": {**ADAPTED["adapt"]["settings"], **settings}}
     taught = adapted_card({**ADAPTED, "adapt": adapt})
     assert "- method: RankCSE's ranking distillation, without a contrastive loss\n" in taught
-    assert "1.0 (`teacher_share` 0.5)\n- teachers: `owner/start`, `lsa`\n" in taught
+    assert "1.0 (`teacher_share` 0.5)\n- teachers: `owner/start`, `bm25`\n" in taught
     assert "- temperature" not in taught
     assert "60.00 after, 50.00 before: +10.00 (95 % interval +5.00 to +15.00)" in card
     assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | 40.00 |" in one_space(card)

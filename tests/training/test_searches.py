@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.latent import LatentSpace
+from cmlmcse.data.searches import make_queries, unit
+from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training.command import train
 from cmlmcse.training.parse import parse_recipe
-from cmlmcse.training.searches import search_pairs
-from cmlmcse.training.teachers import teacher_vectors
+from cmlmcse.training.searches import LEXICAL_SCALE, search_pairs
 from support.tiny import WORDS
 from support.training import history
 
-SEARCH = {"views": "search", "contrastive_weight": 0, "cmlm_weight": 0, "distillation_weight": 1, "teacher": "lsa",
+SEARCH = {"views": "search", "contrastive_weight": 0, "cmlm_weight": 0, "distillation_weight": 1, "teacher": "bm25",
           "distillation_loss": "list_net"}  # fmt: skip
 
 
@@ -51,22 +51,46 @@ def parsed(recipe, **fields):
 
 
 def test_pairs_and_their_vectors(recipe, backbone_folders, documents):
-    """Each query's vectors are those of its text, each passage's those of its document, by the model and by the words
-    of the text; the query's own document is not its passage. A second call reads the files."""
-    model, _, run = parsed(recipe, **{**SEARCH, "teacher": f"{backbone_folders['bert']},lsa", "teacher_pooling": "avg"})
-    pairs, files = search_pairs(documents, model, run, seed=4)
-    assert len(pairs) > 100
+    """The cosines of the kept vectors are those of the model, and BM25 over the query's best score among the documents
+    that are not its own, times a factor. A second call reads the files; another seed makes others."""
+    model, _, run = parsed(
+        recipe, **{**SEARCH, "teacher": f"{backbone_folders['bert']},bm25", "teacher_pooling": "avg"}
+    )
+    pairs, (by_model, by_words) = search_pairs(documents, model, run, seed=4)
+    asked, given = pairs["text"][:], pairs["positive"][:]
+    assert len(asked) > 100
     texts = [f"{row['title']} {row['text']}" for row in documents]
-    encode, space = load_encoder(backbone_folders["bert"], "avg", 64, show_progress_bar=False), LatentSpace(texts)
-    for (asked, given), vectors in zip(files, (encode, space), strict=True):
-        np.testing.assert_allclose(np.load(asked), vectors(pairs["text"][:]), atol=1e-5)
-        np.testing.assert_allclose(np.load(given), vectors(pairs["positive"][:]), atol=1e-5)
-    for query, passage in zip(pairs["text"], pairs["positive"], strict=True):
-        assert query not in passage.split(" ", 4)[4] or query.count(" ") < 4  # a sentence or a title stands in its own
+    encode = load_encoder(backbone_folders["bert"], "avg", 64, show_progress_bar=False)
+    cosines = unit(encode(asked)) @ unit(encode(given)).T
+    np.testing.assert_allclose(np.load(by_model[0]) @ np.load(by_model[1]).T, cosines, atol=1e-5)
+
+    places = [texts.index(passage) for passage in given]
+    scores, own = BM25(texts).scores(asked), make_queries(documents, seed=4).owners
+    others = scores.copy()
+    others[np.arange(len(asked)), own] = 0
+    expected = LEXICAL_SCALE * scores[:, places] / others.max(axis=1, keepdims=True)
+    words = [np.load(path).astype(np.float32) for path in by_words]
+    for table in words:
+        np.testing.assert_allclose(np.linalg.norm(table, axis=1), 1, atol=1e-3)
+    np.testing.assert_allclose(words[0] @ words[1].T, expected, atol=1e-3)
+    assert (own != places).all()
+
     again = search_pairs(documents, model, run, seed=4)
-    assert again[1] == files
+    assert again[1] == [by_model, by_words]
     assert again[0].to_dict() == pairs.to_dict()
     assert search_pairs(documents, model, run, seed=5)[0].to_dict() != pairs.to_dict()
+
+
+def test_the_share_decides_what_is_found(recipe, backbone_folders, documents):
+    """With all of the share BM25 alone draws the passages, so their scores are higher than by the model alone."""
+    found = {}
+    for share in (0, 1):
+        fields = {"teacher": f"{backbone_folders['bert']},bm25", "teacher_share": share, "teacher_pooling": "avg"}
+        model, _, run = parsed(recipe, **{**SEARCH, **fields})
+        _, (_, by_words) = search_pairs(documents, model, run, seed=4)
+        asked, given = (np.load(path).astype(np.float32) for path in by_words)
+        found[share] = (asked * given).sum(axis=1).mean()
+    assert found[0] > 1.5 * found[1] > 0
 
 
 def test_a_run_learns_the_teachers_ranking(recipe, corpus, tmp_path):
@@ -84,18 +108,6 @@ def test_a_run_learns_the_teachers_ranking(recipe, corpus, tmp_path):
     assert history(tmp_path / "half", "distillation_loss")[-6:] == losses[-6:]
 
 
-def test_latent_semantic_analysis_teaches_sentences_and_pairs_too(recipe, documents):
-    """The space is fitted to all texts of the rows."""
-    lines = documents["text"][:]
-    sentences, pairs = {"text": lines}, {"text": lines, "positive": documents["title"][:]}
-    for columns in (sentences, pairs):
-        rows = datasets.Dataset.from_dict(columns)
-        (files,) = teacher_vectors(rows, *parsed(recipe, teacher="lsa", distillation_weight=1))
-        space = LatentSpace([text for name in columns for text in columns[name]])
-        for path, texts in zip(files, columns.values(), strict=True):
-            np.testing.assert_allclose(np.load(path), space(texts), atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
@@ -104,6 +116,7 @@ def test_latent_semantic_analysis_teaches_sentences_and_pairs_too(recipe, docume
         ({"consistency_weight": 1}, "found consistency_weight"),
         ({"mined_negatives": 1}, "mined_negatives"),
         ({"views": "search+words"}, "views must be one of .* found 'search'"),
+        ({"views": "words"}, "teacher bm25 expects views search, .* found views words"),
         ({"positive_column": "title"}, "views search expects unlabelled documents"),
         ({"teacher": "nowhere/at-all"}, "nowhere/at-all"),
     ],
