@@ -143,7 +143,8 @@ def search_pairs(
     if not kept.exists():
 
         def search(rows: slice) -> NDArray[np.floating]:
-            return sum(share * teacher.similarities(rows) for share, teacher in zip(shares, teachers, strict=True))
+            found = [share * each.similarities(rows) for share, each in zip(shares, teachers, strict=True)]
+            return np.sum(found, axis=0)
 
         found = draw_passages(search, queries.owners, len(texts), seed)
         with atomic_write(kept) as temporary, open(temporary, "wb") as file:
