@@ -27,6 +27,9 @@ LONGER = 3  # the second round ends at this many times the steps of the first on
 EVERY = 20  # steps between development scores; the best of them is kept, so too many steps do no harm
 FIRST_STEPS = 20  # of the run that measures the time of a step
 COMPARED_STEPS = 40  # of an arm before it is compared; a choice by hand: after 20, the warm-up is half of them
+ENCODER_COMPARED_STEPS = (
+    20  # a finished encoder has most of what it gains by then, and two kinds of arms fit into the time
+)
 DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselves (docs/results/adapting.md, on MED)
 # The start and BM25 search the documents together, and the arm learns what they find: cosine + a fifth of BM25, divided
 # by the query's best, of which training/searches.py has 0.05. It searches better than either (benchmarks/hybrids.json).
@@ -72,7 +75,7 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
     rates = ENCODER_RATES if finished else BACKBONE_RATES
     choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
     if finished and not any(name.endswith("_weight") or name in OBJECTIVE for name in given):
-        choices = [(SEARCH, rate) for rate in reversed(rates)] + choices
+        choices = [(SEARCH, rates[1]), choices[0], (SEARCH, rates[0]), *choices[1:]]  # two kinds first
     arms: Arms = {}
     for name, rate in choices:
         fields = {"views": name, "learning_rate": rate, **given}
@@ -102,12 +105,14 @@ class Common(NamedTuple):
         fields: fields of the recipe.
         start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
         train: what trains a run, on all processes of the launch.
+        compared: steps of an arm before it is compared.
     """
 
     folder: Path
     fields: dict[str, Any]
     start_values: NDArray[np.float64]
     train: Train
+    compared: int = COMPARED_STEPS
 
 
 def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> dict[str, Trial]:
@@ -127,7 +132,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         if max_steps is None:
             names, first, last, besides = plan_steps(arms, common, seconds)
         else:
-            first = max(max_steps // LONGER, min(COMPARED_STEPS, max_steps))
+            first = max(max_steps // LONGER, min(common.compared, max_steps))
             names, first, last, besides = list(arms), first, max_steps, None
         plan = {"arms": {name: arms[name] for name in names}, "steps": [first, last], "every": min(EVERY, first)}
         plan |= {"besides": besides, "further": [], "bf16": common.fields.get("bf16", False)}
@@ -211,7 +216,7 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
         finalists = min(FINALISTS, count)
         available = (left - (count + finalists) * besides) / step  # steps of all arms together
         first = min(rounded(available / (count + (LONGER - 1) * finalists)), MAX_STEPS)
-        if first >= COMPARED_STEPS or (count == 1 and first >= EVERY):
+        if first >= common.compared or (count == 1 and first >= EVERY):
             return names[:count], first, rounded(first + (available - count * first) / finalists), besides
     return names[:1], EVERY, max(rounded(available), EVERY), besides  # not even time for one arm's second round
 
