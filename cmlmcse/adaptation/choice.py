@@ -49,15 +49,18 @@ class Verdict(NamedTuple):
 
     @property
     def better(self) -> bool:
-        """Whether the choice is handed back. A finished encoder is given up only if two questions say so.
+        """Whether the choice is handed back. A finished encoder is given up only if both questions say so; two that the
+        arm practised neither of are judged together.
 
-        If the arm practised the first one, both must be better beyond chance. If it practised neither, the second must,
-        which then has chosen nothing and is asked of all held-out documents; and the first must not be worse beyond
-        chance.
+        Together means: both are higher, and the mean of the lower ends is above 0. The interval of a mean of two scores
+        is at most as wide as the mean of their intervals, however they go together, so this is no weaker than one test.
         """
         if self.second is None:
             return self.change.better and not self.finished
-        return self.second.better and (self.change.better if self.practised else self.change.interval[1] > 0)
+        if self.practised:
+            return self.change.better and self.second.better
+        both = self.change, self.second
+        return all(each.after > each.before for each in both) and sum(each.interval[0] for each in both) > 0
 
 
 class Average(NamedTuple):

@@ -139,10 +139,7 @@ def change_cells(scores: dict[str, Any]) -> list[str]:
 def on_practice(found: dict[str, Any]) -> str:
     """What was done so that practice alone does not count, in one or two sentences."""
     if "second" in found and not found.get("practised", True):
-        return (
-            "The best arm trained on neither. The second line chose nothing, so it is of all held-out documents. It "
-            "must be better beyond chance, and the first one not worse beyond chance."
-        )
+        return "The best arm trained on neither. Both lines must be higher, and together better beyond chance."
     if "second" in found:
         return "The best arm did not train on those of the second line. Both lines must be better beyond chance."
     if found["finished_encoder"]:
@@ -155,9 +152,7 @@ def on_practice(found: dict[str, Any]) -> str:
 
 def why_kept(found: dict[str, Any]) -> str:
     """Why the start is handed back, in one sentence."""
-    if "second" in found and not found.get("practised", True):
-        return "By the second of these questions the best arm is not better beyond chance, or by the first it is worse."
-    if found["interval"][0] <= 0:
+    if found["interval"][0] <= 0 or ("second" in found and not found.get("practised", True)):
         return "Nothing was better than the start beyond chance."
     if "second" in found:
         return (

@@ -94,16 +94,13 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     # a plain backbone has no skill to lose, and its practised score went with labels (docs/results/adapting.md)
     views = trials[winner].record["fields"]["views"]
     unpractised = text.unpractised(views) if finished else None
-    practised = not set(views.split("+")) <= PRACTISES_NONE
-    choose_again, confirm_again = choosing, unpractised
-    if unpractised and practised:  # else the first question can choose the average, and the other is asked of all
-        choose_again, confirm_again = unpractised.halves(args.seed)
+    choose_again, confirm_again = unpractised.halves(args.seed) if unpractised else (choosing, None)
     average = best_average(load, at_start, adapted, choose_again)
     verdict = Verdict(
         judge(confirming, at_start, average.once),
         judge(confirm_again, at_start, average.once) if confirm_again else None,
         finished=finished,
-        practised=practised,
+        practised=not set(views.split("+")) <= PRACTISES_NONE,
     )
     say(f"best arm: {winner}; best share of its weights: {average.share:g}")
 

@@ -303,15 +303,25 @@ def test_both_questions_must_say_better(change, second, finished, better):
     assert Verdict(change, second, finished).better is better
 
 
-@pytest.mark.parametrize(("first", "second", "better"), [
-    ((-0.4, 2.0), (0.5, 2.0), True),
-    ((-2.4, -0.1), (0.5, 2.0), False),  # worse by what it was chosen by
-    ((0.4, 2.0), (-0.1, 2.0), False),
+@pytest.mark.parametrize(("ends", "points", "better"), [
+    (((-0.4, 2.0), (0.5, 2.0)), (0.8, 1.2), True),
+    (((-0.6, 2.0), (0.5, 2.0)), (0.7, 1.2), False),  # together not beyond chance
+    (((-1.0, 0.9), (2.0, 4.0)), (-0.05, 3.0), False),  # one of them is lower
 ])  # fmt: skip
-def test_questions_that_were_not_practised(first, second, better):
-    """The second one, which chose nothing, must be better beyond chance, and the first not worse beyond chance."""
-    both = (Change("asks", "asked", 10, 11, each) for each in (first, second))
-    assert Verdict(*both, True, practised=False).better is better
+def test_questions_that_were_not_practised_count_together(ends, points, better):
+    """One of them may be within chance, if both are higher and the mean of the lower ends is above 0."""
+    first, second = (Change("asks", "asked", 10, 10 + up, each) for up, each in zip(points, ends, strict=True))
+    assert Verdict(first, second, True, practised=False).better is better
+    assert not Verdict(first, second, True).better
+
+
+def test_the_mean_of_two_scores_is_no_less_certain_than_their_mean_interval():
+    """Of scores that go together by any amount: the lower end of the mean is at least the mean of the lower ends."""
+    rng = np.random.default_rng(0)
+    for together in (-0.9, 0.0, 0.9, 1.0):
+        pairs = rng.multivariate_normal([1, 0.5], [[1, 2 * together], [2 * together, 4]], 100_000)
+        each = np.quantile(pairs, 0.025, axis=0)
+        assert np.quantile(pairs.mean(axis=1), 0.025) >= each.mean() - 0.02
 
 
 def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path, capsys, monkeypatch):
@@ -352,15 +362,17 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path,
 
 
 def test_searching_practises_no_question(corpus, encoder, tmp_path):
-    """The arm is taught by the start and by BM25. A second question is asked of all held-out documents."""
+    """The arm is taught by the start and by BM25; a second question is asked, and both
+    count together. The card names the teachers."""
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="search", learning_rate=1e-3)
     found = adapted.results["adapt"]
     (arm,) = found["arms"].values()
     assert arm["fields"]["teacher"] == f"{encoder},bm25"
     assert (found["practised"], found["second"]["criterion"]) == (False, "words")
-    assert "The best arm trained on neither." in (adapted.folder / "report.md").read_text()
-    assert found["shares"]["0"] == found["choose_before"]  # the first question chose the average
-    assert (found["chosen"] != "start") is (found["second"]["interval"][0] > 0 and found["interval"][1] > 0)
+    assert "together better beyond chance" in (adapted.folder / "report.md").read_text()
+    ends = found["interval"][0], found["second"]["interval"][0]
+    rose = found["best_candidate"] > found["before"] and found["second"]["best_candidate"] > found["second"]["before"]
+    assert (found["chosen"] != "start") is (rose and sum(ends) > 0)
 
 
 @pytest.mark.parametrize(("views", "name"), [
