@@ -76,8 +76,9 @@ def summary(model: str, name: str, seed: int, minutes: float, results: dict[str,
     """What the record keeps of one result."""
     retrieval = results["labelled"]["retrieval"]
     scores = {side: retrieval[side]["retrieval"][name]["ndcg@10"] for side in ("before", "after")}
+    found = {name: value for name, value in results["adapt"].items() if name != "settings"}  # which name local files
     return {"model": model, "collection": name, "seed": seed, "minutes": minutes, "seconds": results["seconds"],
-            "ndcg@10": scores, "text": results["text"], "adapt": results["adapt"]}  # fmt: skip
+            "ndcg@10": scores, "text": results["text"], "adapt": found}  # fmt: skip
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -75,7 +75,10 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
     rates = ENCODER_RATES if finished else BACKBONE_RATES
     choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
     if finished and not any(name.endswith("_weight") or name in OBJECTIVE for name in given):
-        choices = [(SEARCH, rates[1]), choices[0], (SEARCH, rates[0]), *choices[1:]]  # two kinds first
+        searching = [(SEARCH, rate) for rate in reversed(rates)]  # the first two of all are of two kinds
+        choices = (
+            [choices[0], *searching, *choices[1:]] if titles else [searching[0], choices[0], searching[1], *choices[1:]]
+        )
     arms: Arms = {}
     for name, rate in choices:
         fields = {"views": name, "learning_rate": rate, **given}
@@ -105,14 +108,19 @@ class Common(NamedTuple):
         fields: fields of the recipe.
         start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
         train: what trains a run, on all processes of the launch.
-        compared: steps of an arm before it is compared.
+        finished: whether the start is a finished encoder, and not a plain backbone.
     """
 
     folder: Path
     fields: dict[str, Any]
     start_values: NDArray[np.float64]
     train: Train
-    compared: int = COMPARED_STEPS
+    finished: bool = False
+
+    @property
+    def compared(self) -> int:
+        """Steps of an arm before it is compared."""
+        return ENCODER_COMPARED_STEPS if self.finished else COMPARED_STEPS
 
 
 def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> dict[str, Trial]:

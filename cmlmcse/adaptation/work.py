@@ -27,7 +27,7 @@ from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.folders import recorded_pooling
 from cmlmcse.models.prompts import Prompts
 
-from .arms import COMPARED_STEPS, ENCODER_COMPARED_STEPS, Common, default_arms, read_plan, run_arms
+from .arms import Common, default_arms, read_plan, run_arms
 from .choice import Verdict, arm_encoder, best_average, judge, load_start
 from .command import PLAIN_POOLING
 from .crew import Train
@@ -86,8 +86,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     now = time.perf_counter()
     at_the_end = SCORES_AT_THE_END + (SCORES_OF_A_SECOND_QUESTION if finished else 0)
     left = 60 * args.minutes - (now - started) - at_the_end * (now - scoring)
-    compared = ENCODER_COMPARED_STEPS if finished else COMPARED_STEPS
-    common = Common(folder, shared_fields(args, start, text), to_beat, train, compared)
+    common = Common(folder, shared_fields(args, start, text), to_beat, train, finished)
     trials = run_arms(arms, common, left, args.max_steps)
     winner = max(trials, key=lambda name: trials[name].score)
     adapted = arm_encoder(trials[winner].folder, args.device, start)
