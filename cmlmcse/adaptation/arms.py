@@ -27,17 +27,15 @@ LONGER = 3  # the second round ends at this many times the steps of the first on
 EVERY = 20  # steps between development scores; the best of them is kept, so too many steps do no harm
 FIRST_STEPS = 20  # of the run that measures the time of a step
 COMPARED_STEPS = 40  # of an arm before it is compared; a choice by hand: after 20, the warm-up is half of them
-ENCODER_COMPARED_STEPS = (
-    20  # a finished encoder has most of what it gains by then, and two kinds of arms fit into the time
-)
+ENCODER_COMPARED_STEPS = 20  # of a finished encoder, so that arms of two kinds fit into the default time
 DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselves (docs/results/adapting.md, on MED)
-# The start and BM25 search the documents together, and the arm learns what they find: cosine + a fifth of BM25, divided
-# by the query's best, of which training/searches.py has 0.05. It searches better than either (benchmarks/hybrids.json).
+# The start and BM25 search the documents together, and the arm learns what they find. With this share it is the cosine
+# and a fifth of BM25 (training/searches.py scales it by 0.05). Both search better than one (benchmarks/hybrids.json).
 START_SHARE = 0.2
 SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1.0, "distillation_loss": "list_net",
                              "distillation_temp": 0.05}  # fmt: skip
-OBJECTIVE = {"contrastive_loss", "mined_negatives", "negative_prompt_template", "matryoshka_dims"}  # who sets one of
-# these or a weight wants that objective: the arm that searches has its own
+# Who sets one of these, or a weight, wants that objective; the arm that searches has its own.
+OBJECTIVE = {"contrastive_loss", "mined_negatives", "negative_prompt_template", "matryoshka_dims"}
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
 
 Arms = dict[str, dict[str, Any]]
@@ -75,10 +73,9 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
     rates = ENCODER_RATES if finished else BACKBONE_RATES
     choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
     if finished and not any(name.endswith("_weight") or name in OBJECTIVE for name in given):
-        searching = [(SEARCH, rate) for rate in reversed(rates)]  # the first two of all are of two kinds
-        choices = (
-            [choices[0], *searching, *choices[1:]] if titles else [searching[0], choices[0], searching[1], *choices[1:]]
-        )
+        place = 1 if titles else 0  # the first two are of two kinds; without titles nothing else helped
+        choices.insert(place, (SEARCH, rates[1]))
+        choices.insert(2, (SEARCH, rates[0]))
     arms: Arms = {}
     for name, rate in choices:
         fields = {"views": name, "learning_rate": rate, **given}

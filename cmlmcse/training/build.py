@@ -154,14 +154,8 @@ def build_pieces(
     negatives.
 
     Raises:
-        InputError: too few documents to fill a batch, or none that can give the views; or none to mine; another model
-            cannot be loaded.
+        InputError: no document can give the views, or none can be mined; another model cannot be loaded.
     """
-    if len(documents) < (needed := sentences_needed(run)):
-        raise InputError(
-            f"train_file must hold at least {needed} documents, because each needs others as negatives, found "
-            f"{len(documents)} in {data.train_file}; add text or lower per_device_train_batch_size"
-        )
     with run.main_process_first(desc="tokenising the text"):
         pieces = tokenize_pieces(documents, tokenizer)
     lengths = [
@@ -190,11 +184,17 @@ def build_text(
     """The training text, and the label-free development set that is held out of it, if the recipe asks for one.
 
     Raises:
-        InputError: as :func:`build_sentences`, :func:`build_documents` and :func:`build_pieces`.
+        InputError: as :func:`build_sentences`, :func:`build_documents` and :func:`build_pieces`; or too few documents
+            to fill a batch.
     """
     if not reads_documents(data):
         return build_sentences(model, data, run, tokenizer), None
     documents, held_out = build_documents(data, run)
+    if len(documents) < (needed := sentences_needed(run)):
+        raise InputError(
+            f"train_file must hold at least {needed} documents, because each needs others as negatives, found "
+            f"{len(documents)} in {data.train_file}; add text or lower per_device_train_batch_size"
+        )
     dev_set = None if held_out is None else label_free_set(data.dev_set, held_out, documents, data_seed(run))
     if data.views == SEARCH:
         return build_searches(documents, model, data, run, tokenizer), dev_set

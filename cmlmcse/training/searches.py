@@ -98,8 +98,8 @@ class LexicalTeacher:
         else:
             asked, _, factors = self.scaled(rows.tolist())
             words = (self.index.weights(asked) @ self._hash).toarray() * factors * self._longest
-        lengths = np.minimum(np.linalg.norm(words, axis=1, keepdims=True), 1e9)
-        words = words / np.maximum(lengths, 1.0)  # of a query whose best passage has far fewer words than the longest
+        lengths = np.linalg.norm(words, axis=1, keepdims=True)
+        words = words / np.maximum(lengths, 1.0)  # above 1 if the best passage is far shorter than the longest
         filled = np.zeros((len(words), HASHED + 2), np.float16)
         filled[:, :HASHED] = words
         filled[:, HASHED + side] = np.sqrt(np.maximum(1 - np.square(words).sum(axis=1), 0))

@@ -126,6 +126,12 @@ def test_what_searches_cannot_be(changed, expected, recipe, corpus):
         train(recipe, **{**SEARCH, "train_file": corpus, "dev_set": "none", **changed})
 
 
+def test_too_few_documents_for_a_batch(recipe, corpus):
+    with pytest.raises(InputError, match=r"at least 64 documents, .* found 60"):
+        train(recipe, **{**SEARCH, "train_file": corpus, "dev_set": "none", "per_device_train_batch_size": 64},
+              dataloader_drop_last=True)  # fmt: skip
+
+
 def test_documents_without_words_ask_nothing(recipe, tmp_path):
     (tmp_path / "signs.jsonl").write_text("".join(json.dumps({"text": f"{i} ?! - {i}"}) + "\n" for i in range(30)))
     with pytest.raises(InputError, match="found 30 documents and 0 queries"):
