@@ -135,11 +135,12 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
     plan = read_plan(folder)
     if plan is None:
         if max_steps is None:
-            names, first, last, besides = plan_steps(arms, common, seconds)
+            names, first, besides = plan_steps(arms, common, seconds)
+            steps = [first]
         else:
             first = max(max_steps // LONGER, min(common.compared, max_steps))
-            names, first, last, besides = list(arms), first, max_steps, None
-        plan = {"arms": {name: arms[name] for name in names}, "steps": [first, last], "every": min(EVERY, first)}
+            names, steps, besides = list(arms), [first, max_steps], None
+        plan = {"arms": {name: arms[name] for name in names}, "steps": steps, "every": min(EVERY, first)}
         plan |= {"besides": besides, "further": [], "bf16": common.fields.get("bf16", False)}
         plan["max_seq_length"] = common.fields.get("max_seq_length")
         write_plan(folder, plan)
@@ -150,9 +151,14 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         )
     elif plan["besides"] is not None:
         end -= seconds_spent(folder, list(plan["arms"]), plan["besides"])
-    (first, last), every = plan["steps"], plan["every"]
+    first, every = plan["steps"][0], plan["every"]
     trials = {name: run_arm(name, arms[name], common, first, every) for name in plan["arms"]}
     best = sorted(trials, key=lambda name: trials[name].score, reverse=True)[:FINALISTS]
+    if len(plan["steps"]) == 1:  # the time that is left says the rest
+        left = end - time.perf_counter()
+        plan["steps"].append(finalist_steps([trials[name] for name in best], left, plan["besides"]))
+        write_plan(folder, plan)
+    last = plan["steps"][1]
     trials |= {name: run_arm(name, arms[name], common, last, every) for name in best}
     for name, steps in plan["further"]:  # of an earlier call
         trials[name] = run_arm(name, arms[name], common, steps, every)
@@ -199,31 +205,45 @@ def write_plan(folder: Path, plan: dict[str, Any]) -> None:
         write_json(temporary, plan)
 
 
-def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], int, int, float]:
-    """The arms that fit into the time; the steps at the end of the first and the second round, multiples of `EVERY`;
-    and the seconds that a run costs besides its steps.
+def rounded(steps: float) -> int:
+    """A multiple of `EVERY` that no arm trains longer than."""
+    return min(int(steps), LONGER * MAX_STEPS) // EVERY * EVERY
 
-    The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides. As many
-    arms as possible are tried; the time that is left goes to the finalists.
+
+def finalist_steps(finalists: list[Trial], seconds: float, besides: float) -> int:
+    """The step that each of the finalists can train on to in this time.
+
+    Args:
+        finalists: after the first round.
+        seconds: the time for all of them.
+        besides: seconds that a run costs besides its steps.
+    """
+    step = sum(trial.record["seconds_per_step"] for trial in finalists)
+    steps = finalists[0].steps + (seconds - len(finalists) * besides) / step
+    return max(rounded(steps), finalists[0].steps)
+
+
+def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], int, float]:
+    """The arms that fit into the time; the steps of the first round, a multiple of `EVERY`; and the seconds that a run
+    costs besides its steps.
+
+    The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides; what
+    its teachers took is paid once. As many arms as possible are tried, with finalists that train `LONGER` as long.
     """
     names = list(arms)
     start = time.perf_counter()
     trial = run_arm(names[0], arms[names[0]], common, FIRST_STEPS, EVERY)
     spent = time.perf_counter() - start
     step = trial.record["seconds_per_step"]
-    besides = max(spent - FIRST_STEPS * step, 0.0)
+    besides = max(spent - FIRST_STEPS * step - trial.record.get("prepared_seconds", 0.0), 0.0)
     left = seconds - spent + FIRST_STEPS * step  # the first arm goes on from there
-
-    def rounded(steps: float) -> int:
-        return min(int(steps), LONGER * MAX_STEPS) // EVERY * EVERY
-
     for count in range(len(names), 0, -1):
         finalists = min(FINALISTS, count)
         available = (left - (count + finalists) * besides) / step  # steps of all arms together
         first = min(rounded(available / (count + (LONGER - 1) * finalists)), MAX_STEPS)
         if first >= common.compared or (count == 1 and first >= EVERY):
-            return names[:count], first, rounded(first + (available - count * first) / finalists), besides
-    return names[:1], EVERY, max(rounded(available), EVERY), besides  # not even time for one arm's second round
+            return names[:count], first, besides
+    return names[:1], EVERY, besides  # not even time for one arm's second round
 
 
 def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:

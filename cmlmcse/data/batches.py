@@ -103,6 +103,7 @@ class TrainingSentences(Dataset[Example]):
         tokenized: the rows.
         teachers: for each teacher the files of its vectors, .npy (rows, H_t): one, or for pairs one a text.
         negatives: the rows' mined hard negatives; None without.
+        prepared: seconds that teachers and mining took; a repeated run only reads their files.
     """
 
     def __init__(
@@ -110,8 +111,10 @@ class TrainingSentences(Dataset[Example]):
         tokenized: datasets.Dataset,
         teachers: Sequence[Sequence[Path]] = (),
         negatives: MinedNegatives | None = None,
+        prepared: float = 0.0,
     ) -> None:
         self.table, self.teachers, self.negatives = tokenized.with_format("arrow"), teachers, negatives
+        self.prepared = prepared
 
     def __len__(self) -> int:
         return len(self.table)

@@ -1,5 +1,6 @@
 """Builds tokenizer, model, sentences and collator from the fields of a recipe."""
 
+import time
 from pathlib import Path
 
 import datasets
@@ -173,9 +174,11 @@ def encoded_once(
     tokenized: datasets.Dataset, rows: datasets.Dataset, model: ModelArguments, data: DataArguments, run: RunArguments
 ) -> TrainingSentences:
     """The tokenised rows, with what other models say of their texts."""
+    started = time.perf_counter()
     with run.main_process_first(desc="encoding the text by another model"):
         negatives = mine_negatives(rows, data_seed(run), model, data, run)
-        return TrainingSentences(tokenized, teacher_vectors(rows, model, data, run), negatives)
+        teachers = teacher_vectors(rows, model, data, run)
+    return TrainingSentences(tokenized, teachers, negatives, time.perf_counter() - started)
 
 
 def build_text(
@@ -213,9 +216,12 @@ def build_searches(
     Raises:
         InputError: no document gives a query, or a teacher cannot be loaded.
     """
+    started = time.perf_counter()
     with run.main_process_first(desc="searching the text"):
         pairs, vectors = search_pairs(documents, model, run, data_seed(run))
-        return TrainingSentences(tokenize_sentences(pairs, tokenizer, data.max_seq_length), vectors)
+        prepared = time.perf_counter() - started
+        tokenized = tokenize_sentences(pairs, tokenizer, data.max_seq_length)
+    return TrainingSentences(tokenized, vectors, prepared=prepared)
 
 
 def sentences_needed(run: RunArguments) -> int:

@@ -166,6 +166,8 @@ def contrast(
     commit = git_commit()
     trainer.train(resume_from_checkpoint=checkpoint)
     measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
+    if prepared := round(getattr(sentences, "prepared", 0.0), 1):  # a stream has none
+        measured["prepared_seconds"] = prepared
     fields = model_args, data_args, run_args
     finalize_run(folder, recipe, *fields, trainer, dev_set, final_tasks, measured, start_values is None)
 

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 import cmlmcse
 from cmlmcse.adaptation import arms, work
-from cmlmcse.adaptation.arms import Common, Trial, default_arms, further_steps, plan_steps, run_arms
+from cmlmcse.adaptation.arms import Common, Trial, default_arms, finalist_steps, further_steps, plan_steps, run_arms
 from cmlmcse.adaptation.choice import Change, Verdict, best_average, judge, load_start
 from cmlmcse.adaptation.command import main, parse, run_first
 from cmlmcse.adaptation.crew import run
@@ -166,14 +166,21 @@ def test_arms():
         (500, 0.1, (7, 160, 480)),
     ],
 )
-def test_plan(minutes, step, expected, monkeypatch, tmp_path):
-    """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left."""
-    monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, {"seconds_per_step": step}))
-    monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0)).__next__)
+@pytest.mark.parametrize("prepared", [0.0, 90.0])
+def test_plan(minutes, step, expected, prepared, monkeypatch, tmp_path):
+    """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left. What the
+    first arm's teachers took is paid once."""
+    record = {"seconds_per_step": step, "prepared_seconds": prepared}
+    monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, record))
+    monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0 + prepared)).__next__)
     named = default_arms("start", True, True, {})
-    names, first, last, besides = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run), 45 * minutes)
-    assert (len(names), first, last) == expected
+    seconds = 45 * minutes + prepared
+    names, first, besides = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run), seconds)
     assert besides == 30 - 20 * step
+    spent = 30 + prepared + len(names) * besides + (len(names) * first - 20) * step
+    trials = [Trial(tmp_path, first, 0.0, record)] * min(2, len(names))
+    last = finalist_steps(trials, seconds - spent, besides)
+    assert (len(names), first, last) == expected
     count, finalists = len(names), min(2, len(names))
     taken = step * (count * first + finalists * (last - first)) + (count + 1 + finalists) * (30 - 20 * step)
     assert taken <= 45 * minutes or (count, first, last) == (1, 20, 20)
@@ -202,17 +209,18 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
 
     def run_arm(name, fields, common, steps, every):
         asked.append((name, steps))
-        now[0] += 30.0
+        now[0] += 30.0 if len(asked) <= 2 else 5.0  # the finalists are faster than was planned
         scores = [0.0, *(float(min(step, 120)) for step in range(20, steps + 1, 20))]
         return Trial(tmp_path, steps, max(scores) + (name == "best"), {"seconds_per_step": 1.0, "dev_scores": scores})
 
     monkeypatch.setattr(arms, "run_arm", run_arm)
-    monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 40, 10.0))
+    monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 10.0))
     monkeypatch.setattr(arms.time, "perf_counter", lambda: now[0])
     common = Common(tmp_path, {}, np.zeros(1), run)
-    found = run_arms({"other": {}, "best": {}}, common, 220.0, None)
-    assert asked[4:] == [("best", 120), ("best", 180)]  # 100 seconds are left, less 10 for the run itself; then 60
-    assert found["best"].steps == 180
+    found = run_arms({"other": {}, "best": {}}, common, 140.0, None)
+    assert asked[2:4] == [("best", 40), ("other", 40)]  # 80 seconds are left, less 10 for each run
+    assert asked[4:] == [("best", 100), ("best", 140)]  # 70 seconds are left, less 10 for the run itself; then 55
+    assert found["best"].steps == 140
     again = list(asked)
     asked.clear()
     run_arms({"other": {}, "best": {}}, common, 0.0, None)
