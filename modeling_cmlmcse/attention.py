@@ -3,6 +3,8 @@
 The function is registered with transformers' `AttentionInterface`, so that its blocks run unforked.
 """
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,11 @@ except ImportError as error:
         "this model's code needs transformers 4.51 or newer; upgrade, or load the model with sentence-transformers, "
         "which needs no code"
     ) from error
+
+# Attention weights of a row (heads · T²) from which a CPU takes one row after another: nothing is copied or computed for
+# padding then, and the weights stay in its caches. Shorter rows are faster together (benchmarks/attention.py).
+ROW_WEIGHTS = 6_000
+GRAIN = 32_768  # numbers that PyTorch gives a thread at least; several threads share a row only if it has as many each
 
 PACKED_ATTENTION = f"{__name__}.packed_attention"  # a second loaded copy of this code registers its own
 
@@ -78,44 +85,45 @@ def token_attention(
     if sliding_window is not None and not packing.padded and sliding_window >= packing.shape[1]:
         sliding_window = None
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    whole = selection is None or selection.visible is None
-    if bias is None and sliding_window is None and whole and not packing.padded:
+    whole = bias is None and (selection is None or selection.visible is None) and not packing.padded
+    if whole and sliding_window is None:
         kernel = find_kernel(query, dropout, scaling, empty_rows=selection is not None and not grids[0].full)
         if kernel is not None:
             bounds, longest = (grids[0].bounds, grids[1].bounds), (grids[0].shape[1], grids[1].shape[1])
             return kernel(query, key, value, bounds, longest, dropout)
-    mask = grid_mask(packing, selection, None if bias is None else bias.to(query.dtype), sliding_window, query.dtype)
-    if dropout and query.device.type == "cpu" and not torch.compiler.is_compiling():
-        return attention_with_dropout(query, key, value, mask, grids, dropout, scaling)
-    move = on_grids if query.device.type == "cpu" else on_grids_together
-    query, key, value = move(query, key, value, grids)
-    context = nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
-    )
+    eager_cpu = query.device.type == "cpu" and not torch.compiler.is_compiling()
+    layout, mask = GridLayout(grids), None
+    if eager_cpu and whole and (sliding_window is None or selection is None) and has_long_rows(packing, query.shape[1]):
+        layout = RowLayout(grids, sliding_window)
+    else:
+        added = None if bias is None else bias.to(query.dtype)
+        mask = grid_mask(packing, selection, added, sliding_window, query.dtype)
+    if dropout and eager_cpu:
+        return attention_with_dropout(query, key, value, mask, layout, dropout, scaling)
+    attend = partial(nn.functional.scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
+    if query.device.type == "cpu":
+        blocks = _blocks(layout, query, key, value, mask)
+        return layout.join([attend(*states, attn_mask=seen) for *states, seen in blocks], 0)
+    context = attend(*on_grids_together(query, key, value, grids), attn_mask=mask)
     return grids[0].pack(context.transpose(1, 2))
 
 
-def on_grids(
-    query: Tensor, key: Tensor, value: Tensor, grids: tuple[Packing, Packing]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries (M, heads, D), keys and values (S, heads, D) → (B, heads, Q, D) and 2 × (B, heads, T, D); `grids` are
-    the queries' and the keys' own."""
-    of_queries, of_keys = grids
-    return (
-        of_queries.unpack(query).transpose(1, 2),
-        of_keys.unpack(key).transpose(1, 2),
-        of_keys.unpack(value).transpose(1, 2),
-    )
+def has_long_rows(packing: Packing, heads: int) -> bool:
+    """Whether a CPU is faster with one row after another than with all of them on a grid."""
+    threads = torch.get_num_threads()
+    return heads * packing.shape[1] ** 2 >= (ROW_WEIGHTS if threads == 1 else GRAIN * threads)
 
 
 def on_grids_together(
     query: Tensor, key: Tensor, value: Tensor, grids: tuple[Packing, Packing]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`on_grids`, in fewer operations: what has the same grid is moved there in one piece. It copies more,
-    and so is for GPUs, which wait for operations to be asked for rather than for copies."""
+    """Queries (M, heads, D), keys and values (S, heads, D) → (B, heads, Q, D) and 2 × (B, heads, T, D), in few
+    operations: what has the same grid is moved there in one piece. It copies more than :class:`GridLayout`, and so is
+    for GPUs, which wait for operations to be asked for rather than for copies."""
     of_queries, of_keys = grids
     if of_keys.full:
-        return on_grids(query, key, value, grids)
+        keys, values = (of_keys.unpack(states).transpose(1, 2) for states in (key, value))
+        return of_queries.unpack(query).transpose(1, 2), keys, values
     alike = (key, value) if of_queries is not of_keys else (query, key, value)
     grid = of_keys.unpack(torch.stack(alike, dim=1))  # (B, T, 2 or 3, heads, D)
     *others, keys, values = grid.permute(2, 0, 3, 1, 4).unbind()  # (B, heads, T, D) each
@@ -155,12 +163,61 @@ def grid_mask(
     return bias if mask is None else bias.masked_fill(~mask, float("-inf"))
 
 
+class GridLayout:
+    """Attention of all rows at once, on their grids.
+
+    Args:
+        grids: the queries' and the keys' own.
+    """
+
+    def __init__(self, grids: tuple[Packing, Packing]) -> None:
+        self.grids = grids
+
+    def split(self, states: Tensor, side: int) -> list[Tensor]:
+        """(S, heads, D) of the queries (side 0) or the keys (side 1) → blocks (b, heads, T, D)."""
+        return [self.grids[side].unpack(states).transpose(1, 2)]
+
+    def join(self, blocks: list[Tensor], side: int) -> Tensor:
+        """What :meth:`split` has split."""
+        return self.grids[side].pack(blocks[0].transpose(1, 2))
+
+    def masks(self, mask: Tensor | None) -> list[Tensor | None]:
+        """The mask of each block."""
+        return [mask]
+
+
+class RowLayout(GridLayout):
+    """Attention of one row after another, without padding.
+
+    Args:
+        grids: the queries' and the keys' own.
+        sliding_window: how many columns away a token is no longer seen.
+    """
+
+    def __init__(self, grids: tuple[Packing, Packing], sliding_window: int | None = None) -> None:
+        super().__init__(grids)
+        self.lengths = [grid.lengths.tolist() for grid in grids]
+        self.sliding_window = sliding_window
+
+    def split(self, states: Tensor, side: int) -> list[Tensor]:
+        return [row.transpose(0, 1)[None] for row in states.split(self.lengths[side])]
+
+    def join(self, blocks: list[Tensor], side: int) -> Tensor:
+        return torch.cat([block[0].transpose(0, 1) for block in blocks])
+
+    def masks(self, mask: Tensor | None) -> list[Tensor | None]:
+        if self.sliding_window is None:
+            return [None] * len(self.lengths[1])
+        rows = self.grids[1].columns.split(self.lengths[1])  # (T,) of each row
+        return [(columns[:, None] - columns).abs() < self.sliding_window for columns in rows]
+
+
 def attention_with_dropout(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    grids: tuple[Packing, Packing],
+    layout: GridLayout,
     dropout: float,
     scaling: float,
 ) -> Tensor:
@@ -170,45 +227,58 @@ def attention_with_dropout(
     """
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (states.to(torch.get_autocast_dtype("cpu")) for states in (query, key, value))
-    return _AttentionWithDropout.apply(query, key, value, mask, grids, dropout, scaling)
+    return _AttentionWithDropout.apply(query, key, value, mask, layout, dropout, scaling)
 
 
 class _AttentionWithDropout(torch.autograd.Function):
     """Attention with dropout that keeps little for the backward pass: the packed tokens, and one byte for each
-    attention weight. The backward pass computes the grids and the weights again, as FlashAttention does (Dao et al.
+    attention weight. The backward pass computes the blocks and the weights again, as FlashAttention does (Dao et al.
     2022, §3.1)."""
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-        grids: tuple[Packing, Packing], dropout: float, scaling: float,
+        layout: GridLayout, dropout: float, scaling: float,
     ) -> Tensor:  # fmt: skip
-        queries, keys, values = on_grids(query, key, value, grids)
-        weights = _attention_weights(queries, keys, mask, scaling)  # (B, heads, Q, T)
-        kept, ctx.factor = sample_keep_mask(weights.shape, dropout)
-        ctx.save_for_backward(query, key, value, mask, kept)
-        ctx.grids, ctx.scaling = grids, scaling
-        context = weights.mul_(scaled_mask(kept, ctx.factor, weights.dtype)) @ values  # (B, heads, Q, D)
-        return grids[0].pack(context.transpose(1, 2))
+        contexts, kept = [], []
+        for queries, keys, values, seen in _blocks(layout, query, key, value, mask):
+            weights = _attention_weights(queries, keys, seen, scaling)  # (b, heads, Q, T)
+            keep, ctx.factor = sample_keep_mask(weights.shape, dropout)
+            kept.append(keep)
+            contexts.append(weights.mul_(scaled_mask(keep, ctx.factor, weights.dtype)) @ values)  # (b, heads, Q, D)
+        ctx.save_for_backward(query, key, value, mask, *kept)
+        ctx.layout, ctx.scaling = layout, scaling
+        return layout.join(contexts, 0)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, mask, kept = ctx.saved_tensors
-        of_queries, of_keys = ctx.grids
-        queries, keys, values = on_grids(query, key, value, ctx.grids)
-        grad_context = of_queries.unpack(gradient).transpose(1, 2)  # (B, heads, Q, D)
-        weights = _attention_weights(queries, keys, mask, ctx.scaling)
-        scale = scaled_mask(kept, ctx.factor, weights.dtype)
-        grad_values = (weights * scale).transpose(-1, -2) @ grad_context  # (B, heads, T, D)
-        grad_weights = (grad_context @ values.transpose(-1, -2)).mul_(scale)
-        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
-        grad_queries = (grad_scores @ keys).mul_(ctx.scaling)
-        grad_keys = (grad_scores.transpose(-1, -2) @ queries).mul_(ctx.scaling)
-        grad_mask = grad_scores.sum_to_size(mask.shape) if mask is not None and ctx.needs_input_grad[3] else None
-        on_grid = ((of_queries, grad_queries), (of_keys, grad_keys), (of_keys, grad_values))
-        to_tokens = (grid.pack(states.transpose(1, 2)) for grid, states in on_grid)
+        query, key, value, mask, *kept = ctx.saved_tensors
+        layout, grad_mask = ctx.layout, None
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        blocks = zip(_blocks(layout, query, key, value, mask), kept, layout.split(gradient, 0), strict=True)
+        for (queries, keys, values, seen), keep, grad_context in blocks:
+            weights = _attention_weights(queries, keys, seen, ctx.scaling)
+            scale = scaled_mask(keep, ctx.factor, weights.dtype)
+            grad_values = (weights * scale).transpose(-1, -2) @ grad_context  # (b, heads, T, D)
+            grad_weights = (grad_context @ values.transpose(-1, -2)).mul_(scale)
+            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+            grad_queries = (grad_scores @ keys).mul_(ctx.scaling)
+            grad_keys = (grad_scores.transpose(-1, -2) @ queries).mul_(ctx.scaling)
+            found.append((grad_queries, grad_keys, grad_values))
+            if mask is not None and ctx.needs_input_grad[3]:
+                grad_mask = grad_scores.sum_to_size(mask.shape)
+        queries, keys, values = map(list, zip(*found, strict=True))
+        to_tokens = layout.join(queries, 0), layout.join(keys, 1), layout.join(values, 1)
         return *to_tokens, grad_mask, None, None, None
+
+
+def _blocks(
+    layout: GridLayout, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """Queries, keys, values and mask of each block."""
+    states = (layout.split(each, side) for each, side in ((query, 0), (key, 1), (value, 1)))
+    return zip(*states, layout.masks(mask), strict=True)
 
 
 def _attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:

@@ -186,9 +186,11 @@ def test_no_dropout_is_told(tmp_path, caplog):
     assert "Set backbone_dropout" in caplog.text
 
 
+@pytest.mark.parametrize("layout", ("GridLayout", "RowLayout"))
 @pytest.mark.parametrize("kind", ("bert", "mpnet", "modernbert"))
-def test_attention_with_dropout_of_almost_nothing(kind, backbone_folders, sentences):
-    """The attention that drops out sees what the other sees: masks, windows, biases, selections."""
+def test_attention_with_dropout_of_almost_nothing(kind, layout, backbone_folders, sentences, monkeypatch):
+    """The attention that drops out sees what the other sees: masks, windows, biases, selections; row by row too."""
+    monkeypatch.setattr(attention_module, "has_long_rows", lambda *_: layout == "RowLayout")
     model = load(backbone_folders[kind], cmlm_weight=0.5, backbone_dropout=1e-9)
     batch, losses = make_batch(kind, sentences), TrainingLosses(model)
     expected, found = losses.eval()(**batch), losses.train()(**batch)
@@ -232,8 +234,9 @@ def test_one_move_to_the_grid(lengths, selected):
     grids = Selection.first_tokens(packing).packing if selected else packing, packing
     states = [torch.randn(len(grid.slots), 2, 5, requires_grad=True) for grid in (grids[0], packing, packing)]
     found = []
-    for move in (attention_module.on_grids, attention_module.on_grids_together):
-        moved = move(*states, grids)
+    alone = attention_module.GridLayout(grids)
+    one_by_one = (alone.split(part, side)[0] for part, side in zip(states, (0, 1, 1), strict=True))
+    for moved in (tuple(one_by_one), attention_module.on_grids_together(*states, grids)):
         loss = sum((part * (number + part)).sum() for number, part in enumerate(moved))
         found.append((*moved, *torch.autograd.grad(loss, states)))
     for one, other in zip(*found, strict=True):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_cmlmcse.attention import attention_with_dropout
+from modeling_cmlmcse.attention import GridLayout, RowLayout, attention_with_dropout
 from modeling_cmlmcse.backbone import build_encoder
 from modeling_cmlmcse.dropout import Dropout, drop
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
@@ -72,37 +72,42 @@ def attention_case():
     return torch.randn(6, 2, 5, dtype=torch.double), key, value, index, (of_queries, packing)
 
 
-def test_attention_matches_pytorch_in_expectation():
+@pytest.mark.parametrize("layout", (GridLayout, RowLayout))
+def test_attention_matches_pytorch_in_expectation(layout):
     """The mean over many draws is PyTorch's attention without dropout; other sentences' keys get nothing."""
     query, key, value, index, grids = attention_case()
-    mask = grids[1].mask[:, None, None]
+    mask = grids[1].mask[:, None, None] if layout is GridLayout else None
     rows = grids[1].rows
     own = rows[index][:, None] == rows  # (M, S)
     states = (states.transpose(0, 1) for states in (query, key, value))
     expected = nn.functional.scaled_dot_product_attention(*states, attn_mask=own).transpose(0, 1)
     scaling = query.shape[-1] ** -0.5
-    draws = [attention_with_dropout(query, key, value, mask, grids, 0.1, scaling) for _ in range(4000)]
+    draws = [attention_with_dropout(query, key, value, mask, layout(grids), 0.1, scaling) for _ in range(4000)]
     assert (torch.stack(draws).mean(0) - expected).abs().max() < 0.04
-    exact = attention_with_dropout(query, key, value, mask, grids, 1e-7, scaling)
+    exact = attention_with_dropout(query, key, value, mask, layout(grids), 1e-7, scaling)
     assert (exact - expected).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("kind", ("boolean", "bias", "none"))
+@pytest.mark.parametrize("kind", ("boolean", "bias", "none", "rows", "window"))
 def test_gradients_of_attention(kind):
     """By finite differences, with the same elements dropped each time: queries, keys, values and a bias."""
     query, key, value, _, grids = attention_case()
     mask = grids[1].mask[:, None, None]
     if kind == "none":
         grids = (Packing.from_lengths(torch.tensor([3, 3]), 6, 3), Packing.from_lengths(torch.tensor([4, 4]), 8, 4))
+    if kind == "window":
+        grids, query = (grids[1], grids[1]), torch.randn_like(key)
+    rows = {"rows": RowLayout(grids), "window": RowLayout(grids, 2)}
+    layout = rows.get(kind) or GridLayout(grids)
     bias = torch.randn(1, 2, 4, 4, dtype=torch.double)
     inputs = [query, key, value, bias][: 4 if kind == "bias" else 3]
 
     def attention(query, key, value, bias=None):
         torch.manual_seed(1)
-        added = {"boolean": mask, "none": None}.get(kind)
+        added = mask if kind == "boolean" else None
         if bias is not None:
             added = bias.masked_fill(~mask, float("-inf"))
-        return attention_with_dropout(query, key, value, added, grids, 0.3, query.shape[-1] ** -0.5)
+        return attention_with_dropout(query, key, value, added, layout, 0.3, query.shape[-1] ** -0.5)
 
     torch.autograd.gradcheck(attention, [states.requires_grad_() for states in inputs])
 
@@ -113,7 +118,7 @@ def test_attention_keeps_the_tokens_and_a_byte_for_a_weight():
     mask, kept = grids[1].mask[:, None, None], []
     inputs = [states.requires_grad_() for states in (query, key, value)]
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        attention_with_dropout(*inputs, mask, grids, 0.1, query.shape[-1] ** -0.5)
+        attention_with_dropout(*inputs, mask, GridLayout(grids), 0.1, query.shape[-1] ** -0.5)
     sizes = [(tuple(tensor.shape), tensor.dtype) for tensor in kept]
     tokens = [((count, 2, 5), torch.double) for count in (6, 8, 8)]
     assert sizes == [*tokens, ((3, 1, 1, 4), torch.bool), ((3, 2, 4, 4), torch.bool)]
