@@ -1,0 +1,77 @@
+"""Milliseconds of a block's attention on a CPU: all rows on a grid, one row after another, and PyTorch's own on a grid.
+
+    python benchmarks/attention.py --output benchmarks/attention.json
+
+Forward and backward, fp32, on packed tokens: about --tokens of them, in rows whose lengths are drawn evenly between a half
+of the longest and all of it. "dropped out" is attention with dropout of 0.1 (modeling_cmlmcse/attention.py), "without" is
+PyTorch's `scaled_dot_product_attention`. The arms take turns; the values are medians, in time of the thread, so run it with
+OMP_NUM_THREADS=1. `ROW_WEIGHTS` of that module comes from this table.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from common import interleaved, parser, print_table, write_record
+from torch import Tensor, nn
+
+from modeling_cmlmcse.attention import GridLayout, RowLayout, _blocks, attention_with_dropout
+from modeling_cmlmcse.packing import Packing
+
+HEADS = ((12, 32), (12, 64), (4, 64))  # heads and their dimensions: all-MiniLM-L6, BERT-base, assets/bert-mini-en
+LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
+
+
+def arms(heads: int, size: int, longest: int, tokens: int) -> dict[str, Callable[[int], float]]:
+    """Each arm as a function that returns the seconds of a forward and a backward pass."""
+    torch.manual_seed(0)
+    lengths = torch.randint(longest // 2, longest + 1, (max(2, round(tokens / (0.75 * longest))),))
+    lengths[0] = longest
+    packing = Packing.from_lengths(lengths, int(lengths.sum()), longest)
+    states = [torch.randn(int(lengths.sum()), heads, size, requires_grad=True) for _ in range(3)]
+    gradient, scaling = torch.randn_like(states[0]), size**-0.5
+    grid, rows = GridLayout((packing, packing)), RowLayout((packing, packing))
+
+    def dropped(layout: GridLayout, mask: Tensor | None) -> Tensor:
+        return attention_with_dropout(*states, mask, layout, 0.1, scaling)
+
+    def without(layout: GridLayout, mask: Tensor | None) -> Tensor:
+        attend = nn.functional.scaled_dot_product_attention
+        return layout.join([attend(*block, attn_mask=seen) for *block, seen in _blocks(layout, *states, mask)], 0)
+
+    def seconds(attend: Callable[[GridLayout, Tensor | None], Tensor], layout: GridLayout) -> Callable[[int], float]:
+        mask = packing.added_mask(torch.float32) if layout is grid else None
+
+        def once(_: int) -> float:
+            started = time.thread_time()
+            attend(layout, mask).backward(gradient)
+            return time.thread_time() - started
+
+        return once
+
+    return {
+        "dropped out, grid": seconds(dropped, grid),
+        "dropped out, rows": seconds(dropped, rows),
+        "without, grid": seconds(without, grid),
+        "without, rows": seconds(without, rows),
+    }
+
+
+def main() -> None:
+    """Measure every shape, print a table and write the record."""
+    args = parser(__doc__ or "", tokens=1536, repetitions=15, warmup=3).parse_args()
+    found, cells = [], []
+    for heads, size in HEADS:
+        for longest in LENGTHS:
+            times = interleaved(arms(heads, size, longest, args.tokens), args.repetitions, args.warmup)
+            row = {name: round(1000 * statistics.median(values), 2) for name, values in times.items()}
+            found.append({"heads": heads, "size": size, "longest": longest, "milliseconds": row})
+            cells.append([f"{heads} × {size}", str(longest), *(f"{value:.1f}" for value in row.values())])
+    title = f"Attention of about {args.tokens} tokens, forward and backward, in milliseconds"
+    print_table(title, ["heads × size", "longest row", *found[0]["milliseconds"]], cells)
+    write_record(args.output, title, shapes=found, repetitions=args.repetitions)
+
+
+if __name__ == "__main__":
+    main()
