@@ -1,13 +1,13 @@
 """The command `cmlmcse search MODEL CORPUS QUERY`: the texts of a file that are nearest to a query, by cosine.
 
 The search is exact: each query is compared with every text. The corpus is read as a stream, so memory does not grow
-with its size.
+with its size. With --bm25 the texts are read once more before, to index the words of the queries.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from cmlmcse.models.encoders import Encoder
 
+    Shares = Callable[[slice], np.ndarray]
+    """Rows of the corpus → (Q, B), what BM25 gives them for each query, from 0 to 1."""
+
 STDIN = "-"
 SHOWN_CHARACTERS = 200  # of a text on the screen
 DECIMALS = 6  # of a score
@@ -31,11 +34,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     Raises:
         InputError: an argument is invalid.
     """
-    from cmlmcse.evaluation.options import positive
+    from cmlmcse.evaluation.bm25 import WEIGHT
+    from cmlmcse.evaluation.options import positive, positive_number
 
     parser = Parser(
         prog="cmlmcse search",
-        description="Find the texts of a file that are nearest to a query, by the cosine of their embeddings.",
+        description="Find the texts of a file that are nearest to a query, by the cosine of their embeddings, or by "
+        "the cosine and their words.",
         allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help="exported folder, checkpoint, run folder, Hub name, "
@@ -44,9 +49,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "texts, which are encoded first: .csv, .tsv, .jsonl, .parquet or a text per line")  # fmt: skip
     parser.add_argument("query", metavar="QUERY", help="a text; - reads queries from standard input, one per line")
     parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query (default: 10)")
+    parser.add_argument("--bm25", type=positive_number, nargs="?", const=WEIGHT, metavar="WEIGHT", help="search by "
+                        "words too: the score is the cosine + WEIGHT x BM25, divided by the query's best BM25 "
+                        f"(default: cosine alone; without WEIGHT: {WEIGHT}). Put it behind QUERY")  # fmt: skip
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
     parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results here, one line per query: "
-                        "rank, row (from 0), score and all columns of each text")  # fmt: skip
+                        "rank, row (from 0), score, with --bm25 its parts, and all columns of each text")  # fmt: skip
     parser.add_argument("--pooling", help="pooling for models that record none: cls_before_pooler, avg, avg_top2, …")
     parser.add_argument("--batch_size", type=positive, default=64, help="texts per forward pass (default: 64)")
     parser.add_argument("--max_seq_length", type=positive, help="tokens to cut a text to (default: the model's limit)")
@@ -64,34 +72,31 @@ def main(argv: list[str] | None = None) -> None:
     """Search, print the nearest texts, and write them to --output if it is given."""
     args = parse(argv)
     queries = read_queries(args.query)
-    encoded = has_embeddings(args.corpus)
-    if not encoded:
-        from cmlmcse.data.tables import scan
+    from cmlmcse.data.tables import scan
 
-        source = scan(args.corpus, args.text_column)
+    source = None if has_embeddings(args.corpus) else scan(args.corpus, args.text_column)
+    column = source.text_column if source else args.text_column or TEXT
 
+    from cmlmcse.evaluation.bm25 import BM25, BM25Shares
     from cmlmcse.evaluation.prompts import encode_as
     from cmlmcse.models.encoders import load_model_encoder
     from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder = load_model_encoder(args.model, args.pooling, *limits, show_progress_bar=False)
-    if encoded:
-        check_provenance(args.corpus, args.model, encoder)
-        blocks = embedded_blocks(args.corpus)
-    else:
+    blocks: Iterator[tuple[pyarrow.Table, np.ndarray]]
+    texts: Iterator[str]
+    if source:
         blocks = ((table, encode_as(encoder, DOCUMENT, source.texts(table))) for table in source.tables())
-    column = (args.text_column or TEXT) if encoded else source.text_column
-    found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k)
+        texts = (text for table in source.tables() for text in source.texts(table))
+    else:
+        check_provenance(args.corpus, args.model, encoder)
+        blocks, texts = embedded_blocks(args.corpus), stored_texts(args.corpus, column)
+    shares = BM25Shares(BM25(texts, queries), queries) if args.bm25 else None
+    found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, args.bm25 or 0.0)
     if not any(found):
         raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
-    for query, nearest in zip(queries, found, strict=True):
-        if len(queries) > 1:
-            print(query)
-        for result in nearest:
-            text = result["columns"].get(column)
-            shown = f"row {result['row']}" if text is None else " ".join(str(text).split())[:SHOWN_CHARACTERS]
-            print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {shown}")
+    show_results(queries, found, column)
     if args.output is not None:
         write_results(args.output, queries, found)
 
@@ -131,6 +136,27 @@ def has_embeddings(path: Path) -> bool:
     kind = schema.field(EMBEDDING).type
     lists = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
     return lists and types.is_floating(kind.value_type)
+
+
+def stored_texts(path: Path, column: str) -> Iterator[str]:
+    """Yield the texts of an encoded file; a missing one is empty.
+
+    Raises:
+        InputError: it has no such column of texts.
+    """
+    from pyarrow import parquet
+
+    from cmlmcse.data.tables import TABLE_ROWS, is_text
+
+    with parquet.ParquetFile(path) as file:
+        texts = [field.name for field in file.schema_arrow if is_text(field.type)]
+        if column not in texts:
+            raise InputError(
+                f"{path}: --bm25 expects the texts in the column {column}, found columns of text: "
+                f"{', '.join(texts) or 'none'}; encode the corpus again without --no_text, or give --text_column"
+            )
+        for batch in file.iter_batches(batch_size=TABLE_ROWS, columns=[column]):
+            yield from (text or "" for text in batch.column(0).to_pylist())
 
 
 def check_provenance(path: Path, model: str, encoder: "Encoder") -> None:
@@ -195,7 +221,11 @@ def embedded_blocks(path: Path) -> Iterator[tuple["pyarrow.Table", "np.ndarray"]
 
 
 def search(
-    queries: "np.ndarray", blocks: Iterator[tuple["pyarrow.Table", "np.ndarray"]], top_k: int
+    queries: "np.ndarray",
+    blocks: Iterator[tuple["pyarrow.Table", "np.ndarray"]],
+    top_k: int,
+    shares: "Shares | None" = None,
+    weight: float = 0.0,
 ) -> list[list[dict[str, Any]]]:
     """The `top_k` rows nearest to each query, by cosine. If two scores are equal, the earlier row comes first.
 
@@ -203,34 +233,44 @@ def search(
         queries: embeddings of the queries (Q, H).
         blocks: the corpus in blocks: a table, and the embeddings of its rows (B, H).
         top_k: rows per query.
+        shares: of BM25; then the score is the cosine + `weight` · share.
+        weight: of the shares.
 
     Returns:
-        For each query, nearest first: `rank` from 1, `row` from 0, `score`, `columns`.
+        For each query, nearest first: `rank` from 1, `row` from 0, `score`, `columns`; with shares `cosine` and `bm25`.
     """
     import numpy as np
 
     queries = unit(queries)
-    scores, rows = np.empty((len(queries), 0)), np.empty((len(queries), 0), int)  # (Q, at most top_k)
+    names = ["row", "score"] + (["cosine", "bm25"] if shares else [])
+    kept = {name: np.empty((len(queries), 0), float if name != "row" else int) for name in names}  # (Q, at most top_k)
     content: dict[int, dict[str, Any]] = {}
     start = 0
     for table, vectors in blocks:
-        cosines = np.round(queries @ unit(vectors).T, DECIMALS)  # (Q, B); rounded, as the last bits depend on the batch
-        scores = np.concatenate([scores, cosines], axis=1)  # (Q, top_k + B)
-        here = np.arange(start, start + len(vectors))
-        rows = np.concatenate([rows, np.broadcast_to(here, (len(queries), len(here)))], axis=1)
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
-        scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
-        kept = sorted(set(rows.ravel().tolist()))
-        new = [row for row in kept if row >= start]
+        rows, scores = np.arange(start, start + len(vectors)), queries @ unit(vectors).T  # (B,), (Q, B)
+        block = {"row": np.broadcast_to(rows, scores.shape), "score": scores}
+        if shares:
+            bm25 = shares(slice(start, start + len(vectors)))
+            block |= {"score": scores + weight * bm25, "cosine": scores, "bm25": bm25}
+        # rounded, as the last bits depend on the batch
+        joined = {name: np.concatenate([kept[name], np.round(block[name], DECIMALS)], axis=1) for name in names}
+        best = np.argsort(-joined["score"], axis=1, kind="stable")[:, :top_k]
+        kept = {name: np.take_along_axis(values, best, 1) for name, values in joined.items()}
+        found = sorted(set(kept["row"].ravel().tolist()))
+        new = [row for row in found if row >= start]
         columns = table.take(np.array(new, int) - start).to_pylist() if table.num_columns else [{}] * len(new)
-        content = {row: content[row] for row in kept if row < start} | dict(zip(new, columns, strict=True))
+        content = {row: content[row] for row in found if row < start} | dict(zip(new, columns, strict=True))
         start += len(vectors)
     return [
         [
-            {"rank": rank, "row": int(row), "score": round(float(score), DECIMALS), "columns": content[row]}
-            for rank, (row, score) in enumerate(zip(*pair, strict=True), start=1)
+            {
+                "rank": place + 1,
+                **{name: round(kept[name][query, place].item(), DECIMALS) for name in names},
+                "columns": content[kept["row"][query, place]],
+            }
+            for place in range(kept["row"].shape[1])
         ]
-        for pair in zip(rows, scores, strict=True)
+        for query in range(len(queries))
     ]
 
 
@@ -240,6 +280,17 @@ def unit(vectors: "np.ndarray") -> "np.ndarray":
 
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths == 0, 1, lengths)
+
+
+def show_results(queries: list[str], found: list[list[dict[str, Any]]], column: str) -> None:
+    """Print the score and the start of each text, below its query if there are several."""
+    for query, nearest in zip(queries, found, strict=True):
+        if len(queries) > 1:
+            print(query)
+        for result in nearest:
+            text = result["columns"].get(column)
+            shown = f"row {result['row']}" if text is None else " ".join(str(text).split())[:SHOWN_CHARACTERS]
+            print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {shown}")
 
 
 def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any]]]) -> None:

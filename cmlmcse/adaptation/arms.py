@@ -30,7 +30,7 @@ COMPARED_STEPS = 40  # of an arm before it is compared; a choice by hand: after 
 ENCODER_COMPARED_STEPS = 20  # of a finished encoder, so that arms of two kinds fit into the default time
 DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselves (docs/results/adapting.md, on MED)
 # The start and BM25 search the documents together, and the arm learns what they find. With this share it is the cosine
-# and a fifth of BM25 (training/searches.py scales it by 0.05). Both search better than one (benchmarks/hybrids.json).
+# and a fifth of BM25 (evaluation/bm25.py says why; training/searches.py scales BM25 by 0.05).
 START_SHARE = 0.2
 SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1.0, "distillation_loss": "list_net",
                              "distillation_temp": 0.05}  # fmt: skip

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
-from cmlmcse.common.tables import DASH, markdown_table
-from cmlmcse.evaluation.tables import labelled_scores
+from cmlmcse.common.tables import markdown_table
+from cmlmcse.evaluation.tables import cell, labelled_scores
 from modeling_cmlmcse.pooling import POOLINGS
 
 CURVE = "curves"
@@ -180,9 +180,8 @@ def last_line(results: dict[str, Any]) -> str:
 def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
     """The scores on labelled data, if there are any."""
     rows = []
-    for name, (before, after, bm25) in sorted(labelled_scores(labelled).items()):
-        words = DASH if bm25 is None else f"{bm25:.2f}"
-        rows.append([name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}", words])
+    for name, (before, after, *words) in sorted(labelled_scores(labelled).items()):
+        rows.append([name, cell(before), cell(after), f"{after - before:+.2f}", *map(cell, words)])
     if not rows:
         return []
     said = "No choice has read these data."
@@ -192,7 +191,7 @@ def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
             "too high."
         )
     return [("h2", "On labelled data"), ("p", said),
-            ("table", (["data", "before", "after", "change", "BM25"], rows))]  # fmt: skip
+            ("table", (["data", "before", "after", "change", "BM25", "after, with BM25"], rows))]  # fmt: skip
 
 
 def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[str]:
@@ -210,8 +209,13 @@ def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[
             "keep using the model that you have; try more text, or a larger --minutes (or --max_steps) with a new "
             "--output_dir"
         )
-    if found["bm25"] > max(found["before"], found["best_candidate"]):
-        steps.append("BM25 finds more here than the model: search with both, and join the two lists")
+    if found["hybrid"] > max(found["after"], found["bm25"]):
+        steps.append(
+            "search by words as well, with cmlmcse search MODEL CORPUS QUERY --bm25: the model in export/ and BM25 "
+            f"together have {found['hybrid']:.2f} in the first line, the model alone {found['after']:.2f}"
+        )
+    elif found["bm25"] > found["after"]:
+        steps.append("compare with a search by words alone: here BM25 finds more than the model, with it or without")
     if text["share_cut_off"] > 0.1:
         steps.append("split long documents into passages before you encode them: much of the text is cut off")
     if not text["titles"]:

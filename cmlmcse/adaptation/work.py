@@ -104,7 +104,9 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     say(f"best arm: {winner}; best share of its weights: {average.share:g}")
 
     results = adapt_results(args.model, text, verdict, average, winner, arms, trials)
+    hybrid = float(confirming.hybrid(average.once if verdict.better else at_start).mean())
     results["adapt"] |= {"choose_before": round(choosing.summary(to_beat), 4), "bm25": round(bm25, 4)}
+    results["adapt"]["hybrid"] = round(hybrid, 4)
     precision = trials[winner].record["hardware"]["precision"]
     results |= {"seed": args.seed, "precision": precision, "seconds": round(time.perf_counter() - started, 1)}
     examples = text.neighbours(confirming, at_start, average.once, args.seed)

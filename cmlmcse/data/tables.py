@@ -194,7 +194,7 @@ def _array(values: Any, kind: pyarrow.DataType | None = None) -> Any:
     return values if kind is None else values.cast(kind)
 
 
-def _is_text(kind: pyarrow.DataType) -> bool:
+def is_text(kind: pyarrow.DataType) -> bool:
     """Whether a column of this type holds texts."""
     kind = kind.value_type if types.is_dictionary(kind) else kind
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
@@ -207,7 +207,7 @@ def _choose_column(path: Path, schema: pyarrow.Schema, wanted: str | None) -> st
         InputError: there is no such column, it holds no text, or the choice is ambiguous.
     """
     found = ", ".join(schema.names) or "none"
-    strings = [field.name for field in schema if _is_text(field.type)]
+    strings = [field.name for field in schema if is_text(field.type)]
     if wanted is None and TEXT not in schema.names:
         if len(strings) != 1:
             raise InputError(f"{path}: expected a column {TEXT}, found the columns {found}; give --text_column")

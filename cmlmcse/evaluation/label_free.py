@@ -19,7 +19,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import MIN_DOCUMENTS, letters
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
-from .bm25 import BM25
+from .bm25 import BM25, WEIGHT, BM25Shares
 from .prompts import encode_as
 from .retrieval import unit
 from .sts import Encode, EncodeOnce
@@ -110,6 +110,11 @@ class Criterion:
     def bm25(self) -> NDArray[np.float64]:
         """(D,) the gains of BM25."""
         return self.gains(BM25(self.candidates).scores(self.queries))
+
+    def hybrid(self, encode: Encode) -> NDArray[np.float64]:
+        """(D,) the gains of the cosine and BM25 together (:class:`BM25Shares`)."""
+        shares = BM25Shares(BM25(self.candidates), self.queries)(slice(None))
+        return self.gains(self.cosines(encode) + WEIGHT * shares)
 
     @property
     def documents(self) -> int:

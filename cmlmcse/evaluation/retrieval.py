@@ -14,7 +14,7 @@ from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .beir_data import RetrievalSet
 from .benchmarks import BENCHMARKS, retrieval_benchmark
-from .bm25 import BM25
+from .bm25 import BM25, WEIGHT, BM25Shares
 from .card_metric import CardMetric
 from .prompts import prompt_of
 from .sts import Encode, EncodeOnce, rounded
@@ -47,7 +47,8 @@ def retrieval(
     `ndcg@10` (the papers' figure), `recall@10`, `recall@100`, `map` (over the best 100: BEIR's MAP@100) and `mrr@10`
     are means over the queries that have a relevant passage, computed by trec_eval. "avg" is the mean nDCG@10; it needs
     at least two sets, all of them complete. A passage with the query's own id is skipped, as in BEIR.
-    `bm25` holds the same measures for a search by words, in sets of at most 30,000 passages.
+    `bm25` holds the same measures for a search by words, `hybrid` for one by both: the cosine and a fifth of BM25,
+    divided by the query's best. Both are there in sets of at most 30,000 passages, and read the texts without prompts.
     A prefix that is None is the model's own prompt of queries or documents, if it has one.
 
     Passages are read, encoded and searched one block at a time. Only the best 100 of each query are kept, so memory
@@ -96,35 +97,56 @@ def score_set(
         around_query, around_passage: (prefix, suffix) of each text.
         block_size: passages encoded at once.
     """
-    names = list(dataset.qrels)
-    queries = unit(encoder([add_affixes(around_query, dataset.queries[name]) for name in names]))  # (Q, H)
+    names, ids = list(dataset.qrels), list(dataset.passages)
+    asked = [dataset.queries[name] for name in names]
+    queries = unit(encoder([add_affixes(around_query, text) for text in asked]))  # (Q, H)
     own = np.array([dataset.passages.get(name, -1) for name in names])  # (Q,)
+    index = BM25(dataset.texts()) if len(ids) <= LEXICAL else None
+    searches = [Nearest(queries, own)]
+    if index:
+        searches.append(Nearest(queries, own, shares=BM25Shares(index, asked)))
     passages = (add_affixes(around_passage, text) for text in dataset.texts())
-    positions, steps = search(queries, encode_blocks(encoder, passages, block_size), own)  # (Q, K), (Q, K)
-    ids = list(dataset.passages)
-    run = {
-        name: {ids[position]: float(step) for position, step in zip(*found, strict=True) if position >= 0}
-        for name, *found in zip(names, positions.tolist(), steps.tolist(), strict=True)
-    }
-    found = {**measures(dataset.qrels, run), "queries": len(names), "passages": len(ids)}
-    if len(ids) > LEXICAL:
+    for vectors in encode_blocks(encoder, passages, block_size):
+        for each in searches:
+            each.add(vectors)
+    cosine, *hybrid = (measures(dataset.qrels, as_run(each, names, ids)) for each in searches)
+    found = {**cosine, "queries": len(names), "passages": len(ids)}
+    if index is None:
         return found
-    return {**found, "bm25": measures(dataset.qrels, search_words(dataset, names, own))}
+    words = measures(dataset.qrels, search_words(index, asked, names, ids, own))
+    return {**found, "bm25": words, "hybrid": hybrid[0]}
 
 
-def search_words(dataset: RetrievalSet, names: list[str], own: NDArray[np.int64]) -> dict[str, dict[str, float]]:
+def as_run(nearest: "Nearest", names: list[str], ids: list[str]) -> dict[str, dict[str, float]]:
+    """query → passage → similarity of what was found.
+
+    Args:
+        nearest: the search of all passages.
+        names: the queries.
+        ids: the passages.
+    """
+    return {
+        name: {ids[position]: float(step) for position, step in zip(*found, strict=True) if position >= 0}
+        for name, *found in zip(names, *(values.tolist() for values in nearest.found()), strict=True)
+    }
+
+
+def search_words(
+    index: BM25, asked: list[str], names: list[str], ids: list[str], own: NDArray[np.int64]
+) -> dict[str, dict[str, float]]:
     """query → passage → score of BM25, for the best passages that share a word with the query.
 
     Args:
-        dataset: the set.
-        names: the queries.
+        index: of the passages.
+        asked: the texts of the queries.
+        names, ids: of queries and passages.
         own: (Q,) position of a passage that a query must not find; −1 for none.
     """
-    index, ids, run = BM25(dataset.texts()), list(dataset.passages), {}
+    run = {}
     for start in range(0, len(names), LEXICAL_ROWS):
-        some = names[start : start + LEXICAL_ROWS]
-        scores = index.scores([dataset.queries[name] for name in some])  # (q, C)
-        for name, values, excluded in zip(some, scores, own[start : start + LEXICAL_ROWS], strict=True):
+        rows = slice(start, start + LEXICAL_ROWS)
+        scores = index.scores(asked[rows])  # (q, C)
+        for name, values, excluded in zip(names[rows], scores, own[rows], strict=True):
             if excluded >= 0:
                 values[excluded] = 0
             best = np.argsort(-values, kind="stable")[:DEPTH]
@@ -173,10 +195,7 @@ def search(
     excluded: NDArray[np.int64],
     depth: int = DEPTH,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The exact nearest neighbours in a stream of vectors. The block size does not change the result.
-
-    Similarities are rounded to six decimals; of equally similar vectors the earlier comes first. (trec_eval then orders
-    equal ones by descending id, as in all BEIR figures.)
+    """The exact nearest neighbours in a stream of vectors (:class:`Nearest`).
 
     Args:
         queries: (Q, H), from :func:`unit`.
@@ -187,20 +206,55 @@ def search(
     Returns:
         (Q, K) positions, nearest first, −1 if there are fewer than K; (Q, K) similarities in units of 10⁻⁶.
     """
-    best = np.full((len(queries), depth), NO_PASSAGE)  # (Q, K)
-    first = 0
-    for vectors in blocks:  # (B, H)
-        for start in range(0, len(queries), QUERY_ROWS):
+    nearest = Nearest(queries, excluded, depth)
+    for vectors in blocks:
+        nearest.add(vectors)
+    return nearest.found()
+
+
+class Nearest:
+    """The exact nearest neighbours in a stream of vectors. The size of its blocks does not change the result.
+
+    Similarities are rounded to six decimals; of equally similar vectors the earlier comes first. (trec_eval then orders
+    equal ones by descending id, as in all BEIR figures.)
+
+    Args:
+        queries, excluded, depth: as in :func:`search`.
+        shares: of BM25; a similarity is then the cosine + `WEIGHT` · share.
+    """
+
+    def __init__(
+        self,
+        queries: NDArray[np.float64],
+        excluded: NDArray[np.int64],
+        depth: int = DEPTH,
+        shares: BM25Shares | None = None,
+    ) -> None:
+        self._queries, self._excluded, self._depth, self._shares = queries, excluded, depth, shares
+        self._best = np.full((len(queries), depth), NO_PASSAGE)  # (Q, K)
+        self._first = 0
+
+    def add(self, vectors: NDArray[np.float64]) -> None:
+        """Compare the next vectors of the stream (B, H) with every query."""
+        first, last = self._first, self._first + len(vectors)
+        for start in range(0, len(self._queries), QUERY_ROWS):
             rows = slice(start, start + QUERY_ROWS)
-            found = ranking_keys(queries[rows] @ vectors.T, first)  # (q, B)
-            own = excluded[rows] - first  # (q,)
+            similarities = self._queries[rows] @ vectors.T  # (q, B)
+            if self._shares:
+                similarities += WEIGHT * self._shares(slice(first, last), rows)
+            found = ranking_keys(similarities, first)  # (q, B)
+            own = self._excluded[rows] - first  # (q,)
             inside = np.flatnonzero((own >= 0) & (own < len(vectors)))
             found[inside, own[inside]] = NO_PASSAGE
-            best[rows] = np.partition(np.concatenate([best[rows], found], axis=1), -depth, axis=1)[:, -depth:]
-        first += len(vectors)
-    best = np.sort(best, axis=1)[:, ::-1]
-    positions = np.where(best == NO_PASSAGE, -1, -best % POSITIONS)
-    return positions, (best + positions) // POSITIONS
+            both = np.concatenate([self._best[rows], found], axis=1)
+            self._best[rows] = np.partition(both, -self._depth, axis=1)[:, -self._depth :]
+        self._first = last
+
+    def found(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(Q, K) positions and similarities, as :func:`search` returns them."""
+        best = np.sort(self._best, axis=1)[:, ::-1]
+        positions = np.where(best == NO_PASSAGE, -1, -best % POSITIONS)
+        return positions, (best + positions) // POSITIONS
 
 
 def ranking_keys(similarities: NDArray[np.float64], first: int) -> NDArray[np.int64]:

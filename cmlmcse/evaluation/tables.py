@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from cmlmcse.common.tables import DASH, booktabs_table, markdown_table
 
@@ -42,7 +42,7 @@ def sts_rows(
 
 def _sts_cells(results: dict[str, Results], published: tuple[Published, ...] = ()) -> list[list[str]]:
     """The cells of the STS table as strings."""
-    return [[name, *map(_cell, values)] for name, values in sts_rows(results, published)]
+    return [[name, *map(cell, values)] for name, values in sts_rows(results, published)]
 
 
 def format_measures(results: Results) -> str:
@@ -57,7 +57,7 @@ def format_all_measures(results: dict[str, Results]) -> str:
     if not names:
         return ""
     return markdown_table(
-        ["Measure", *results], ([name, *(_cell(found.get(name), decimals(name)) for found in each)] for name in names)
+        ["Measure", *results], ([name, *(cell(found.get(name), decimals(name)) for found in each)] for name in names)
     )
 
 
@@ -124,24 +124,33 @@ def write_table(suffix: str, results: dict[str, Results], published: bool) -> st
     return WRITERS[suffix](results, PUBLISHED if published else ())
 
 
-def _cell(value: float | int | None, places: int = 2) -> str:
+def cell(value: float | int | None, places: int = 2) -> str:
     """A count as it is, another number with so many decimals, or a dash for None."""
     return DASH if value is None else str(value) if isinstance(value, int) else f"{value:.{places}f}"
 
 
-def labelled_scores(labelled: dict[str, Any]) -> dict[str, tuple[float, float, float | None]]:
-    """Each labelled set's main figure before and after, nDCG@10 × 100 or Spearman × 100, and that of BM25.
+class LabelledScores(NamedTuple):
+    """A labelled set's main figure before and after, of BM25, and of the model after together with BM25."""
+
+    before: float
+    after: float
+    bm25: float | None = None
+    hybrid: float | None = None
+
+
+def labelled_scores(labelled: dict[str, Any]) -> dict[str, LabelledScores]:
+    """The main figures of each labelled set, nDCG@10 × 100 or Spearman × 100.
 
     Args:
         labelled: task → "before" and "after", each the results of that task.
     """
-    found: dict[str, tuple[float, float, float | None]] = {}
+    found: dict[str, LabelledScores] = {}
     for task, pair in labelled.items():
         before, after = (pair[side].get(task, {}) for side in ("before", "after"))
         if "spearman" in before:
-            found[f"{task}, Spearman × 100"] = (before["spearman"], after["spearman"], None)
+            found[f"{task}, Spearman × 100"] = LabelledScores(before["spearman"], after["spearman"])
         for name, scores in before.items():
             if isinstance(scores, dict) and "ndcg@10" in scores:
-                words = scores.get("bm25", {}).get("ndcg@10")
-                found[f"{name}, nDCG@10 × 100"] = (scores["ndcg@10"], after[name]["ndcg@10"], words)
+                words, both = (after[name].get(key, {}).get("ndcg@10") for key in ("bm25", "hybrid"))
+                found[f"{name}, nDCG@10 × 100"] = LabelledScores(scores["ndcg@10"], after[name]["ndcg@10"], words, both)
     return found

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cmlmcse.common.tables import DASH, markdown_table
-from cmlmcse.evaluation.tables import labelled_scores
+from cmlmcse.common.tables import markdown_table
+from cmlmcse.evaluation.tables import cell, labelled_scores
 
 from .card import ON_DISK, card_plots, encoder_metadata
 from .card_method import citations, method_facts, method_of
@@ -112,10 +112,7 @@ def measured(kept: Record, same: bool) -> str:
     change += f"{best - before:+.2f} (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*found["interval"])
     if same:
         change += " Nothing was better than the start beyond chance, so these are the start's weights."
-    rows = [
-        [data, f"{before:.2f}", f"{after:.2f}", DASH if bm25 is None else f"{bm25:.2f}"]
-        for data, (before, after, bm25) in sorted(labelled_scores(kept.get("labelled", {})).items())
-    ]
+    rows = [[data, *map(cell, scores)] for data, scores in sorted(labelled_scores(kept.get("labelled", {})).items())]
     text = f"The score without labels says how well {found['title']}, among {found['candidates']:,} passages of the "
     text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that were not used to choose. "
     text += f"{change} BM25 has {found['bm25']:.2f}."
@@ -125,5 +122,5 @@ def measured(kept: Record, same: bool) -> str:
         text += "(95 % interval {:+.2f} to {:+.2f}).".format(*second["interval"])
     if rows:
         text += "\n\nOn labelled data, which was not used to choose either:\n\n"
-        text += markdown_table(["data", "before", "after", "BM25"], rows)
+        text += markdown_table(["data", "before", "after", "BM25", "after, with BM25"], rows)
     return text

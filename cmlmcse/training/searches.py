@@ -23,7 +23,8 @@ from .fields import ModelArguments, RunArguments
 from .text_vectors import fingerprint_rows, kept_vectors, load_reader, vectors_folder
 
 # A teacher's vectors are compared by cosine. BM25's are made so that the cosine is this much of the score, divided by
-# the query's best. It is small because vectors of length 1 that share some of many words have small products.
+# the query's best. It is small because vectors of length 1 that share some of many words have small products. With
+# adaptation/arms.py's share of the model it makes the weight of evaluation/bm25.py.
 LEXICAL_SCALE = 0.05
 HASHED = 2048  # dimensions that the words are hashed into; in a batch of 64 passages a query meets few wrong ones
 BLOCK = 1000  # rows written at once

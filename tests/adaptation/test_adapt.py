@@ -17,12 +17,13 @@ from cmlmcse.adaptation.arms import Common, Trial, default_arms, finalist_steps,
 from cmlmcse.adaptation.choice import Change, Verdict, best_average, judge, load_start
 from cmlmcse.adaptation.command import main, parse, run_first
 from cmlmcse.adaptation.crew import run
-from cmlmcse.adaptation.report import labelled_blocks
+from cmlmcse.adaptation.report import labelled_blocks, next_steps
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.evaluation.bm25 import WEIGHT
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.hub.export import export
@@ -33,6 +34,7 @@ from cmlmcse.training.build import build_documents
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_set import label_free_set
 from cmlmcse.training.parse import parse_recipe
+from cmlmcse.training.searches import LEXICAL_SCALE
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.variable_length import switched_off
 from support.paths import ROOT
@@ -144,6 +146,8 @@ def test_arms():
     search = default_arms("start", False, True, {})["search, rate 0.0001"]
     assert (search["teacher"], search["contrastive_weight"]) == ("start,bm25", 0)
     assert search["teacher_temp"] / search["distillation_temp"] == pytest.approx(search["teacher_share"])
+    share = search["teacher_share"]  # of the model; the teachers together are what `search --bm25` ranks by
+    assert LEXICAL_SCALE * (1 - share) / share == pytest.approx(WEIGHT)
     assert default_arms("a,b", False, True, {})["search, rate 0.0001"]["teacher"] == "bm25"
     assert default_arms("start", False, True, {"teacher": "other"})["search, rate 3e-05"]["teacher"] == "other"
     for own in ("cmlm_weight", "mined_negatives"):  # the user's objective is that of all arms
@@ -268,11 +272,27 @@ def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
     assert found["retrieval"]["queries_in_text"] == 1
     (_, text), (kind, (header, table)) = labelled_blocks(found)[1:]
     assert "But 1 of the queries stand word for word in the text" in text
-    assert (kind, header[-1], len(table)) == ("table", "BM25", 1)
+    assert (kind, header[-2:], len(table)) == ("table", ["BM25", "after, with BM25"], 1)
     with pytest.raises(InputError, match="data_dir must hold labelled data in beir or sts/stsb, found neither"):
         load_labelled(str(tmp_path / "beir"))
-    words = found["retrieval"]["before"]["retrieval"]["own"]["bm25"]["ndcg@10"]
-    assert float(table[0][-1]) == pytest.approx(words, abs=0.01)
+    own = found["retrieval"]["after"]["retrieval"]["own"]
+    words = [own[search]["ndcg@10"] for search in ("bm25", "hybrid")]
+    assert [float(cell) for cell in table[0][-2:]] == pytest.approx(words, abs=0.01)
+
+
+def test_advice_to_search_by_words():
+    """By both if both are best, by words alone if they are, and no word of it where the model alone is best."""
+    text = {"share_cut_off": 0.0, "titles": 1}
+    found = {"arms": {"crops": {"score": 1.0, "scores": [[1, 1.0]]}}, "before": 50.0, "after": 52.0}
+
+    def advice(bm25, hybrid):
+        return [step for step in next_steps(False, found | {"bm25": bm25, "hybrid": hybrid}, text) if "word" in step]
+
+    (both,) = advice(60.0, 65.25)
+    assert "--bm25: the model in export/ and BM25 together have 65.25 in the first line, the model alone 52.00" in both
+    (alone,) = advice(66.0, 65.25)
+    assert "a search by words alone" in alone
+    assert advice(40.0, 51.0) == []
 
 
 GERMAN = "Der schnelle Fuchs springt über den faulen Hund, während die Sonne langsam hinter den Bergen untergeht."

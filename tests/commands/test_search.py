@@ -2,6 +2,8 @@
 
 import io
 import json
+import math
+import re
 import shutil
 from pathlib import Path
 
@@ -66,6 +68,67 @@ def test_nearest(corpus, place, capsys) -> None:
     assert [row.split("  ")[0] for row in printed] == [f"{one['score']:.4f}" for one in line["results"]]
 
 
+def shares_by_hand(query: str, texts: list[str]) -> np.ndarray:
+    """BM25 of a query with each text, from the formula, divided by the best."""
+    bags = [re.findall(r"\w+", text.lower()) for text in texts]
+    mean, scores = sum(map(len, bags)) / len(bags), np.zeros(len(bags))
+    for word in set(re.findall(r"\w+", query.lower())):
+        found = sum(word in bag for bag in bags)
+        weight = math.log(1 + (len(bags) - found + 0.5) / (found + 0.5))
+        for row, bag in enumerate(bags):
+            scores[row] += weight * bag.count(word) / (bag.count(word) + 0.9 * (0.6 + 0.4 * len(bag) / mean))
+    return scores / scores.max()
+
+
+@pytest.mark.parametrize(("option", "weight"), [(["--bm25"], 0.2), (["--bm25", "3"], 3.0)])
+def test_by_cosine_and_words(option, weight, place) -> None:
+    """Each score is the cosine and the weight of BM25 over the query's best in the whole corpus, in blocks of 7 rows;
+    the order is that of sorting all; texts and the encoded file say the same, but for the last bits of a cosine."""
+    texts = Path("texts.txt").read_text().splitlines()
+    texts[3] = "The DOG, and THE mat!"  # upper case and marks are no words; the encoder sees them
+    Path("texts.txt").write_text("\n".join(texts) + "\n")
+    encode.main(["model", "texts.txt", "--pooling", "avg", "--output", "words.parquet"])
+    exact, shares = cosines(texts), shares_by_hand(QUERY, texts)
+    assert len({share for share in shares if share}) > 10
+    ranked = []
+    for corpus in ("texts.txt", "words.parquet"):
+        search.main(["model", corpus, QUERY, "--pooling", "avg", "--top_k", "60", "--output", f"{corpus}.out", *option])
+        results = json.loads(Path(f"{corpus}.out").read_text())["results"]
+        rows = [one["row"] for one in results]
+        assert sorted(rows) == list(range(50))
+        assert rows[:2] == [11, 30]
+        assert rows == sorted(rows, key=lambda row: (-results[rows.index(row)]["score"], row))
+        for one in results:
+            assert list(one) == ["rank", "row", "score", "cosine", "bm25", "columns"]
+            assert one["cosine"] == pytest.approx(exact[one["row"]], abs=1e-5)
+            assert one["bm25"] == pytest.approx(shares[one["row"]], abs=1e-6)
+            assert one["score"] == pytest.approx(one["cosine"] + weight * one["bm25"], abs=1e-6 * (1 + weight))
+        ranked.append([row for row in rows if row != 30])
+    assert ranked[0] == ranked[1]
+    by_sum = exact + weight * shares
+    assert ranked[0] == [row for row in np.argsort(-np.round(by_sum, 6), kind="stable") if row != 30]
+    assert ranked[0] != [row for row in np.argsort(-exact, kind="stable") if row != 30]
+
+
+def test_words_without_prompts_and_without_a_match(place, monkeypatch) -> None:
+    """Prompts are for the encoder alone, an empty text has no word, and a query without a known word keeps its
+    cosines."""
+    prompts = {"query": "dog dog ", "document": "cat "}
+    model = CMLMCSEForSentenceEmbedding.from_backbone("model", pooling="avg", cmlm_weight=0.0, prompts=prompts).eval()
+    model.save_pretrained("prompted")
+    tiny_tokenizer("bert").save_pretrained("prompted")
+    Path("few.jsonl").write_text('{"text": "the cat"}\n{"text": null}\n{"text": "a big tree and a cat"}\n')
+    encode.main(["prompted", "few.jsonl", "--output", "few.parquet"])
+    for corpus in ("few.jsonl", "few.parquet"):
+        monkeypatch.setattr("sys.stdin", io.StringIO("the cat\nunheard\n"))
+        search.main(["prompted", corpus, "-", "--bm25", "--output", f"{corpus}.out"])
+        known, unknown = (json.loads(line)["results"] for line in Path(f"{corpus}.out").read_text().splitlines())
+        shares = shares_by_hand("the cat", ["the cat", "", "a big tree and a cat"])
+        found = {one["row"]: one["bm25"] for one in known}
+        assert found == {0: 1.0, 1: 0.0, 2: pytest.approx(shares[2], abs=1e-6)}
+        assert all((one["bm25"], one["score"]) == (0.0, one["cosine"]) for one in unknown)
+
+
 def test_standard_input(place, monkeypatch, capsys) -> None:
     """A query a line, blank ones left out; each with its own results; no more of them than there are rows."""
     Path("few.txt").write_text("a red dog\nthe big tree\n")
@@ -82,6 +145,12 @@ def test_cut_embeddings_and_no_text(place, capsys) -> None:
     encode.main(command)
     search.main(["model", "cut.parquet", QUERY, "--pooling", "avg", "--top_k", "2"])
     assert capsys.readouterr().out.splitlines()[-2:] == ["1.0000  row 11", "1.0000  row 30"]
+    with pytest.raises(SystemExit, match="2"):
+        search.main(["model", "cut.parquet", QUERY, "--pooling", "avg", "--bm25"])
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "error: cut.parquet: --bm25 expects the texts in the column text, found columns of text: none; encode the "
+        "corpus again without --no_text, or give --text_column"
+    )
 
 
 def test_another_model(place, backbone_folders, capsys) -> None:
@@ -115,6 +184,10 @@ def test_another_model(place, backbone_folders, capsys) -> None:
         (["model", "texts.txt", " "], "QUERY must be a text, found ' '"),
         (["model", "texts.txt", "-"], "found no line on standard input"),
         (["model", "texts.txt", "a", "--top_k", "0"], "expected a whole number of at least 1"),
+        (["model", "texts.txt", "a", "--bm25", "-1"], "--bm25: expected a number above 0, found '-1'"),
+        (["model", "texts.txt", "a", "--bm25", "nan"], "--bm25: expected a number above 0, found 'nan'"),
+        (["model", "texts.txt", "--bm25", "a query"], "--bm25: expected a number above 0, found 'a query'"),
+        (["model", "empty.txt", "a", "--bm25"], "expected texts to search, found no row"),
         (["model", "texts.txt", "a", "--output", "texts.txt"], "--output texts.txt: exists; choose another name"),
         (["model", "texts.txt", "a", "--output", "no/out.jsonl"], "expected the folder no to exist"),
         (["model", "texts.jsonl", "a"], "expected a column text, found the columns sentence, id"),

@@ -146,6 +146,11 @@ def test_bm25():
 
     scores = np.array([[score(query, text) for text in candidates] for query in criterion.queries])
     assert criterion.bm25().tolist() == criterion.gains(scores).tolist() == [50, 100, 100]
+    vectors = {"red cat": [1, 0], "blue cat": [1, 1], "blue": [0, 1]}  # and nothing for other texts
+    cosines = np.array([[1, 0, 0.5**0.5], [0, 0, 0.5**0.5], [0, 0, 0]])
+    shares = scores / scores.max(axis=1, keepdims=True)
+    hybrid = criterion.hybrid(lambda texts: np.array([vectors.get(text, [0, 0]) for text in texts]))
+    assert hybrid.tolist() == criterion.gains(cosines + 0.2 * shares).tolist()
 
 
 def test_halves_of_the_documents():

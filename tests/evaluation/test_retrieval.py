@@ -15,9 +15,9 @@ import pytest
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.beir_data import load_retrieval, missing_retrieval
-from cmlmcse.evaluation.bm25 import BM25
+from cmlmcse.evaluation.bm25 import BM25, BM25Shares
 from cmlmcse.evaluation.command import main
-from cmlmcse.evaluation.retrieval import retrieval, search, unit
+from cmlmcse.evaluation.retrieval import measures, retrieval, search, unit
 from cmlmcse.evaluation.sts_data import MissingData
 from cmlmcse.evaluation.tasks import TASKS
 from support.paths import DATA
@@ -69,7 +69,9 @@ def test_figures_by_hand(tmp_path: Path) -> None:
             "mrr@10": pytest.approx(100 * (1 / 2 + 1 + 0) / 3, abs=1e-4),
             "queries": 3,
             "passages": 12,
-            "bm25": dict.fromkeys(("ndcg@10", "recall@10", "recall@100", "map", "mrr@10"), ANY),
+            **dict.fromkeys(
+                ("bm25", "hybrid"), dict.fromkeys(("ndcg@10", "recall@10", "recall@100", "map", "mrr@10"), ANY)
+            ),
         }
     }
 
@@ -91,6 +93,57 @@ def test_bm25_by_hand(tmp_path: Path) -> None:
     result = retrieval(lambda texts: np.ones((len(texts), 2)), load_retrieval(str(tmp_path)))["tiny"]["bm25"]
     assert (result["mrr@10"], result["recall@100"]) == (25.0, 25.0)  # "a" on rank 2, "c" never
     assert BM25(["?", "!"]).scores(["what"]).tolist() == [[0.0, 0.0]]
+
+
+def test_cosine_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hybrid` ranks by the cosine and a fifth of BM25 over the query's best, as sorting a dense table of all does, in
+    every block size; BM25 reads no prompt; a large set has neither entry."""
+    rng = np.random.default_rng(0)
+    passages = [(f"d{i}", f"{i} " + " ".join(rng.choice(WORDS, 6))) for i in range(300)]
+    queries = [(f"d{i}", " ".join(rng.choice(WORDS, 4))) for i in range(80)]
+    qrels = [(f"d{i}", f"d{j}", 1 + j % 2) for i in range(80) for j in range(i % 7, 300, 7)]
+    write(tmp_path, passages, queries, qrels)
+    data = load_retrieval(str(tmp_path))
+    texts, asked = [text for _, text in passages], [text for _, text in queries]
+
+    words = BM25(texts).scores(asked)
+    cosines = unit(hashed([f"w1 {text}" for text in asked])) @ unit(hashed(texts)).T
+    both = cosines + 0.2 * words / words.max(axis=1, keepdims=True)
+    both[np.arange(80), np.arange(80)] = -9
+    order = np.argsort(-both, axis=1, kind="stable")[:, :100]
+    run = {f"d{i}": {f"d{place}": float(both[i, place]) for place in order[i]} for i in range(80)}
+    expected = measures(data["tiny"].qrels, run)
+    results = [retrieval(hashed, data, query_prefix="w1 ", block_size=size)["tiny"] for size in (7, 299, 4096)]
+    assert all(result["hybrid"] == expected for result in results)
+    assert expected["ndcg@10"] not in (results[0]["ndcg@10"], results[0]["bm25"]["ndcg@10"])
+    monkeypatch.setattr("cmlmcse.evaluation.retrieval.LEXICAL", 299)
+    assert not {"bm25", "hybrid"} & set(retrieval(hashed, data)["tiny"])
+
+
+def test_bm25_of_the_queries_words_alone() -> None:
+    """An index of the words of some queries gives them the scores of the whole one, bit for bit, and holds less."""
+    rng = np.random.default_rng(0)
+    passages, queries = ([" ".join(rng.choice(WORDS, 8)) for _ in range(count)] for count in (500, 3))
+    whole, small = BM25(passages), BM25(iter(passages), queries)
+    assert np.array_equal(small.scores(queries), whole.scores(queries))
+    assert small.counts.nnz < whole.counts.nnz / 2
+    shares = BM25Shares(small, [*queries, "unheard"])
+    dense = whole.scores(queries)
+    dense /= dense.max(axis=1, keepdims=True)
+    assert shares(slice(100, 300), slice(1, 3)) == pytest.approx(dense[1:, 100:300], abs=1e-12)
+    assert not shares(slice(None))[3].any()
+
+
+def test_memory_of_the_queries_words() -> None:
+    """The index of a corpus for one query takes some 150 to 250 bytes a text, as docs/reference/commands.md says, by
+    the words that it shares with the query, and not by its length."""
+    text, query = " ".join(f"w{word}" for word in range(50)), "a b c d e f g h i j k l"
+    BM25(["imports"], [query])
+    tracemalloc.start()
+    BM25Shares(BM25((f"{text} a b c d {row}" for row in range(5_000)), [query]), [query])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5_000 * 250
 
 
 def test_average_of_whole_sets_only(tmp_path: Path) -> None:

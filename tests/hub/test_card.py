@@ -397,7 +397,8 @@ def test_card_of_adapt(tmp_path) -> None:
     assert "1.0 (`teacher_share` 0.5)\n- teachers: `owner/start`, `bm25`\n" in taught
     assert "- temperature" not in taught
     assert "60.00 after, 50.00 before: +10.00 (95 % interval +5.00 to +15.00)" in card
-    assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | 40.00 |" in one_space(card)
+    assert "| data | before | after | BM25 | after, with BM25 |" in one_space(card)
+    assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | 40.00 | 45.00 |" in one_space(card)
     worse = {"chosen": "start", "after": 50.0, "best_candidate": 51.0, "interval": [-1.0, 3.0]}
     kept = adapted_card({**ADAPTED, "adapt": {**ADAPTED["adapt"], **worse}})
     assert "`owner/start`, kept as it was" in kept
