@@ -123,8 +123,8 @@ def train_fields(words: list[str]) -> dict[str, str]:
     given: list[tuple[str, str | None]] = []
     for word in words:
         if word.startswith("--"):
-            name, separator, value = word.removeprefix("--").partition("=")
-            given.append((name.replace("-", "_"), value if separator else None))
+            name, separator, after = word.removeprefix("--").partition("=")
+            given.append((name.replace("-", "_"), after if separator else None))
         elif given and given[-1][1] is None:
             given[-1] = given[-1][0], word
         else:
