@@ -2,10 +2,10 @@
 
     python benchmarks/attention.py --output benchmarks/attention.json
 
-Forward and backward, fp32, on packed tokens: about --tokens of them, in rows whose lengths are drawn evenly between a half
-of the longest and all of it. "dropped out" is attention with dropout of 0.1 (modeling_cmlmcse/attention.py), "without" is
-PyTorch's `scaled_dot_product_attention`. The arms take turns; the values are medians, in time of the thread, so run it with
-OMP_NUM_THREADS=1. `ROW_WEIGHTS` of that module comes from this table.
+Forward and backward, fp32, on packed tokens: about --tokens of them, in rows whose lengths are drawn evenly between a
+half of the longest and all of it. "dropped out" is attention with dropout of 0.1 (modeling_cmlmcse/attention.py),
+"without" is PyTorch's `scaled_dot_product_attention`. The arms take turns; the values are medians of the thread's time,
+so run it with OMP_NUM_THREADS=1. `ROW_WEIGHTS` of that module comes from this table.
 """
 
 import statistics
@@ -38,7 +38,7 @@ def arms(heads: int, size: int, longest: int, tokens: int) -> dict[str, Callable
 
     def without(layout: GridLayout, mask: Tensor | None) -> Tensor:
         attend = nn.functional.scaled_dot_product_attention
-        return layout.join([attend(*block, attn_mask=seen) for *block, seen in _blocks(layout, *states, mask)], 0)
+        return layout.join([attend(*block) for block in _blocks(layout, *states, mask)], 0)
 
     def seconds(attend: Callable[[GridLayout, Tensor | None], Tensor], layout: GridLayout) -> Callable[[int], float]:
         mask = packing.added_mask(torch.float32) if layout is grid else None

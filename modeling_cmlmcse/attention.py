@@ -22,8 +22,8 @@ except ImportError as error:
         "which needs no code"
     ) from error
 
-# Attention weights of a row (heads · T²) from which a CPU takes one row after another: nothing is copied or computed for
-# padding then, and the weights stay in its caches. Shorter rows are faster together (benchmarks/attention.py).
+# Attention weights of a row (heads · T²) from which a CPU takes one row after another: nothing is copied or computed
+# for padding then, and the weights stay in its caches. Shorter rows are faster together (benchmarks/attention.py).
 ROW_WEIGHTS = 6_000
 GRAIN = 32_768  # numbers that PyTorch gives a thread at least; several threads share a row only if it has as many each
 
@@ -102,9 +102,8 @@ def token_attention(
         return attention_with_dropout(query, key, value, mask, layout, dropout, scaling)
     attend = partial(nn.functional.scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
     if query.device.type == "cpu":
-        blocks = _blocks(layout, query, key, value, mask)
-        return layout.join([attend(*states, attn_mask=seen) for *states, seen in blocks], 0)
-    context = attend(*on_grids_together(query, key, value, grids), attn_mask=mask)
+        return layout.join([attend(*block) for block in _blocks(layout, query, key, value, mask)], 0)
+    context = attend(*on_grids_together(query, key, value, grids), mask)
     return grids[0].pack(context.transpose(1, 2))
 
 
@@ -268,8 +267,8 @@ class _AttentionWithDropout(torch.autograd.Function):
             found.append((grad_queries, grad_keys, grad_values))
             if mask is not None and ctx.needs_input_grad[3]:
                 grad_mask = grad_scores.sum_to_size(mask.shape)
-        queries, keys, values = map(list, zip(*found, strict=True))
-        to_tokens = layout.join(queries, 0), layout.join(keys, 1), layout.join(values, 1)
+        to_queries, to_keys, to_values = map(list, zip(*found, strict=True))
+        to_tokens = layout.join(to_queries, 0), layout.join(to_keys, 1), layout.join(to_values, 1)
         return *to_tokens, grad_mask, None, None, None
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
+from cmlmcse.common.names import join_names
 from cmlmcse.data.searches import LEXICAL, SEARCH
 from cmlmcse.hub.export import write_json
 from cmlmcse.training.command import field_arguments
@@ -91,9 +92,9 @@ def searching_fields(model: str, finished: bool) -> dict[str, Any]:
     """The fields of an arm that learns what its teachers find: a finished encoder and BM25, or for a plain backbone
     BM25 alone."""
     temp = START_SHARE * SEARCHING["distillation_temp"]  # shares shrink the differences of the similarities
-    if not finished or "," in model:  # which separates teachers
+    if not finished:
         return SEARCHING | {"teacher": LEXICAL, "teacher_temp": temp}
-    return SEARCHING | {"teacher": f"{model},{LEXICAL}", "teacher_share": START_SHARE, "teacher_temp": temp}
+    return SEARCHING | {"teacher": join_names([model, LEXICAL]), "teacher_share": START_SHARE, "teacher_temp": temp}
 
 
 class Common(NamedTuple):
@@ -159,16 +160,16 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         write_plan(folder, plan)
     last = plan["steps"][1]
     trials |= {name: run_arm(name, arms[name], common, last, every) for name in best}
-    for name, steps in plan["further"]:  # of an earlier call
-        trials[name] = run_arm(name, arms[name], common, steps, every)
+    for name, further in plan["further"]:  # of an earlier call
+        trials[name] = run_arm(name, arms[name], common, further, every)
     while plan["besides"] is not None:
         name = max(trials, key=lambda name: trials[name].score)
-        steps = further_steps(trials[name], end - time.perf_counter() - plan["besides"])
-        if steps <= trials[name].steps:
+        further = further_steps(trials[name], end - time.perf_counter() - plan["besides"])
+        if further <= trials[name].steps:
             break
-        plan["further"].append([name, steps])
+        plan["further"].append([name, further])
         write_plan(folder, plan)
-        trials[name] = run_arm(name, arms[name], common, steps, every)
+        trials[name] = run_arm(name, arms[name], common, further, every)
     return trials
 
 

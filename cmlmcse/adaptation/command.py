@@ -115,21 +115,44 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def train_fields(words: list[str]) -> dict[str, str]:
-    """--name value … → {name: value}.
+    """--name value … → {name: value}. A field that is true or false is true without a value, as in `cmlmcse train`.
 
     Raises:
         InputError: a word that is no --name value, or a field that adapt sets itself.
     """
+    given: list[tuple[str, str | None]] = []
+    for word in words:
+        if word.startswith("--"):
+            name, separator, after = word.removeprefix("--").partition("=")
+            given.append((name.replace("-", "_"), after if separator else None))
+        elif given and given[-1][1] is None:
+            given[-1] = given[-1][0], word
+        else:
+            raise InputError(f"cmlmcse adapt expects MODEL TEXT and --field value, found {word!r}; see --help")
     fields: dict[str, str] = {}
-    rest = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    if len(rest) % 2 or any(not name.startswith("--") for name in rest[::2]):
-        raise InputError(f"cmlmcse adapt expects MODEL TEXT and --field value, found {' '.join(words)!r}; see --help")
-    for name, value in zip(rest[::2], rest[1::2], strict=True):
-        fields[name.removeprefix("--").replace("-", "_")] = value
-    for name in FIXED:
-        if name in fields:
+    for name, value in given:
+        if name in FIXED:
             raise InputError(f"cmlmcse adapt sets {name} itself, found --{name}; leave it out, or use cmlmcse train")
+        if value is None:
+            check_switch(name)
+        fields[name] = "true" if value is None else value
     return fields
+
+
+def check_switch(name: str) -> None:
+    """Check that a field of the recipe may stand without a value, which then is true.
+
+    Raises:
+        InputError: it is not one that is true or false, or there is no such field.
+    """
+    from cmlmcse.training.parse import recipe_parser
+
+    parser = recipe_parser()
+    nargs = {action.dest: action.nargs for action in parser._actions}
+    if name not in nargs:
+        parser.suggest(name, "the command line")
+    if nargs[name] != "?":
+        raise InputError(f"cmlmcse adapt expects a value after --{name}, found none; see cmlmcse train --help")
 
 
 @command
@@ -159,7 +182,7 @@ def on_cpu(args: argparse.Namespace) -> bool:
     """Whether training computes on a CPU."""
     import torch
 
-    return args.device == "cpu" or args.fields.get("use_cpu") == "true" or not torch.cuda.is_available()
+    return args.device == "cpu" or args.fields.get("use_cpu", "").lower() == "true" or not torch.cuda.is_available()
 
 
 def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
@@ -169,8 +192,10 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
         InputError: as :func:`run`.
         Stopped: the process was asked to stop.
     """
+    from cmlmcse.training.precision import precision_is_named
+
     training = check_fields(args.model, args.fields)
-    bf16 = bool(training.bf16) if {"bf16", "fp16"} & set(args.fields) else has_fast_bf16(args.device)
+    bf16 = training.mixed_precision == "bf16" if precision_is_named(training) else has_fast_bf16(args.device)
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     if (folder / "results.json").exists():
         print(f"{folder} is finished: report.html, export/", file=sys.stderr)

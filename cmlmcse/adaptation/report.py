@@ -12,11 +12,14 @@ from modeling_cmlmcse.pooling import POOLINGS
 
 CURVE = "curves"
 STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "table{border-collapse:collapse;margin:1rem 0}td,th{border-bottom:1px solid #ccc;padding:.3rem .8rem;"
-    "text-align:left;vertical-align:top}img{max-width:100%}code,pre{background:#f4f4f4;padding:.1rem .3rem}"
-    "pre{padding:.8rem;overflow-x:auto}.good{color:#0072B2}.bad{color:#D55E00}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;"
+    "overflow-wrap:break-word}.wide{overflow-x:auto;margin:1rem 0}table{border-collapse:collapse}"
+    "td,th{border-bottom:1px solid #ccc;padding:.3rem .8rem;text-align:left;vertical-align:top}"
+    ".whole{white-space:nowrap}.text{min-width:6rem;overflow-wrap:anywhere}img{max-width:100%}"
+    "pre{background:#f4f4f4;padding:.8rem;overflow-x:auto}"
+    "@media(max-width:40rem){table{font-size:.85rem}td,th{padding:.3rem .4rem}.whole{white-space:normal}}"
 )
+WHOLE = 20  # characters of a cell that stays on one line where there is room: a number, an interval
 
 Block = tuple[str, Any]
 """A piece of the report: ("h1" | "h2" | "p" | "code" | "list" | "table" | "image", its content)."""
@@ -37,7 +40,8 @@ def write_report(folder: Path, results: dict[str, Any], neighbours: list[dict[st
     (folder / "report.md").write_text("\n\n".join(map(as_markdown, blocks)) + "\n", encoding="utf-8")
     body = "\n".join(as_html(block, folder) for block in blocks)
     page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Adapted</title><style>{STYLE}</style>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width,initial-scale=1"><title>Adapted</title><style>{STYLE}</style>'
         f"</head><body>\n{body}\n</body></html>\n"
     )
     (folder / "report.html").write_text(page, encoding="utf-8")
@@ -266,11 +270,16 @@ def as_html(block: Block, folder: Path) -> str:
     if kind == "table":
         header, rows = content
         head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        return f"<table><tr>{head}</tr>{body}</table>"
+        body = "".join("<tr>" + "".join(map(as_cell, row)) + "</tr>" for row in rows)
+        return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
     if kind == "list":
         return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in content) + "</ul>"
     if kind == "image":
         data = base64.b64encode((folder / content[0]).read_bytes()).decode()
         return f'<img alt="{escape(content[1])}" src="data:image/png;base64,{data}">'
     return f"<pre>{escape(content)}</pre>" if kind == "code" else f"<{kind}>{escape(content)}</{kind}>"
+
+
+def as_cell(text: str) -> str:
+    """A cell of a table as HTML."""
+    return f'<td class="{"whole" if len(text) <= WHOLE else "text"}">{html.escape(text)}</td>'

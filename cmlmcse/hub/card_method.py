@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cmlmcse.common.names import split_names
 from cmlmcse.data.searches import LEXICAL
 from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
@@ -45,8 +46,8 @@ def supervision(fields: Fields) -> str:
     """Whether the run read labels. Without them each sentence is its own positive."""
     if fields["positive_column"] is not None:
         return "on labelled pairs"
-    known = {"", LEXICAL, fields["model_name_or_path"]}  # the start has a line of its own
-    teachers = {name.strip() for name in (fields.get("teacher") or "").split(",")} - known
+    known = {LEXICAL, fields["model_name_or_path"]}  # the start has a line of its own
+    teachers = set(split_names(fields.get("teacher"))) - known
     helpers = ["teacher"] * bool(teachers) + ["mining model"] * bool(fields.get("mining_model"))
     return f"without labels, but for what its {' and '.join(helpers)} has seen," if helpers else "without labels"
 
@@ -130,7 +131,7 @@ def setting_text(value: Any) -> str:
 
 def names_text(models: str | None) -> str | None:
     """Models that are separated by commas, by their public names; None without any."""
-    names = [public_name(name.strip()) for name in (models or "").split(",") if name.strip()]
+    names = [public_name(name) for name in split_names(models)]
     return ", ".join(f"`{name}`" for name in names) or None
 
 

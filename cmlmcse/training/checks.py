@@ -6,6 +6,7 @@ import torch
 from accelerate.utils import DistributedType
 
 from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.names import split_names
 from cmlmcse.common.recipes import recipe_folder
 from cmlmcse.data.augmentation import check_augmentation
 from cmlmcse.data.searches import LEXICAL, SEARCH
@@ -214,7 +215,8 @@ def check_teacher(model: ModelArguments, data: DataArguments) -> None:
     if not 1 <= len(names) <= 2:
         raise InputError(
             f"distillation_weight {model.distillation_weight} expects one teacher or two, found {len(names)}; set "
-            "--teacher to a model's folder or Hub name, two separated by a comma"
+            "--teacher to a model's folder or Hub name, two separated by a comma (double quotes around a name that has "
+            "one)"
         )
     with as_input_error():
         one_of("teacher_pooling", model.teacher_pooling, POOLINGS)
@@ -232,7 +234,7 @@ def check_teacher(model: ModelArguments, data: DataArguments) -> None:
 
 def teacher_names(model: ModelArguments) -> list[str]:
     """The teachers, folders or Hub names or `bm25`, in order."""
-    return [name.strip() for name in (model.teacher or "").split(",") if name.strip()]
+    return split_names(model.teacher)
 
 
 def reads_documents(data: DataArguments) -> bool:

@@ -54,6 +54,11 @@ class RecipeParser(HfArgumentParser):
         raise InputError(f"{where} expects fields of a recipe, found the unknown field {name!r}; {hint}")
 
 
+def recipe_parser() -> RecipeParser:
+    """The parser of all fields."""
+    return RecipeParser([ModelArguments, DataArguments, RunArguments], prog="cmlmcse train", allow_abbrev=False)  # type: ignore[list-item]
+
+
 def stage_recipe(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     """RECIPE [--stage …] → the file and the fields of the recipe for this stage.
 
@@ -79,7 +84,7 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     Raises:
         InputError: an unknown recipe or field, a value of the wrong type or out of range.
     """
-    parser = RecipeParser([ModelArguments, DataArguments, RunArguments], prog="cmlmcse train", allow_abbrev=False)  # type: ignore[list-item]
+    parser = recipe_parser()
     parser.add_argument("recipe")
     known = {action.dest for action in parser._actions}
     path, fields = stage_recipe(arguments)

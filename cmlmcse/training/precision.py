@@ -15,6 +15,14 @@ from .fields import RunArguments
 from .resume import TRAINER_STATE_NAME
 
 
+def precision_is_named(run: RunArguments) -> bool:
+    """Whether the recipe, the command line or the launcher names a precision. `run.mixed_precision` is then that one.
+
+    Accelerate's launcher always names one: `no` (fp32), unless it was asked for another.
+    """
+    return run.bf16 is not None or run.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ
+
+
 def choose_precision(run: RunArguments, checkpoint: str | None) -> None:
     """Choose between bf16 and fp32, in place, if neither the recipe, the command line nor the launcher has.
 
@@ -25,8 +33,7 @@ def choose_precision(run: RunArguments, checkpoint: str | None) -> None:
         run: the fields; `bf16` afterwards says whether training computes in bf16, whoever has chosen it.
         checkpoint: the folder of the checkpoint that the run goes on from, if it does.
     """
-    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
-    if run.bf16 is None and not run.fp16 and not launched and run.device.type == "cpu":
+    if not precision_is_named(run) and run.device.type == "cpu":
         if checkpoint is None:
             chosen, why = from_first_process(rank() == 0 and bf16_is_faster()), "this CPU is faster in it"
         else:

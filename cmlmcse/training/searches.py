@@ -17,6 +17,8 @@ from cmlmcse.data.parts import write_npy
 from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries, texts_with_titles, unit
 from cmlmcse.data.views import WINDOW
 from cmlmcse.evaluation.bm25 import BM25
+from cmlmcse.evaluation.prompts import prompt_of
+from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .checks import teacher_names
 from .fields import ModelArguments, RunArguments
@@ -47,12 +49,15 @@ class Teacher(Protocol):
 
 
 class ModelTeacher:
-    """A model: cosines of what it makes of queries and passages."""
+    """A model: cosines of what it makes of queries and passages, each with its own prompt."""
 
-    def __init__(self, name: str, asked: datasets.Dataset, documents: datasets.Dataset, model: ModelArguments,
-                 run: RunArguments) -> None:  # fmt: skip
-        encoder = load_reader(name, model.teacher_pooling, WINDOW, str(run.device))
-        files = [kept_vectors(encoder, name, rows, "teacher") for rows in (asked, documents)]
+    def __init__(self, name: str, queries: list[str], passages: list[str], pooling: str, device: str) -> None:
+        encoder = load_reader(name, pooling, WINDOW, device).bare
+        files = []
+        for side, texts in ((QUERY, queries), (DOCUMENT, passages)):
+            prompt = prompt_of(encoder, side)
+            rows = datasets.Dataset.from_dict({"text": [prompt + text for text in texts]})
+            files.append(kept_vectors(encoder, name, rows, "teacher"))
         self.name = "".join(path.stem for path in files)
         self.sides = [unit(np.load(path)) for path in files]
 
@@ -134,7 +139,9 @@ def search_pairs(
         )
     asked, texts = datasets.Dataset.from_dict({"text": queries.texts}), texts_with_titles(documents)
     teachers: list[Teacher] = [
-        LexicalTeacher(*queries, texts) if name == LEXICAL else ModelTeacher(name, asked, documents, model, run)
+        LexicalTeacher(*queries, texts)
+        if name == LEXICAL
+        else ModelTeacher(name, queries.texts, texts, model.teacher_pooling, str(run.device))
         for name in teacher_names(model)
     ]
     shares = [1.0] if len(teachers) == 1 else [model.teacher_share, 1 - model.teacher_share]

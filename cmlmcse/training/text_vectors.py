@@ -34,7 +34,8 @@ def kept_vectors(encoder: Encoder, name: str, rows: datasets.Dataset, role: str)
         role: what it is, for the screen.
     """
     folder = vectors_folder()
-    path = folder / f"{fingerprint_model(model_folder(name), encoder.settings)}-{fingerprint_rows(rows)}.npy"
+    settings = encoder.settings | {key: encoder.arguments[key] for key in encoder.arguments if key == "prompt"}
+    path = folder / f"{fingerprint_model(model_folder(name), settings)}-{fingerprint_rows(rows)}.npy"
     if not path.exists():
         print(f"{role} {name}: encodes {len(rows):,} rows once, into {folder}", flush=True)
         write_npy(path, encoded_blocks(encoder, rows, role), len(rows), encoder.model.config.hidden_size)

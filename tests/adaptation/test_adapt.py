@@ -22,6 +22,7 @@ from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.names import split_names
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.bm25 import WEIGHT
 from cmlmcse.evaluation.label_free import Criterion
@@ -123,6 +124,39 @@ def test_bf16_is_measured(seconds, faster, monkeypatch):
     assert cpu.bf16_is_faster.__wrapped__() == faster
 
 
+@pytest.mark.parametrize(
+    ("words", "launcher", "faster", "expected"),
+    [
+        ([], None, True, True),
+        ([], None, False, False),
+        ([], "no", True, False),
+        ([], "bf16", False, True),
+        ([], "fp16", True, False),
+        (["--bf16"], "no", False, True),
+        (["--bf16", "false"], None, True, False),
+        (["--bf16=true", "--dataloader_drop_last"], None, False, True),
+    ],
+)
+def test_who_names_a_precision_gets_it(words, launcher, faster, expected, tmp_path, monkeypatch):
+    """As in training: the command line, where a switch needs no value; else the launcher; else what is faster."""
+    found = []
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    if launcher is not None:
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
+    monkeypatch.setattr("cmlmcse.adaptation.command.has_fast_bf16", lambda device: faster)
+    monkeypatch.setattr(work, "adapt_in", lambda folder, args, bf16, train: found.append(bf16) or {})
+    run_first(parse(["model", "text", *words, "--output_dir", str(tmp_path)]), run)
+    assert found == [expected]
+
+
+def test_a_switch_needs_no_value():
+    """Wherever it stands; a value after = may begin with dashes."""
+    words = ["--fp16", "--output_dir", "new", "--temp", "0.1", "--augmentation=--", "--dataloader-drop-last"]
+    assert parse(["model", "text", *words]).fields == {
+        "fp16": "true", "temp": "0.1", "augmentation": "--", "dataloader_drop_last": "true"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("words", [[], ["--variable_length_attention", "false"]])
 def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
     """Where this process scores too, and only until the command ends."""
@@ -143,12 +177,15 @@ def test_arms():
     assert set(crops) == {"crops, rate 3e-05", "crops, rate 0.0001"}
     assert all(fields["backbone_dropout"] == 0 for fields in crops.values())
     assert default_arms("start", True, True, {"backbone_dropout": "0.1"}).popitem()[1]["backbone_dropout"] == "0.1"
+    for titles in (False, True):  # the low rate rose for longer by hand
+        assert next(iter(default_arms("start", titles, True, {}))) == "search, rate 3e-05"
     search = default_arms("start", False, True, {})["search, rate 0.0001"]
     assert (search["teacher"], search["contrastive_weight"]) == ("start,bm25", 0)
     assert search["teacher_temp"] / search["distillation_temp"] == pytest.approx(search["teacher_share"])
     share = search["teacher_share"]  # of the model; the teachers together are what `search --bm25` ranks by
     assert LEXICAL_SCALE * (1 - share) / share == pytest.approx(WEIGHT)
-    assert default_arms("a,b", False, True, {})["search, rate 0.0001"]["teacher"] == "bm25"
+    quoted = default_arms("a,b", False, True, {})["search, rate 0.0001"]["teacher"]
+    assert split_names(quoted) == ["a,b", "bm25"]
     assert default_arms("start", False, True, {"teacher": "other"})["search, rate 3e-05"]["teacher"] == "other"
     for own in ("cmlm_weight", "mined_negatives"):  # the user's objective is that of all arms
         assert not any("search" in name for name in default_arms("start", True, True, {own: "1"}))
@@ -365,6 +402,7 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path,
         return encode_batch(*given)
 
     monkeypatch.setattr(CMLMCSEForSentenceEmbedding, "_encode_batch", watched)
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
     monkeypatch.setattr("cmlmcse.adaptation.command.bf16_is_faster", lambda: True)
     monkeypatch.setattr(work, "judge", lambda *given: next(forged))
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="crops", learning_rate=1e-3)
@@ -486,6 +524,10 @@ def test_no_change_is_not_better():
     [
         (["--dev_set", "stsb"], "cmlmcse adapt sets dev_set itself"),
         (["extra"], "expects MODEL TEXT and --field value"),
+        (["--temp", "1", "2"], "expects MODEL TEXT and --field value, found '2'"),
+        (["--temp", "--bf16"], "expects a value after --temp, found none"),
+        (["--bf61"], "found the unknown field 'bf61'; did you mean bf16?"),
+        (["--bf16", "perhaps"], "Truthy value expected: got perhaps"),
         (["--minutes", "0"], "expected a number above 0"),
         (["--learning_rat", "1"], "found the unknown field 'learning_rat'; did you mean learning_rate?"),
         (["--learning_rate", "fast"], "invalid float value: 'fast'"),

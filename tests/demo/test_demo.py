@@ -4,7 +4,6 @@ import html
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,14 +20,13 @@ import pytest
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support import warm
+from support.browser import CHROMIUM
 from support.demo import HOSTILE, write
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
 
 import app  # isort: skip
 from corpus import SPACE, read_corpus  # isort: skip
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def test_texts_of_its_own() -> None:

@@ -3,11 +3,17 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from transformers import TrainerCallback, set_seed
 
 from cmlmcse.training import command
+from cmlmcse.training.build import build_collator, build_model, build_sentences, build_templates, build_tokenizer
+from cmlmcse.training.command import field_arguments
+from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+from cmlmcse.training.parse import parse_recipe
 from support.tiny import WORDS
 
 
@@ -46,6 +52,34 @@ def run(monkeypatch, *arguments: object) -> None:
     """The command in this process."""
     monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
     command.main()
+
+
+def build_trainer(
+    recipe: Path, fields: dict[str, Any], sentences: Any = None, callbacks: tuple[TrainerCallback, ...] = ()
+) -> ContrastiveTrainer:
+    """The trainer of sentences or pairs that the command builds for these fields. It writes nothing.
+
+    Args:
+        recipe: its file.
+        fields: changes to it.
+        sentences: the text of another trainer, so that it is not read and encoded again.
+        callbacks: further ones.
+    """
+    _, model_args, data_args, run_args = parse_recipe([str(recipe), *field_arguments(fields)])
+    set_seed(run_args.seed)
+    tokenizer = build_tokenizer(model_args, data_args.augmentation, data_args.max_seq_length)
+    templates = build_templates(model_args, tokenizer)
+    model = build_model(model_args, tokenizer)
+    trainer = ContrastiveTrainer(
+        model=model,
+        args=run_args,
+        train_dataset=sentences or build_sentences(model_args, data_args, run_args, tokenizer),
+        data_collator=build_collator(model, tokenizer, data_args, run_args, templates),
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+    )
+    trainer.args.save_strategy = "no"
+    return trainer
 
 
 def history(folder: Path, name: str) -> list[float]:

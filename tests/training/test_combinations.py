@@ -1,14 +1,14 @@
 """Every option of the contrast together with every auxiliary objective: a run of two steps, whole and in parts."""
 
+from collections import defaultdict
 from itertools import pairwise
 
 import datasets
 import pytest
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.training.command import train
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
-from support.training import history
+from support.training import build_trainer
 
 WEIGHT = 0.1
 PROMPT = {"pooling": "prompt", "prompt_template": "w1 {sentence} w2 {mask}", "projection": "mlp",
@@ -49,7 +49,7 @@ def pairs(tmp_path, text_file, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", AUXILIARY_OBJECTIVES)
 @pytest.mark.parametrize("option", OPTIONS)
-def test_an_option_beside_an_objective(option, objective, recipe, backbone_folders, tmp_path):
+def test_an_option_beside_an_objective(option, objective, recipe, backbone_folders):
     """The loss is the weighted sum of its logged parts, each of which has a value, and GradCache gives the same ones.
     Nothing is dropped out, as parts of a batch draw other numbers; deleted words make the views differ."""
     given = dict(OPTIONS[option])
@@ -60,14 +60,25 @@ def test_an_option_beside_an_objective(option, objective, recipe, backbone_folde
               "augmented_views": "both", "dev_set": "none", "max_steps": 2, "logging_steps": 1, **given}  # fmt: skip
     if objective == "condenser" and given.get("pooling") == "prompt":
         with pytest.raises(InputError, match="condenser_weight expects a pooling that a masked sentence has too"):
-            train(recipe, **fields)
+            build_trainer(recipe, fields)
         return
     names = ["contrastive_loss", f"{objective}_loss", *(PARTS[name] for name in PARTS if name in given)]
-    for folder, size in (("whole", None), ("parts", 6)):
-        train(recipe, **fields, mini_batch_size=size, output_dir=tmp_path / folder)
-    parts = [history(tmp_path / "whole", name) for name in names]
-    assert all(value > 0 for part in parts for value in part)
+    trainer = build_trainer(recipe, fields)
+    whole = logged(trainer)
+    parts = [whole[name] for name in names]
+    assert all(len(part) == 2 and min(part) > 0 for part in parts)
     expected = [first + WEIGHT * sum(others) for first, *others in zip(*parts, strict=True)]
-    assert history(tmp_path / "whole", "loss") == pytest.approx(expected, rel=1e-3)
+    assert whole["loss"] == pytest.approx(expected, rel=1e-3)
+    in_parts = logged(build_trainer(recipe, {**fields, "mini_batch_size": 6}, trainer.train_dataset))
     for name, part in zip(names, parts, strict=True):
-        assert history(tmp_path / "parts", name) == pytest.approx(part, rel=1e-3), name
+        assert in_parts[name] == pytest.approx(part, rel=1e-3), name
+
+
+def logged(trainer):
+    """Trains, and gives all values of what is logged, by name."""
+    trainer.train()
+    found = defaultdict(list)
+    for row in trainer.state.log_history:
+        for name, value in row.items():
+            found[name].append(value)
+    return found

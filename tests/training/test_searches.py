@@ -1,18 +1,21 @@
 """Training on searches: what a teacher finds for queries made from documents is what the model learns to rank."""
 
 import json
+import shutil
 
 import datasets
 import numpy as np
 import pytest
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.searches import make_queries, unit
+from cmlmcse.common.names import join_names
+from cmlmcse.data.searches import make_queries, texts_with_titles, unit
 from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training.command import train
 from cmlmcse.training.parse import parse_recipe
 from cmlmcse.training.searches import LEXICAL_SCALE, search_pairs
+from cmlmcse.training.teachers import teacher_vectors
 from support.tiny import WORDS
 from support.training import history
 
@@ -79,6 +82,36 @@ def test_pairs_and_their_vectors(recipe, backbone_folders, documents):
     assert again[1] == [by_model, by_words]
     assert again[0].to_dict() == pairs.to_dict()
     assert search_pairs(documents, model, run, seed=5)[0].to_dict() != pairs.to_dict()
+
+
+@pytest.mark.parametrize("default", [None, "other"])
+def test_a_teacher_is_asked_with_its_prompts(default, recipe, backbone_folders, documents, tmp_path):
+    """Each side with its own, and none with the default one. The model's folder has a comma in its name."""
+    folder = tmp_path / "with, comma"
+    shutil.copytree(backbone_folders["bert"], folder)
+    prompts = {"query": "w1 w2 ", "passage": "w3 ", "other": "w4 w4 w4 "}
+    recorded = {"prompts": prompts, "default_prompt_name": default}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(recorded))
+    fields = {**SEARCH, "teacher": join_names([str(folder)]), "teacher_pooling": "avg"}
+    model, _, run = parsed(recipe, **fields)
+    pairs, (kept,) = search_pairs(documents, model, run, seed=4)
+    encode = load_encoder(backbone_folders["bert"], "avg", 64, show_progress_bar=False)
+    assert pairs["text"][:] == make_queries(documents, seed=4).texts  # training reads the texts alone
+    assert set(pairs["positive"]) <= set(texts_with_titles(documents))
+    for path, name, prompt in zip(kept, ("text", "positive"), ("w1 w2 ", "w3 "), strict=True):
+        np.testing.assert_allclose(np.load(path), unit(encode([prompt + text for text in pairs[name]])), atol=1e-5)
+
+
+def test_no_prompt_for_passages_is_not_the_default_one(recipe, backbone_folders, documents, tmp_path):
+    """Kept vectors of the same texts with the default prompt are not taken for those without any."""
+    folder = shutil.copytree(backbone_folders["bert"], tmp_path / "model")
+    recorded = {"prompts": {"query": "w1 ", "other": "w4 w4 "}, "default_prompt_name": "other"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(recorded))
+    model, data, run = parsed(recipe, **{**SEARCH, "teacher": folder, "teacher_pooling": "avg"})
+    teacher_vectors(documents, model, data, run)
+    pairs, ((_, kept),) = search_pairs(documents, model, run, seed=4)
+    encode = load_encoder(backbone_folders["bert"], "avg", 64, show_progress_bar=False)
+    np.testing.assert_allclose(np.load(kept), unit(encode(pairs["positive"][:])), atol=1e-5)
 
 
 def test_the_share_decides_what_is_found(recipe, backbone_folders, documents):

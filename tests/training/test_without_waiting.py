@@ -17,9 +17,6 @@ import torch
 import torch.distributed as dist
 from transformers import TrainerCallback
 
-from cmlmcse.training.build import build_collator, build_model, build_sentences, build_templates, build_tokenizer
-from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
-from cmlmcse.training.parse import parse_recipe
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse import attention as attention_module
@@ -28,7 +25,7 @@ from support.batches import make_batch
 from support.processes import launch
 from support.recorder import Recorder
 from support.tiny import KINDS, OTHER_KINDS
-from support.training import run
+from support.training import build_trainer, run
 
 OBJECTIVES = {
     "simcse": {"cmlm_weight": 0},
@@ -85,31 +82,17 @@ def pairs(text_file, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def steps(recipe: object, folder: str, fields: dict[str, Any], parts: tuple[str, ...]) -> Recorder:
+def steps(recipe: object, folder: str, fields: dict[str, Any], parts: dict[str, int]) -> Recorder:
     """What two steps of a run ask for, so that the loss of a step is checked."""
     fields = {**fields, "rtd_generator": folder} | ({"teacher": folder} if "teacher" in fields else {})
-    words = [f"--{name}={value}" for name, value in fields.items()]
-    words += [f"--model_name_or_path={folder}", "--dev_set=none", "--max_steps=2", *parts]
-    _, model_args, data_args, run_args = parse_recipe([str(recipe), *words])
-    tokenizer = build_tokenizer(model_args)
-    templates = build_templates(model_args, tokenizer)
-    model = build_model(model_args, tokenizer)
+    fields |= {"model_name_or_path": folder, "dev_set": "none", "max_steps": 2, **parts}
     records = RecordsSteps()
-    trainer = ContrastiveTrainer(
-        model=model,
-        args=run_args,
-        train_dataset=build_sentences(model_args, data_args, run_args, tokenizer),
-        data_collator=build_collator(model, tokenizer, data_args, run_args, templates),
-        processing_class=tokenizer,
-        callbacks=[records],
-    )
-    trainer.args.save_strategy = "no"
-    trainer.train()
+    build_trainer(recipe, fields, callbacks=(records,)).train()
     assert records.recorder.names.count("embedding_dense_backward") >= 2  # it saw backward passes of every step
     return records.recorder
 
 
-PARTS = {"whole": (), "parts": ("--mini_batch_size=8",)}
+PARTS: dict[str, dict[str, int]] = {"whole": {}, "parts": {"mini_batch_size": 8}}
 
 
 @pytest.mark.slow

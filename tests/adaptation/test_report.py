@@ -1,0 +1,56 @@
+"""adapt's report.html in a browser. The results are made up, so nothing is trained."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cmlmcse.adaptation.report import write_report
+from support.browser import CHROMIUM, look_at
+
+ARM = {"steps": 160, "score": 33.97, "seconds": 180.0, "tokens": 1_206_613}
+CHANGE = {"title": "a title, or a passage, finds another passage of its document", "before": 34.43, "after": 34.43,
+          "best_candidate": 35.15, "interval": [-0.37, 1.78]}  # fmt: skip
+NASTY = '<img src="http://127.0.0.1:9/picture.png"> & "' + "long" * 60 + " <script>document.body.remove()</script>"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Path:
+    """A report with markup and a very long word among its queries."""
+    folder = tmp_path_factory.mktemp("a folder with a rather long name, as users have them")
+    names = [f"title_body+words, rate {rate:g}" for rate in (3e-5, 1e-4)] + ["search, rate 0.0001"]
+    found = {
+        **CHANGE, "second": CHANGE, "practised": False, "finished_encoder": True, "chosen": "start", "bm25": 40.0,
+        "candidates": 1967, "documents": {"choose": 145, "confirm": 144}, "choose_before": 30.5,
+        "arms": {
+            name: {**ARM, "scores": [[0, 30.5], [20, 32.0 + place], [40, 31.0 - place]]}
+            for place, name in enumerate(names)
+        },
+        "shares": {"0.0": 22.42, "0.75": 23.35, "1.0": 23.51},
+    }  # fmt: skip
+    text = {"documents": 200_000, "titles": 0, "held_out": 300, "note": "", "percentile_95": 812,
+            "training_tokens": 64, "model_tokens": 256, "share_cut_off": 0.31}  # fmt: skip
+    results = {"adapt": found, "text": text, "seconds": 890.0, "precision": "bf16"}
+    side = {"rank": 1234, "nearest": "a passage of some words that is shown next to its query " * 4}
+    rows = [{"query": query, "before": side, "after": side} for query in (NASTY, "w1 w2", "why do cats sleep all day")]
+    write_report(folder, results, rows)
+    return folder / "report.html"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_in_a_browser(width, page, tmp_path):
+    """All of it is inside the window, text and plot are painted, and nothing but the file is read."""
+    found, picture = look_at(page, width, tmp_path)
+    assert found["width"] == width
+    assert found["scrolled"] <= width
+    assert found["wide"] == []
+    assert max(found["tables"]) <= width  # even with a long word nothing has to be scrolled
+    assert found["images"] == [True]
+    assert found["requests"] == []
+    pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)
+    shown = pixels[: found["height"], :width]
+    assert 0.02 < (shown.sum(axis=2) < 3 * 200).mean() < 0.3  # ink on white
+    assert (np.ptp(shown, axis=2) > 60).sum() > 200  # the curves, which alone are coloured

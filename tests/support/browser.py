@@ -1,0 +1,51 @@
+"""A page as Chromium shows it, without a screen."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# What may be scrolled sideways by itself may be wider than the window.
+SCRIPT = """<script>addEventListener("load", () => {
+  const scrolls = e => e.parentElement && e.parentElement.closest(".wide, pre")
+  parent.document.documentElement.dataset.found = JSON.stringify({
+    width: innerWidth,
+    height: document.documentElement.scrollHeight,
+    scrolled: document.documentElement.scrollWidth,
+    tables: [...document.querySelectorAll("table")].map(e => e.getBoundingClientRect().right),
+    wide: [...document.body.querySelectorAll("*")]
+      .filter(e => !scrolls(e) && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80)),
+    images: [...document.images].map(e => e.complete && e.naturalWidth > 0),
+    requests: performance.getEntriesByType("resource").map(e => e.name).filter(e => !e.startsWith("data:")),
+  })
+})</script>"""
+
+
+def look_at(page: Path, width: int, folder: Path, height: int = 2400) -> tuple[dict[str, Any], Path]:
+    """Open a page in a frame, because Chromium's own window is 500 pixels wide at least.
+
+    Args:
+        page: an HTML file.
+        width, height: of the frame, in pixels.
+        folder: for what is written.
+
+    Returns:
+        What is measured: the frame's `width`; the page's `height`, and its width `scrolled`; where its `tables` end;
+        the elements that are too `wide`; for each of the `images` whether it is shown; and the `requests` that it
+        makes. And the screenshot.
+    """
+    measured, picture = folder / f"measured-{width}.html", folder / f"picture-{width}.png"
+    content = html.escape(page.read_text(encoding="utf-8").replace("</head>", f"{SCRIPT}</head>"))
+    frame = f'<iframe srcdoc="{content}" style="width:{width}px;height:{height}px;border:0"></iframe>'
+    measured.write_text(f'<!doctype html><meta charset="utf-8"><body style="margin:0">{frame}', encoding="utf-8")
+    profile = f"--user-data-dir={folder / 'profile'}"
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", profile, "--dump-dom",
+             f"--window-size={width},{height}", f"--screenshot={picture}", measured.as_uri()]  # fmt: skip
+    done = subprocess.run([str(CHROMIUM), *words], capture_output=True, text=True, timeout=60, check=True)
+    found = re.search('data-found="(.*?)"', done.stdout)
+    assert found, done.stderr
+    return json.loads(html.unescape(found[1])), picture
