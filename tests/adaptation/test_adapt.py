@@ -177,8 +177,9 @@ def test_arms():
     assert set(crops) == {"crops, rate 3e-05", "crops, rate 0.0001"}
     assert all(fields["backbone_dropout"] == 0 for fields in crops.values())
     assert default_arms("start", True, True, {"backbone_dropout": "0.1"}).popitem()[1]["backbone_dropout"] == "0.1"
-    for titles in (False, True):  # the low rate rose for longer by hand
-        assert next(iter(default_arms("start", titles, True, {}))) == "search, rate 3e-05"
+    first = [list(default_arms("start", titles, True, {}))[:3] for titles in (False, True)]
+    assert first[0] == ["search, rate 3e-05", "words, rate 3e-05", "search, rate 0.0001"]
+    assert first[1] == ["title_body, rate 3e-05", "search, rate 3e-05", "search, rate 0.0001"]
     search = default_arms("start", False, True, {})["search, rate 0.0001"]
     assert (search["teacher"], search["contrastive_weight"]) == ("start,bm25", 0)
     assert search["teacher_temp"] / search["distillation_temp"] == pytest.approx(search["teacher_share"])
