@@ -16,7 +16,7 @@ import torch
 from common import interleaved, parser, print_table, write_record
 from torch import Tensor, nn
 
-from modeling_cmlmcse.attention import GridLayout, RowLayout, _blocks, attention_with_dropout
+from modeling_cmlmcse.attention import GridLayout, RowLayout, attention_with_dropout, split_blocks
 from modeling_cmlmcse.packing import Packing
 
 HEADS = ((12, 32), (12, 64), (4, 64))  # heads and their dimensions: all-MiniLM-L6, BERT-base, assets/bert-mini-en
@@ -38,7 +38,7 @@ def arms(heads: int, size: int, longest: int, tokens: int) -> dict[str, Callable
 
     def without(layout: GridLayout, mask: Tensor | None) -> Tensor:
         attend = nn.functional.scaled_dot_product_attention
-        return layout.join([attend(*block) for block in _blocks(layout, *states, mask)], 0)
+        return layout.join([attend(*block) for block in split_blocks(layout, *states, mask)], 0)
 
     def seconds(attend: Callable[[GridLayout, Tensor | None], Tensor], layout: GridLayout) -> Callable[[int], float]:
         mask = packing.added_mask(torch.float32) if layout is grid else None

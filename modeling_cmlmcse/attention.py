@@ -1,4 +1,4 @@
-"""Attention of packed tokens within their own rows: on a grid of rows and columns, or in a variable-length kernel.
+"""Attention of packed tokens within their own rows: on a padded grid, row by row, or in a variable-length kernel.
 
 The function is registered with transformers' `AttentionInterface`, so that its blocks run unforked.
 """
@@ -70,7 +70,8 @@ def token_attention(
 ) -> Tensor:
     """Bidirectional attention of packed tokens within their own rows: the one place that decides whether to pad.
 
-    A GPU's variable-length kernel needs no padding (variable_length.py). Everything else is padded here, on any device.
+    A GPU's variable-length kernel needs no padding (variable_length.py), and neither does a CPU that takes one long row
+    after another. Everything else is padded here, on any device.
 
     Args:
         query: (M, heads, D) of the selected tokens (default: of all).
@@ -102,13 +103,16 @@ def token_attention(
         return attention_with_dropout(query, key, value, mask, layout, dropout, scaling)
     attend = partial(nn.functional.scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
     if query.device.type == "cpu":
-        return layout.join([attend(*block) for block in _blocks(layout, query, key, value, mask)], 0)
+        return layout.join([attend(*block) for block in split_blocks(layout, query, key, value, mask)], 0)
     context = attend(*on_grids_together(query, key, value, grids), mask)
     return grids[0].pack(context.transpose(1, 2))
 
 
 def has_long_rows(packing: Packing, heads: int) -> bool:
-    """Whether a CPU is faster with one row after another than with all of them on a grid."""
+    """Whether a CPU is faster with one row after another than with all of them on a grid.
+
+    It depends on the number of threads, and with it what dropout draws. The rule for several threads was not measured.
+    """
     threads = torch.get_num_threads()
     return heads * packing.shape[1] ** 2 >= (ROW_WEIGHTS if threads == 1 else GRAIN * threads)
 
@@ -240,7 +244,7 @@ class _AttentionWithDropout(torch.autograd.Function):
         layout: GridLayout, dropout: float, scaling: float,
     ) -> Tensor:  # fmt: skip
         contexts, kept = [], []
-        for queries, keys, values, seen in _blocks(layout, query, key, value, mask):
+        for queries, keys, values, seen in split_blocks(layout, query, key, value, mask):
             weights = _attention_weights(queries, keys, seen, scaling)  # (b, heads, Q, T)
             keep, ctx.factor = sample_keep_mask(weights.shape, dropout)
             kept.append(keep)
@@ -255,7 +259,7 @@ class _AttentionWithDropout(torch.autograd.Function):
         query, key, value, mask, *kept = ctx.saved_tensors
         layout, grad_mask = ctx.layout, None
         found: list[tuple[Tensor, Tensor, Tensor]] = []
-        blocks = zip(_blocks(layout, query, key, value, mask), kept, layout.split(gradient, 0), strict=True)
+        blocks = zip(split_blocks(layout, query, key, value, mask), kept, layout.split(gradient, 0), strict=True)
         for (queries, keys, values, seen), keep, grad_context in blocks:
             weights = _attention_weights(queries, keys, seen, ctx.scaling)
             scale = scaled_mask(keep, ctx.factor, weights.dtype)
@@ -272,7 +276,7 @@ class _AttentionWithDropout(torch.autograd.Function):
         return *to_tokens, grad_mask, None, None, None
 
 
-def _blocks(
+def split_blocks(
     layout: GridLayout, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
     """Queries, keys, values and mask of each block."""

@@ -1,4 +1,4 @@
-"""Padding-free computation: the real tokens of a batch in one row, padded only inside attention.
+"""Padding-free computation: the real tokens of a batch in one row, padded at most inside attention.
 
 All linear layers, norms and dropouts of a block see one row of S real tokens. Only attention (attention.py) needs to
 know which tokens belong together.

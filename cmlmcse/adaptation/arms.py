@@ -74,7 +74,7 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
     rates = ENCODER_RATES if finished else BACKBONE_RATES
     choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
     if finished and not any(name.endswith("_weight") or name in OBJECTIVE for name in given):
-        # the first two are of two kinds; with long documents the teacher of `search` takes minutes
+        # the first two are of two kinds; title_body alone gained 1.4 points where there are titles, before search came
         choices.insert(1 if titles else 0, (SEARCH, rates[0]))
         choices.insert(2, (SEARCH, rates[1]))
     arms: Arms = {}

@@ -135,7 +135,7 @@ def test_bm25_of_the_queries_words_alone() -> None:
 
 
 def test_memory_of_the_queries_words() -> None:
-    """The index of a corpus for one query takes some 150 to 250 bytes a text, as docs/reference/commands.md says, by
+    """The index of a corpus for one query takes less than 250 bytes a text, as docs/reference/commands.md says, by
     the words that it shares with the query, and not by its length."""
     text, query = " ".join(f"w{word}" for word in range(50)), "a b c d e f g h i j k l"
     BM25(["imports"], [query])
