@@ -50,12 +50,14 @@ class Trial(NamedTuple):
         steps: how long it was trained.
         score: the development score of the export.
         record: the content of its run.json.
+        best_step: the step of that score.
     """
 
     folder: Path
     steps: int
     score: float
     record: dict[str, Any]
+    best_step: int = 0
 
 
 def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
@@ -67,16 +69,15 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
         finished: whether the model is a finished encoder, and not a plain backbone.
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
     """
-    if titles:
-        views = "title_body", "title_body+words"
-    else:  # a finished encoder is asked what its arm did not practise, which a mixture of both leaves nothing of
-        views = ("words", "sentence") if finished else ("words+sentence", "words")
+    searches = not any(name.endswith("_weight") or name in OBJECTIVE for name in given)
+    if finished:  # `words` and `sentence` took two points from all-MiniLM-L6-v2 on MED (docs/results/adapting.md)
+        views = ["title_body"] * titles + [SEARCH] * searches
+    elif titles:
+        views = ["title_body", "title_body+words"]
+    else:
+        views = ["words+sentence", "words"]
     rates = ENCODER_RATES if finished else BACKBONE_RATES
     choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
-    if finished and not any(name.endswith("_weight") or name in OBJECTIVE for name in given):
-        # the first two are of two kinds; title_body alone gained 1.4 points where there are titles, before search came
-        choices.insert(1 if titles else 0, (SEARCH, rates[0]))
-        choices.insert(2, (SEARCH, rates[1]))
     arms: Arms = {}
     for name, rate in choices:
         fields = {"views": name, "learning_rate": rate, **given}
@@ -107,6 +108,7 @@ class Common(NamedTuple):
         start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
         train: what trains a run, on all processes of the launch.
         finished: whether the start is a finished encoder, and not a plain backbone.
+        again: whether the best arm is trained once more in the end, on all documents (all_documents.py).
     """
 
     folder: Path
@@ -114,6 +116,7 @@ class Common(NamedTuple):
     start_values: NDArray[np.float64]
     train: Train
     finished: bool = False
+    again: bool = False
 
     @property
     def compared(self) -> int:
@@ -157,7 +160,9 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
     best = sorted(trials, key=lambda name: trials[name].score, reverse=True)[:FINALISTS]
     if len(plan["steps"]) == 1:  # the time that is left says the rest
         left = end - time.perf_counter()
-        plan["steps"].append(finalist_steps([trials[name] for name in best], left, plan["besides"]))
+        reserved = prepared(trials) if common.again else 0.0
+        finalists = [trials[name] for name in best]
+        plan["steps"].append(finalist_steps(finalists, left - reserved, plan["besides"], common.again))
         write_plan(folder, plan)
     last = plan["steps"][1]
     trials |= {name: run_arm(name, arms[name], common, last, every) for name in best}
@@ -165,7 +170,9 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         trials[name] = run_arm(name, arms[name], common, further, every)
     while plan["besides"] is not None:
         name = max(trials, key=lambda name: trials[name].score)
-        further = further_steps(trials[name], end - time.perf_counter() - plan["besides"])
+        further = further_steps(
+            trials[name], end - time.perf_counter(), plan["besides"], common.again, prepared(trials)
+        )
         if further <= trials[name].steps:
             break
         plan["further"].append([name, further])
@@ -185,12 +192,29 @@ def run_folder(folder: Path, name: str) -> Path:
     return folder / "arms" / name.replace(", rate ", "-").replace("+", "-")
 
 
-def further_steps(trial: Trial, seconds: float) -> int:
-    """The step that a trial can train on to in this time, a multiple of `EVERY`; 0 if its score no longer rises."""
+def prepared(trials: dict[str, Trial]) -> float:
+    """The seconds that teachers took, which they take again on all documents."""
+    return max(trial.record.get("prepared_seconds", 0.0) for trial in trials.values())
+
+
+def further_steps(trial: Trial, seconds: float, besides: float, again: bool, teachers: float) -> int:
+    """The step that a trial can train on to in this time, a multiple of `EVERY`; 0 if its score no longer rises.
+
+    Args:
+        trial: the best one.
+        seconds: the time for it.
+        besides: seconds that a run costs besides its steps.
+        again: whether it is then trained to that step once more, on all documents.
+        teachers: seconds that teachers take for that.
+    """
     scores = trial.record["dev_scores"]
     if len(scores) < 2 or scores[-1] <= max(scores[:-1]):
         return 0
-    more = max(int(seconds / trial.record["seconds_per_step"]), 0) // EVERY * EVERY
+    step = trial.record["seconds_per_step"]
+    left = seconds - besides
+    if again:
+        left = (left - besides - teachers - trial.steps * step) / 2
+    more = max(int(left / step), 0) // EVERY * EVERY
     return min(trial.steps + more, LONGER * MAX_STEPS)
 
 
@@ -211,17 +235,19 @@ def rounded(steps: float) -> int:
     return min(int(steps), LONGER * MAX_STEPS) // EVERY * EVERY
 
 
-def finalist_steps(finalists: list[Trial], seconds: float, besides: float) -> int:
+def finalist_steps(finalists: list[Trial], seconds: float, besides: float, again: bool) -> int:
     """The step that each of the finalists can train on to in this time.
 
     Args:
         finalists: after the first round.
         seconds: the time for all of them.
         besides: seconds that a run costs besides its steps.
+        again: whether one of them is then trained to that step once more, on all documents.
     """
-    step = sum(trial.record["seconds_per_step"] for trial in finalists)
-    steps = finalists[0].steps + (seconds - len(finalists) * besides) / step
-    return max(rounded(steps), finalists[0].steps)
+    each = [trial.record["seconds_per_step"] for trial in finalists]
+    done = finalists[0].steps
+    left = seconds - (len(finalists) + again) * besides
+    return max(rounded((left + done * sum(each)) / (sum(each) + again * max(each))), done)
 
 
 def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], int, float]:
@@ -229,7 +255,8 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
     costs besides its steps.
 
     The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides; what
-    its teachers took is paid once. As many arms as possible are tried, with finalists that train `LONGER` as long.
+    its teachers took is paid once, and once more for all documents. As many arms as possible are tried, with finalists
+    that train `LONGER` as long.
     """
     names = list(arms)
     start = time.perf_counter()
@@ -238,10 +265,11 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
     step = trial.record["seconds_per_step"]
     besides = max(spent - FIRST_STEPS * step - trial.record.get("prepared_seconds", 0.0), 0.0)
     left = seconds - spent + FIRST_STEPS * step  # the first arm goes on from there
+    left -= trial.record.get("prepared_seconds", 0.0) if common.again else 0.0
     for count in range(len(names), 0, -1):
         finalists = min(FINALISTS, count)
-        available = (left - (count + finalists) * besides) / step  # steps of all arms together
-        first = min(rounded(available / (count + (LONGER - 1) * finalists)), MAX_STEPS)
+        available = (left - (count + finalists + common.again) * besides) / step  # steps of all arms together
+        first = min(rounded(available / (count + (LONGER - 1) * finalists + LONGER * common.again)), MAX_STEPS)
         if first >= common.compared or (count == 1 and first >= EVERY):
             return names[:count], first, besides
     return names[:1], EVERY, besides  # not even time for one arm's second round
@@ -275,4 +303,5 @@ def read_trial(run: Path) -> Trial | None:
     training = max(record["train_seconds"] - sum(scores), 0.0) / max(steps, 1)
     record["dev_scores"] = [row["eval_dev_score"] for row in record["log"] if row.get("eval_dev_score") is not None]
     record["seconds_per_step"] = training + (scores[-1] if scores else 0.0) / EVERY  # a score belongs to its steps
-    return Trial(run, record["fields"].get("max_steps", steps), results["dev"]["score"], record)
+    best = int((record["best_checkpoint"] or "-0").split("-")[-1])
+    return Trial(run, record["fields"].get("max_steps", steps), results["dev"]["score"], record, best)

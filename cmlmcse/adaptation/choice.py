@@ -8,9 +8,12 @@ import torch
 
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.together import Together
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.training.dev_set import interval
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
+
+from .arms import Trial
 
 SHARES = (0.75, 0.5, 0.25)  # of the adapted weights in an average with the weights at the start
 
@@ -35,32 +38,18 @@ class Verdict(NamedTuple):
     """Whether the choice is better than the start.
 
     Attributes:
-        change: by the criterion that chose the arm.
-        second: by a criterion whose questions the arm did not practise; None for a plain backbone, or if the text
-            cannot ask them.
-        finished: whether the start is a finished encoder, and not a plain backbone.
-        practised: whether the arm practised the questions of the first criterion.
+        change: by the questions that confirm.
+        asked: whether there were such questions. If a finished encoder's arm practised all that the text can ask, the
+            change is by those that chose, and counts for nothing.
     """
 
     change: Change
-    second: Change | None
-    finished: bool
-    practised: bool = True
+    asked: bool = True
 
     @property
     def better(self) -> bool:
-        """Whether the choice is handed back. A finished encoder is given up only if both questions say so; two that the
-        arm practised neither of are judged together.
-
-        Together means: both are higher, and the mean of the lower ends is above 0. The interval of a mean of two scores
-        is at most as wide as the mean of their intervals, however they go together, so this is no weaker than one test.
-        """
-        if self.second is None:
-            return self.change.better and not self.finished
-        if self.practised:
-            return self.change.better and self.second.better
-        both = self.change, self.second
-        return all(each.after > each.before for each in both) and sum(each.interval[0] for each in both) > 0
+        """Whether the choice is handed back."""
+        return self.asked and self.change.better
 
 
 class Average(NamedTuple):
@@ -73,6 +62,24 @@ class Average(NamedTuple):
     scores: dict[float, float]
 
 
+class Choice(NamedTuple):
+    """What the arms came to.
+
+    Attributes:
+        winner: the name of the best arm.
+        trial: its run.
+        average: of its weights and the start's.
+        verdict: whether that is better than the start.
+        confirming: the questions that say so.
+    """
+
+    winner: str
+    trial: Trial
+    average: Average
+    verdict: Verdict
+    confirming: Criterion | Together
+
+
 def mix(start: Encoder, adapted: dict[str, torch.Tensor], share: float) -> None:
     """Set the weights of `start` to (1 − share) · start + share · adapted (model soup, Wortsman et al. 2022)."""
     with torch.no_grad():
@@ -81,7 +88,9 @@ def mix(start: Encoder, adapted: dict[str, torch.Tensor], share: float) -> None:
                 weight.lerp_(adapted[name].to(weight), share)
 
 
-def best_average(load: Callable[[], Encoder], start: EncodeOnce, adapted: Encoder, choosing: Criterion) -> Average:
+def best_average(
+    load: Callable[[], Encoder], start: EncodeOnce, adapted: Encoder, choosing: Criterion | Together
+) -> Average:
     """The average of start and adapted weights with the best score on the choosing documents.
 
     Shares are tried from the adapted weights towards the start, as long as the score rises.
@@ -106,8 +115,8 @@ def best_average(load: Callable[[], Encoder], start: EncodeOnce, adapted: Encode
     return Average(best, once, chosen, scores)
 
 
-def judge(criterion: Criterion, start: EncodeOnce, choice: EncodeOnce) -> Change:
-    """Compare the start and the choice on the confirming documents."""
+def judge(criterion: Criterion | Together, start: EncodeOnce, choice: EncodeOnce) -> Change:
+    """Compare the start and the choice by the questions that confirm."""
     before, after = criterion.values(start), criterion.values(choice)
     scores = criterion.summary(before), criterion.summary(after)
     return Change(criterion.name, criterion.title, *scores, interval(criterion, before, after))

@@ -13,7 +13,7 @@ from cmlmcse.common.distributed import from_first_process, kept_process_group, s
 from cmlmcse.common.errors import InputError
 from cmlmcse.training.command import run
 
-Train = Callable[[list[str], NDArray[np.float64]], object]
+Train = Callable[[list[str], NDArray[np.float64] | None], object]
 """Trains a run: the words of its command line, and the start's values as in :func:`cmlmcse.training.command.run`."""
 
 WAIT = timedelta(days=1)  # for the first process while it scores; NCCL's own ten minutes may be too short for that
@@ -46,7 +46,7 @@ def lead() -> Iterator[Train]:
     """The part of the first process."""
     training = False
 
-    def train(arguments: list[str], start_values: NDArray[np.float64]) -> None:
+    def train(arguments: list[str], start_values: NDArray[np.float64] | None) -> None:
         nonlocal training
         training = True
         from_first_process((arguments, start_values))

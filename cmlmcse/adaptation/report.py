@@ -56,22 +56,21 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         if kept
         else f"The adapted model is better for this text. Chosen: {found['chosen']}."
     )
-    second = found.get("second")
-    scored = [found, second] if second else [found]
     blocks: list[Block] = [
         ("h1", "Adapted"),
         ("p", verdict),
         *([("p", text["note"])] if text["note"] else []),
         ("table", (
             ["score × 100: how well", "before", "best that was tried", "change", "95 % interval"],
-            [[scores["title"], *change_cells(scores)] for scores in scored],
+            [[found["title"], *change_cells(found)]],
         )),
         ("p", f"A query has to find its answer among {found['candidates']:,} passages of the same text. The score is "
               "nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
               f"{found['documents']['choose']} documents were used to choose the model, "
               f"{found['documents']['confirm']} others for this table. Training saw neither. BM25 reaches "
-              f"{found['bm25']:.2f} in the first line."),
+              f"{found['bm25']:.2f}."),
         ("p", f"A model that trains on the questions of a score gets better at them in any case. {on_practice(found)}"),
+        *on_all_documents(found, text),
         ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
     ]  # fmt: skip
     pooling = results.get("encoder", {}).get("pooling")
@@ -111,7 +110,7 @@ def tried_blocks(found: dict[str, Any]) -> list[Block]:
               f"{found['choose_before']:.2f} there. The best arms were trained longer than the others."),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
         ("p", "Scores of weight averages; the percentage is the part taken from the best arm, the rest is from the "
-              f"start: {shares}. The score is how well {found.get('second', found)['title']}."),
+              f"start: {shares}."),
         ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
     ]  # fmt: skip
 
@@ -142,27 +141,34 @@ def change_cells(scores: dict[str, Any]) -> list[str]:
 
 def on_practice(found: dict[str, Any]) -> str:
     """What was done so that practice alone does not count, in one or two sentences."""
-    if "second" in found and not found.get("practised", True):
-        return "The best arm trained on neither. Both lines must be higher, and together better beyond chance."
-    if "second" in found:
-        return "The best arm did not train on those of the second line. Both lines must be better beyond chance."
-    if found["finished_encoder"]:
+    if not found["asked"]:
         return "The best arm practised every question that this text can ask, so a finished encoder is kept as it is."
+    if found["finished_encoder"]:
+        return "The best arm did not train on the questions of this table."
     return (
         "A plain backbone has little to lose by that. Where labels existed, they mostly rose with this score: the rank "
         "correlation was 0.94 over the settings of a collection, but only 0.60 within a run."
     )
 
 
+def on_all_documents(found: dict[str, Any], text: dict[str, Any]) -> list[Block]:
+    """What was trained in the end, if anything was."""
+    again = found.get("all_documents")
+    if again is None:
+        return []
+    did = (
+        f"The chosen arm was then trained once more, for {again['steps']} steps, on all {text['documents']:,} documents"
+    )
+    if not again["kept"]:
+        return [("p", f"{did}. That model is no better than the start, so export/ is the one of the table.")]
+    return [("p", f"{did}. export/ is that model: it knows the held-out documents too. The table is of the model that "
+                  "did not see them.")]  # fmt: skip
+
+
 def why_kept(found: dict[str, Any]) -> str:
     """Why the start is handed back, in one sentence."""
-    if found["interval"][0] <= 0 or ("second" in found and not found.get("practised", True)):
+    if found["asked"]:
         return "Nothing was better than the start beyond chance."
-    if "second" in found:
-        return (
-            f"The best arm did not train on the second of these questions ({found['second']['title']}), "
-            "and by it the arm is not better beyond chance."
-        )
     return (
         "The best arm practised every question that this text can ask, so none is left to confirm it; try other views."
     )
@@ -171,11 +177,8 @@ def why_kept(found: dict[str, Any]) -> str:
 def last_line(results: dict[str, Any]) -> str:
     """Before, after, and whether the difference is more than chance, in one line."""
     found = results["adapt"]
-    lines = []
-    for scores in (found, found["second"]) if "second" in found else (found,):
-        before, after, change, interval = change_cells(scores)
-        lines.append(f"{scores['title']}: {before} before, {after} after, {change} (95 % interval {interval})")
-    said = "; ".join(lines)
+    before, after, change, interval = change_cells(found)
+    said = f"{found['title']}: {before} before, {after} after, {change} (95 % interval {interval})"
     if found["chosen"] == "start":
         return f"{said}. {why_kept(found)} So export/ is the model that it started from."
     return f"{said}. Better; chosen: {found['chosen']}"
@@ -215,8 +218,8 @@ def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[
         )
     if found["hybrid"] > max(found["after"], found["bm25"]):
         steps.append(
-            "search by words as well, with cmlmcse search MODEL CORPUS QUERY --bm25: the model in export/ and BM25 "
-            f"together have {found['hybrid']:.2f} in the first line, the model alone {found['after']:.2f}"
+            "search by words as well, with cmlmcse search MODEL CORPUS QUERY --bm25: the model and BM25 "
+            f"together have {found['hybrid']:.2f} by the score above, the model alone {found['after']:.2f}"
         )
     elif found["bm25"] > found["after"]:
         steps.append("compare with a search by words alone: here BM25 finds more than the model, with it or without")

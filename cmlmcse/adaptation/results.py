@@ -14,31 +14,26 @@ from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
 
 from .arms import Arms, Trial
-from .choice import Average, Change, Verdict
+from .choice import Change, Choice
 from .text import Text
 
 LABELLED = {"retrieval": "beir", "stsb_dev": "sts/stsb"}  # task → its part of a data folder
 
 
-def adapt_results(
-    model: str, text: Text, verdict: Verdict, average: Average, winner: str, arms: Arms, trials: Mapping[str, Trial]
-) -> dict[str, Any]:
+def adapt_results(model: str, text: Text, choice: Choice, arms: Arms, trials: Mapping[str, Trial]) -> dict[str, Any]:
     """What was tried, what was chosen, and the scores before and after."""
+    winner, _, average, verdict, _ = choice
     chosen = winner if average.share == 1 else f"{winner}, averaged with the start ({average.share:.0%} of the arm)"
-    asking = text.criterion.documents
-    second = {} if verdict.second is None else {"second": change_results(verdict.second)}
     return {
         "model": model,
         "adapt": {
             **change_results(verdict.change),
             "after": round(verdict.change.after if verdict.better else verdict.change.before, 4),
-            **second,
             "chosen": chosen if verdict.better else "start",
-            "finished_encoder": verdict.finished,
-            "practised": verdict.practised,
-            "documents": {"choose": asking - asking // 2, "confirm": asking // 2},
-            "queries": len(text.criterion.queries),
-            "candidates": len(text.criterion.candidates),
+            "finished_encoder": text.finished,
+            "asked": verdict.asked,
+            "queries": len(text.judged_by.queries),
+            "candidates": len(text.judged_by.candidates),
             "shares": {f"{share:g}": round(score, 4) for share, score in average.scores.items()},
             "settings": trials[winner].record["fields"],
             "arms": {name: arm_results(arms[name], trial) for name, trial in trials.items()},

@@ -4,14 +4,16 @@ import argparse
 from typing import Any, NamedTuple
 
 import numpy as np
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
-from cmlmcse.evaluation.label_free import Criterion, build_criterion, choose_criterion, enough_ask
+from cmlmcse.evaluation.label_free import MORE_QUESTIONS, Criterion, build_criterion, choose_criterion, enough_ask
 from cmlmcse.evaluation.sts import Encode
+from cmlmcse.evaluation.together import Together, asked_together
 from cmlmcse.models.encoders import Encoder
 
 LONGEST_ON_CPU = 64  # tokens of a training text, so that a laptop takes enough steps in a quarter of an hour
@@ -21,11 +23,10 @@ UNKNOWN = 0.05  # share of unknown tokens above which a text is foreign; five En
 LETTERS = 3.0  # letters of a token below which it is; those five have 4.1 to 5.1, a German text has 2.6
 LETTERS_READ = 2000  # of each text; 2,000 texts of them are 4 MB
 FIRST_SYLLABLE = 0x2E80  # from here on Unicode has the scripts of East Asia
-PRACTISE = {  # criteria that can confirm, and the views that practise their questions
-    "halves": ("crops", "neighbours", "sentence", "search"),
-    "words": ("words",),
+PRACTISE = {  # criteria that a finished encoder is judged by, and the views that practise their questions
+    "halves": {"crops", "neighbours", "sentence"},
+    "words": {"words"},
 }
-PRACTISES_NONE = {"search", "dropout"}  # views that no criterion asks with
 EXAMPLES = 10  # questions whose neighbours the report shows
 
 
@@ -43,7 +44,9 @@ class Text(NamedTuple):
         limit: tokens that the model takes.
         titles_ask: whether enough documents have a title that is a good query.
         criterion: the label-free criterion with all its documents.
-        confirming: criteria by name that can confirm, those that enough documents can ask.
+        finished: whether the model is a finished encoder, and not a plain backbone.
+        together: the criteria that a finished encoder is judged by, if enough documents can ask them.
+        parts: the documents that training sees, and those that are held out.
         note: a sentence on text that the model's tokenizer was not made for; empty if it seems to be.
     """
 
@@ -57,7 +60,9 @@ class Text(NamedTuple):
     limit: int
     titles_ask: bool
     criterion: Criterion
-    confirming: dict[str, Criterion]
+    finished: bool
+    together: Together | None
+    parts: tuple[Dataset, Dataset]
     note: str
 
     def summary(self) -> str:
@@ -83,16 +88,27 @@ class Text(NamedTuple):
             "note": self.note,
         }
 
-    def unpractised(self, views: str) -> Criterion | None:
-        """The first criterion that the text can ask and that training with these views does not practise; None if there
-        is none.
+    @property
+    def judged_by(self) -> Criterion | Together:
+        """What chooses and confirms, with all its documents."""
+        return self.together or self.criterion
 
-        Pieces of one document are what `crops`, `neighbours` and `sentence` train on, so that `halves` and `parts` rise
-        with them in any case.
+    def confirming(self, views: str, seed: int) -> Criterion | Together | None:
+        """The questions that confirm a choice: of the documents that chose nothing, and more for each of them.
+
+        A finished encoder is asked what its arm did not practise; None if the text can ask nothing else.
+
+        Args:
+            views: those of the arm.
+            seed: of the questions.
         """
-        practised = set(views.split("+"))
-        unpractised = (asked for name, asked in self.confirming.items() if not practised & set(PRACTISE[name]))
-        return next(unpractised, None)
+        others, held_out = self.parts
+        if not self.finished:
+            more = build_criterion(self.criterion.name, held_out, others, seed, MORE_QUESTIONS)
+            return None if more is None else more.halves(seed)[1]
+        together = asked_together(held_out, others, seed, MORE_QUESTIONS)
+        asked = None if together is None else unpractised(together, views)
+        return None if asked is None else asked.halves(seed)[1]
 
     def neighbours(self, queries: Criterion, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
         """Some queries, drawn at random, with the nearest passage before and after.
@@ -122,12 +138,26 @@ class Text(NamedTuple):
         ]
 
 
-def read_text(args: argparse.Namespace, start: Encoder) -> Text:
+def unpractised(asked: Criterion | Together, views: str) -> Together | None:
+    """What training with these views does not practise of some questions; None if that is nothing.
+
+    Pieces of one document are what `crops`, `neighbours` and `sentence` train on, so that `halves` rises with them in
+    any case.
+    """
+    if not isinstance(asked, Together):
+        return None
+    practised = {name for name, by in PRACTISE.items() if by & set(views.split("+"))}
+    kept = tuple(criterion for criterion in asked.criteria if criterion.name not in practised)
+    return Together(kept) if kept else None
+
+
+def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
     """Read the documents, measure their lengths, and build the criterion.
 
     Args:
         args: `text`, `text_column`, `title_column`, `max_seq_length`, `max_documents` and `seed` of the command.
         start: the model that is adapted.
+        finished: whether it is a finished encoder, and not a plain backbone.
 
     Raises:
         InputError: the text cannot be read, or has too few documents.
@@ -144,10 +174,9 @@ def read_text(args: argparse.Namespace, start: Encoder) -> Text:
     length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, longest)))
     cut = sizes.cut(limit)
     titles_ask = enough_ask(build_criterion("title_body", held_out, rest, args.seed), held_out)
-    built = (build_criterion(name, held_out, rest, args.seed) for name in PRACTISE)
-    confirming = {asked.name: asked for asked in built if asked and enough_ask(asked, held_out)}
+    together = asked_together(held_out, rest, args.seed) if finished else None
     facts = len(everything), len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
-    return Text(*facts, criterion, confirming, foreign(texts, start.tokenizer))
+    return Text(*facts, criterion, finished, together, (rest, held_out), foreign(texts, start.tokenizer))
 
 
 def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:

@@ -8,7 +8,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +31,8 @@ FREQUENT = 0.125  # of the documents: a word of a query is in fewer
 RARE = 0.001  # of the documents: a word of a query is in more, and never in one alone
 SHORTENED_SHARE = 0.4  # of the words that a shortened query keeps (TSDAE deletes 60 %)
 MAX_CANDIDATES = 2000  # passages of 32 words: some seconds for a small model on a CPU
-QUESTIONS = 1200  # of all held-out documents: with five of each, the noise of a comparison was less than half
+QUESTIONS = 1200  # of all held-out documents, where a score is taken every few steps
+MORE_QUESTIONS = 3000  # where it is taken twice: with five of each, the noise of a comparison was less than half
 MAX_EACH = 5  # questions of a document; more of them repeat the same words
 ENOUGH_ASKING = 100  # the first criterion with so many documents that ask is chosen
 MIN_ASKING = 20  # held-out documents that can ask; a fifth of the fewest documents
@@ -56,6 +57,8 @@ class Criterion:
         answers: (Q,) the position of each query's answer among the candidates.
         asked: (Q,) the document of each query, 0 … D − 1.
         owners: (C,) the document of each candidate; -1 for documents that ask nothing.
+        rows: (D,) the row of each document among the held-out ones, ascending.
+        held_out: how many documents are held out.
     """
 
     name: str
@@ -65,6 +68,8 @@ class Criterion:
     answers: NDArray[np.int64]
     asked: NDArray[np.int64]
     owners: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    held_out: int
 
     def values(self, encode: Encode) -> NDArray[np.float64]:
         """(D,) the mean gain of each document's queries, with cosine as the score (:meth:`gains`)."""
@@ -122,10 +127,13 @@ class Criterion:
         return int(self.asked.max()) + 1
 
     def halves(self, seed: int) -> tuple["Criterion", "Criterion"]:
-        """Two criteria with half of the documents each and all candidates: one to choose by, one to confirm it."""
-        order = np.random.default_rng([seed, 2]).permutation(self.documents)
-        first, second = (np.sort(part) for part in np.array_split(order, 2))
-        return self.only(first), self.only(second)
+        """Two criteria with half of the documents each and all candidates: one to choose by, one to confirm it.
+
+        The held-out documents are split, so that what chooses in one criterion confirms in none.
+        """
+        order = np.random.default_rng([seed, 2]).permutation(self.held_out)
+        first = np.isin(self.rows, order[: (self.held_out + 1) // 2])
+        return self.only(np.flatnonzero(first)), self.only(np.flatnonzero(~first))
 
     def only(self, documents: NDArray[np.int64]) -> "Criterion":
         """The criterion with the queries of some documents; the others only add candidates.
@@ -136,9 +144,14 @@ class Criterion:
         numbers = np.full(self.documents + 1, -1)  # the last one is for owners of -1
         numbers[documents] = np.arange(len(documents))
         rows = np.flatnonzero(numbers[self.asked] >= 0)
-        queries = [self.queries[row] for row in rows]
-        asked, owners = numbers[self.asked[rows]], numbers[self.owners]
-        return Criterion(self.name, self.title, queries, self.candidates, self.answers[rows], asked, owners)
+        return replace(
+            self,
+            queries=[self.queries[row] for row in rows],
+            answers=self.answers[rows],
+            asked=numbers[self.asked[rows]],
+            owners=numbers[self.owners],
+            rows=self.rows[documents],
+        )
 
 
 class WordCounts(NamedTuple):
@@ -237,7 +250,9 @@ CRITERIA: dict[str, tuple[str, tuple[Ask, ...]]] = {  # the first that enough do
 }
 
 
-def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion | None:
+def build_criterion(
+    name: str, held_out: Dataset, others: Dataset, seed: int, most: int = QUESTIONS
+) -> Criterion | None:
     """A criterion on a text; None if fewer than `MIN_ASKING` held-out documents can ask.
 
     Args:
@@ -245,9 +260,10 @@ def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) ->
         held_out: documents that training never sees (:func:`hold_out`); each may ask up to `MAX_EACH` questions.
         others: documents that only add candidates.
         seed: the seed of the passages.
+        most: questions of all documents.
     """
     title, asks = CRITERIA[name]
-    each = max(int(np.clip(QUESTIONS // len(held_out), 1, MAX_EACH)), len(asks))
+    each = max(int(np.clip(most // len(held_out), 1, MAX_EACH)), len(asks))
     counts = WordCounts(0, Counter())
     if ask_words in asks:
         counts = WordCounts.of(held_out, sample(others, MAX_CANDIDATES, seed))
@@ -256,7 +272,8 @@ def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) ->
         return questions(row, asks, counts, seed, name, count)
 
     drawn = [asked_by(row, each) for row in held_out]
-    asking = [asked for asked in drawn if asked and asked[0].query]
+    rows = [row for row, asked in enumerate(drawn) if asked and asked[0].query]
+    asking = [drawn[row] for row in rows]
     if len(asking) < MIN_ASKING:
         return None
     found = [(document, question) for document, asked in enumerate(asking) for question in asked]
@@ -276,6 +293,8 @@ def build_criterion(name: str, held_out: Dataset, others: Dataset, seed: int) ->
         answers=np.array([places[question.passage] for _, question in found]),
         asked=np.array([document for document, _ in found]),
         owners=np.array(list(owners.values())),
+        rows=np.array(rows),
+        held_out=len(held_out),
     )
 
 
@@ -294,17 +313,23 @@ def enough_ask(criterion: Criterion | None, held_out: Dataset) -> bool:
 def questions(
     row: dict[str, str], asks: tuple[Ask, ...], counts: WordCounts, seed: int, name: str, count: int
 ) -> list[Question]:
-    """At most `count` different questions of a document, of each kind in turn; one without a query if it can ask
-    nothing.
+    """At most `count` different questions of a document, of each kind in turn, as far as the document can ask it; one
+    without a query if it can ask nothing.
 
     They depend only on the seed, the criterion, the document's own text and the word counts.
     """
     start = [seed, zlib.crc32(name.encode()), zlib.crc32(row["text"].encode())]
-    drawn = [
-        asks[turn % len(asks)](row["title"], row["text"], np.random.default_rng([*start, turn]), counts)
-        for turn in range(count)
-    ]
-    found = [question for question in dict.fromkeys(drawn) if question is not None]
+
+    def ask(turn: int) -> Question | None:
+        question = None
+        for kind in range(turn, turn + len(asks)):
+            rng = np.random.default_rng([*start, turn])
+            question = asks[kind % len(asks)](row["title"], row["text"], rng, counts)
+            if question is not None and question.query:
+                break
+        return question
+
+    found = [question for question in dict.fromkeys(map(ask, range(count))) if question is not None]
     return [question for question in found if question.query] or found[:1]
 
 

@@ -116,10 +116,8 @@ def measured(kept: Record, same: bool) -> str:
     text = f"The score without labels says how well {found['title']}, among {found['candidates']:,} passages of the "
     text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that were not used to choose. "
     text += f"{change} BM25 has {found['bm25']:.2f}."
-    if (second := found.get("second")) and not same:
-        text += f" A second score says how well {second['title']}, which training did not practise: "
-        text += f"{second['best_candidate']:.2f} after, {second['before']:.2f} before "
-        text += "(95 % interval {:+.2f} to {:+.2f}).".format(*second["interval"])
+    if (again := found.get("all_documents")) and again["kept"]:
+        text += " The scores are of the model before it was trained once more, on all documents: these weights."
     if rows:
         text += "\n\nOn labelled data, which was not used to choose either:\n\n"
         text += markdown_table(["data", "before", "after", "BM25", "after, with BM25"], rows)

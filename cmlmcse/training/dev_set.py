@@ -12,6 +12,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.label_free import Criterion, choose_criterion
 from cmlmcse.evaluation.sts import Encode, EncodeOnce, correlation, cosine, spearman
 from cmlmcse.evaluation.sts_data import load_stsb_dev, read_pairs
+from cmlmcse.evaluation.together import Together, asked_together
 
 BOOTSTRAP_SAMPLES = 1000  # the ends of a 95 % interval then rest on 25 samples each
 SAMPLES_AT_A_TIME = 100  # of 10,000 items they take 8 MB
@@ -81,11 +82,13 @@ def lee50(data_dir: str | None) -> DevSet:
 DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee50": lee50}
 
 
-LABEL_FREE = ("auto", "auto_half")  # auto_half: half of auto's documents, so that the others confirm
+# auto_half: half of auto's documents, so that the others confirm. auto_together_half: the same half, with the criteria
+# that a finished encoder is judged by.
+LABEL_FREE = ("auto", "auto_half", "auto_together_half")
 
 
-def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion:
-    """The label-free criterion of a text, for `dev_set` auto and auto_half.
+def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion | Together:
+    """The label-free criterion of a text, for `dev_set` auto and the like.
 
     Args:
         name: a name in `LABEL_FREE`.
@@ -95,8 +98,9 @@ def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> 
     Raises:
         InputError: the documents give too few queries.
     """
-    criterion = choose_criterion(held_out, others, seed)
-    return criterion.halves(seed)[0] if name == "auto_half" else criterion
+    together = asked_together(held_out, others, seed) if name == "auto_together_half" else None
+    criterion = together or choose_criterion(held_out, others, seed)
+    return criterion if name == "auto" else criterion.halves(seed)[0]
 
 
 def own_pairs(path: Path) -> DevSet:

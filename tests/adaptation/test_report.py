@@ -21,7 +21,7 @@ def page(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("a folder with a rather long name, as users have them")
     names = [f"title_body+words, rate {rate:g}" for rate in (3e-5, 1e-4)] + ["search, rate 0.0001"]
     found = {
-        **CHANGE, "second": CHANGE, "practised": False, "finished_encoder": True, "chosen": "start", "bm25": 40.0,
+        **CHANGE, "asked": True, "finished_encoder": True, "chosen": "start", "bm25": 40.0,
         "hybrid": 39.12, "candidates": 1967, "documents": {"choose": 145, "confirm": 144}, "choose_before": 30.5,
         "arms": {
             name: {**ARM, "scores": [[0, 30.5], [20, 32.0 + place], [40, 31.0 - place]]}

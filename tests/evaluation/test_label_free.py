@@ -3,6 +3,7 @@
 import math
 import zlib
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from cmlmcse.evaluation.label_free import (
     choose_criterion,
     enough_ask,
 )
+from cmlmcse.evaluation.together import Together, asked_together
 from cmlmcse.training.dev_set import DevSet, interval
 
 
@@ -47,7 +49,8 @@ def constant(texts):
 
 
 def criterion_of(queries, candidates, answers, asked, owners):
-    return Criterion("halves", "", queries, candidates, *map(np.array, (answers, asked, owners)))
+    rows = np.arange(max(asked) + 1)
+    return Criterion("halves", "", queries, candidates, *map(np.array, (answers, asked, owners)), rows, len(rows))
 
 
 def test_gains():
@@ -103,11 +106,12 @@ def test_the_text_chooses():
 
 
 def test_parts_ask_both_ways():
-    """Of five questions three have the title and two a passage; without a title all have a passage."""
+    """Of five questions three have the title and two a passage; without a title all five have a passage."""
     for titles, expected in ((True, 3), (False, 0)):
         rest, held = hold_out(corpus(titles=titles), 3)
         criterion = build_criterion("parts", held, rest, 3)
         named = np.array(["title" in query for query in criterion.queries])
+        assert titles or len(criterion.queries) > 4 * 30
         found = np.bincount(criterion.asked, named, minlength=30)
         assert set(found) <= set(range(expected + 1))  # equal questions count once
         assert found.mean() == pytest.approx(expected, abs=0.2)
@@ -164,6 +168,46 @@ def test_halves_of_the_documents():
     for encode in (by_document, by_chance):
         values = np.concatenate([part.values(encode) for part in (first, second)])
         assert criterion.score(encode) == pytest.approx(values.mean())
+
+
+def test_criteria_together():
+    """The score is the mean of both, also where a document asks in one alone; a document brings its values in both into
+    every sample, so scores that go against each other have a narrow interval."""
+    documents = corpus().map(lambda row, place: {"text": row["text"] if place % 5 else "w1 w2"}, with_indices=True)
+    rest, held = hold_out(documents, 3)
+    together = asked_together(held, rest, 3)
+    titles = build_criterion("title_body", held, rest, 3)
+    assert together.name == "halves+words"
+    assert together.documents == sum(len(text.split()) > 2 for text in held["text"]) < len(held)
+    mixed = Together((*together.criteria, replace(titles, rows=np.arange(titles.documents))))
+    scores = [criterion.score(by_chance) for criterion in mixed.criteria]
+    assert mixed.documents > together.documents
+    assert mixed.score(by_chance) == pytest.approx(np.mean(scores))
+    assert mixed.bm25().mean() == pytest.approx(np.mean([criterion.bm25().mean() for criterion in mixed.criteria]))
+    for half, parts in zip(
+        mixed.halves(1), zip(*(each.halves(1) for each in mixed.criteria), strict=True), strict=True
+    ):
+        assert half.score(by_chance) == pytest.approx(np.mean([part.score(by_chance) for part in parts]))
+    assert asked_together(*hold_out(corpus(words=12), 3)[::-1], 3) is None
+
+    rng, zeros = np.random.default_rng(0), np.zeros(200)
+    one = criterion_of([""] * 200, [""], [0] * 200, range(200), [-1])
+    both, change = Together((one, one)), rng.normal(0, 20, 200)
+    given = iter((change, 1 - change))
+    against = both.mean(lambda _: next(given))
+    assert interval(both, zeros, against) == pytest.approx((0.5, 0.5))
+    low, high = interval(both, zeros, both.mean(lambda _: change))
+    assert high - low == pytest.approx(2 * 1.96 * 20 / math.sqrt(200), rel=0.15)
+
+
+def test_what_chooses_confirms_nowhere():
+    """The two halves hold the same documents in every criterion, also with more questions."""
+    rest, held = hold_out(corpus(), 3)
+    first, second = asked_together(held, rest, 3).halves(1)
+    more = build_criterion("words", held, rest, 3, most=30).halves(1)
+    rows = [{int(row) for each in half.criteria for row in each.rows} for half in (first, second)]
+    assert rows[0].isdisjoint(rows[1])
+    assert [set(half.rows.tolist()) for half in more] == rows
 
 
 def test_interval():

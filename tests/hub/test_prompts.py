@@ -194,7 +194,7 @@ def test_label_free_criterion(backbone_folders) -> None:
     """Its queries are queries, its passages documents."""
     model, tokenizer = tiny_model(backbone_folders["bert"]), tiny_tokenizer("bert")
     numbers = np.arange(2)
-    criterion = Criterion("words", "", ["dog", "w9"], ["the dog ran", "w9 w8"], numbers, numbers, numbers)
+    criterion = Criterion("words", "", ["dog", "w9"], ["the dog ran", "w9 w8"], *[numbers] * 4, 2)
     queries, passages = (
         model.encode_query(criterion.queries, tokenizer),
         model.encode_document(criterion.candidates, tokenizer),
