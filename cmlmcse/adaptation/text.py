@@ -27,6 +27,7 @@ PRACTISE = {  # criteria that a finished encoder is judged by, and the views tha
     "halves": {"crops", "neighbours", "sentence"},
     "words": {"words"},
 }
+TITLED = 0.9  # share of the documents with a title, below which `title_body` trains on crops of many others
 EXAMPLES = 10  # questions whose neighbours the report shows
 
 
@@ -107,8 +108,23 @@ class Text(NamedTuple):
             more = build_criterion(self.criterion.name, held_out, others, seed, MORE_QUESTIONS)
             return None if more is None else more.halves(seed)[1]
         together = asked_together(held_out, others, seed, MORE_QUESTIONS)
-        asked = None if together is None else unpractised(together, views)
+        asked = None if together is None else self.unpractised(together, views)
         return None if asked is None else asked.halves(seed)[1]
+
+    def unpractised(self, asked: Criterion | Together, views: str) -> Together | None:
+        """What training with these views does not practise of some questions; None if that is nothing.
+
+        Pieces of one document are what `crops`, `neighbours` and `sentence` train on, so that `halves` rises with them
+        in any case; and so does `title_body`, where a document has no title.
+        """
+        if not isinstance(asked, Together):
+            return None
+        trained = set(views.split("+"))
+        if "title_body" in trained and self.titles < TITLED * self.documents:
+            trained.add("crops")
+        practised = {name for name, by in PRACTISE.items() if by & trained}
+        kept = tuple(criterion for criterion in asked.criteria if criterion.name not in practised)
+        return Together(kept) if kept else None
 
     def neighbours(self, queries: Criterion, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
         """Some queries, drawn at random, with the nearest passage before and after.
@@ -136,19 +152,6 @@ class Text(NamedTuple):
             }
             for place in firsts
         ]
-
-
-def unpractised(asked: Criterion | Together, views: str) -> Together | None:
-    """What training with these views does not practise of some questions; None if that is nothing.
-
-    Pieces of one document are what `crops`, `neighbours` and `sentence` train on, so that `halves` rises with them in
-    any case.
-    """
-    if not isinstance(asked, Together):
-        return None
-    practised = {name for name, by in PRACTISE.items() if by & set(views.split("+"))}
-    kept = tuple(criterion for criterion in asked.criteria if criterion.name not in practised)
-    return Together(kept) if kept else None
 
 
 def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:

@@ -38,7 +38,7 @@ from .command import PLAIN_POOLING
 from .crew import Train
 from .report import last_line, write_report
 from .results import adapt_results, labelled_results, load_labelled
-from .text import Text, read_text, unpractised
+from .text import Text, read_text
 
 # What averages, confirmation, export and report take, in times of scoring the start by all questions.
 SCORES_AT_THE_END = 3
@@ -151,7 +151,9 @@ def choose(start: Start, trials: dict[str, Trial], args: argparse.Namespace) -> 
     trial = trials[winner]
     adapted = arm_encoder(trial.folder, args.device, start.encoder)
     views = trial.record["fields"]["views"]
-    average = best_average(start.load, start.once, adapted, unpractised(start.choosing, views) or start.choosing)
+    average = best_average(
+        start.load, start.once, adapted, start.text.unpractised(start.choosing, views) or start.choosing
+    )
     confirming = start.text.confirming(views, args.seed)
     asked = confirming or start.text.judged_by.halves(args.seed)[1]
     verdict = Verdict(judge(asked, start.once, average.once), confirming is not None)

@@ -201,7 +201,8 @@ class DataArguments(PretrainingArguments):
     dev_set: str = described("stsb", "Data that choose the best checkpoint: stsb (STS-B dev), lee50 (50 rated "
                              "documents in the gensim package), a .tsv file of your own pairs (score, sentence, "
                              "sentence), auto (label-free: held-out documents of the training text; auto_half: half "
-                             "of them), or none (the last step is exported).")  # fmt: skip
+                             "of them; auto_together_half: the same, asked as adapt asks a finished encoder), or none "
+                             "(the last step is exported).")  # fmt: skip
     final_evaluation: str | None = described(None, "Tasks that score the exported model, separated by commas, or none "
                                              "(default: sts; none where dev_set is none or auto and no data_dir is "
                                              "given, so that nothing is downloaded).")  # fmt: skip

@@ -199,8 +199,10 @@ def targets_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the contrast of a batch is told besides the vectors: `teachers` and `scores`, from the `views` of all its
     parts."""
     scores = [views["scores"] for views in parts if "scores" in views]
+    # a teacher's vectors may be kept in fp16, which torch.cat refuses where a CPU computes in bf16
+    teachers = ([vectors.float() for vectors in views.get("teachers", ())] for views in parts)
     return {
-        "teachers": [torch.cat(part) for part in zip(*(views.get("teachers", ()) for views in parts), strict=True)],
+        "teachers": [torch.cat(part) for part in zip(*teachers, strict=True)],
         "scores": torch.cat(scores) if scores else None,
     }
 

@@ -407,8 +407,9 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path,
 
 
 def test_searching_practises_no_question(corpus, encoder, tmp_path):
-    """The arm is taught by the start and by BM25, and judged by both questions together."""
-    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="search", learning_rate=1e-3)
+    """The arm is taught by the start and by BM25, also in bf16, and judged by both questions together."""
+    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="search", learning_rate=1e-3,
+                            bf16=True)  # fmt: skip
     found = adapted.results["adapt"]
     (arm,) = found["arms"].values()
     assert arm["fields"]["teacher"] == f"{encoder},bm25"
@@ -468,6 +469,8 @@ def test_no_arm_confirms_itself(views, name, corpus, backbone):
     plain = read_text(args, start, finished=False)
     assert plain.judged_by.name == plain.confirming(views, 42).name == "parts"
     assert text._replace(together=None).judged_by.name == "parts"
+    if views == "title_body":  # of a document without a title it takes pieces
+        assert text._replace(titles=text.documents // 2).confirming(views, 42).name == "words"
 
 
 def test_a_large_text_is_drawn_from(corpus, backbone, recipe):
