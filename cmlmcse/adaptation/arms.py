@@ -70,7 +70,7 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
     """
     searches = not any(name.endswith("_weight") or name in OBJECTIVE for name in given)
-    if finished:  # `words` and `sentence` took two points from all-MiniLM-L6-v2 on MED (docs/results/adapting.md)
+    if finished:  # `words`, alone or with `sentence`, lost on MED (docs/results/adapting.md)
         views = ["title_body"] * titles + [SEARCH] * searches
     elif titles:
         views = ["title_body", "title_body+words"]

@@ -40,9 +40,10 @@ from .report import last_line, write_report
 from .results import adapt_results, labelled_results, load_labelled
 from .text import Text, read_text
 
-# What averages, confirmation, export and report take, in times of scoring the start by all questions.
+# What averages, confirmation, export and report take, in times of scoring the start by all questions. With 3, CACM and
+# MED ended after 13 to 14 of 15 minutes (benchmarks/adapting-together.json).
 SCORES_AT_THE_END = 3
-# Of all documents: where fewer are held out, nothing is gained by training on them too (docs/results/adapting.md).
+# Of all documents: below it the last run would add few of them for its time. The number is a guess, not a measurement.
 HELD_OUT_SHARE = 0.1
 
 Say = Callable[[str], None]

@@ -45,8 +45,28 @@ class Question(NamedTuple):
     passage: str
 
 
+class MeanOfDocuments:
+    """A score that is the mean of a value for each document."""
+
+    def values(self, encode: Encode) -> NDArray[np.float64]:
+        """(D,) one value for each document."""
+        raise NotImplementedError
+
+    def summary(self, values: NDArray[np.float64]) -> float:
+        """The mean over the documents."""
+        return float(np.mean(values))
+
+    def resampled(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(R, D) samples of the documents → (R,) the mean of each."""
+        return values[rows].mean(axis=1)
+
+    def score(self, encode: Encode) -> float:
+        """The mean gain over the documents, 0 to 100."""
+        return self.summary(self.values(encode))
+
+
 @dataclass(frozen=True)
-class Criterion:
+class Criterion(MeanOfDocuments):
     """Questions about D held-out documents, and the passages among which each query must find its answer.
 
     Attributes:
@@ -99,18 +119,6 @@ class Criterion:
         """(Q, C) scores → (Q,) the rank of each answer, from 1."""
         own = scores[np.arange(len(self.answers)), self.answers][:, None]  # (Q, 1)
         return 1 + (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2
-
-    def summary(self, values: NDArray[np.float64]) -> float:
-        """The mean over the documents."""
-        return float(np.mean(values))
-
-    def resampled(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(R, D) samples of the documents → (R,) the mean of each."""
-        return values[rows].mean(axis=1)
-
-    def score(self, encode: Encode) -> float:
-        """The mean gain over the documents, 0 to 100."""
-        return self.summary(self.values(encode))
 
     def bm25(self) -> NDArray[np.float64]:
         """(D,) the gains of BM25."""

@@ -7,7 +7,7 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from .label_free import QUESTIONS, Criterion, build_criterion, enough_ask
+from .label_free import QUESTIONS, Criterion, MeanOfDocuments, build_criterion, enough_ask
 from .sts import Encode, EncodeOnce
 
 # A passage, and a few words, find another passage of their document. Views on titles and on searches practise neither.
@@ -15,8 +15,11 @@ ASKED = ("halves", "words")
 
 
 @dataclass(frozen=True)
-class Together:
-    """One or more criteria on the same held-out documents: the score is the mean of theirs."""
+class Together(MeanOfDocuments):
+    """One or more criteria on the same held-out documents: the score is the mean of theirs.
+
+    A document brings its values in all of them into every sample, so an interval is that of the mean.
+    """
 
     criteria: tuple[Criterion, ...]
 
@@ -67,18 +70,6 @@ class Together:
         """(D,) what each document adds, with cosine as the score."""
         once = EncodeOnce.of(encode)
         return self.mean(lambda criterion: criterion.values(once))
-
-    def summary(self, values: NDArray[np.float64]) -> float:
-        """The mean over the documents."""
-        return float(np.mean(values))
-
-    def resampled(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(R, D) samples of the documents → (R,) the mean of each. A document brings all its criteria with it."""
-        return values[rows].mean(axis=1)
-
-    def score(self, encode: Encode) -> float:
-        """The mean of the scores, 0 to 100."""
-        return self.summary(self.values(encode))
 
     def bm25(self) -> NDArray[np.float64]:
         """(D,) what each document adds with BM25."""

@@ -117,7 +117,7 @@ def measured(kept: Record, same: bool) -> str:
     text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that were not used to choose. "
     text += f"{change} BM25 has {found['bm25']:.2f}."
     if (again := found.get("all_documents")) and again["kept"]:
-        text += " The scores are of the model before it was trained once more, on all documents: these weights."
+        text += " The model was then trained once more, on all documents. This score is from before."
     if rows:
         text += "\n\nOn labelled data, which was not used to choose either:\n\n"
         text += markdown_table(["data", "before", "after", "BM25", "after, with BM25"], rows)
