@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
 from cmlmcse.training.command import field_arguments
+from cmlmcse.training.help import FIELDS
 
 if TYPE_CHECKING:
     from cmlmcse.training.fields import RunArguments
@@ -23,6 +24,7 @@ MINUTES = 15.0
 # nor memory grows with the text after one pass over it.
 MOST_DOCUMENTS = 200_000
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
+TRUTHS = {"true", "false", "yes", "no", "t", "f", "y", "n", "1", "0"}  # that a switch may be followed by
 OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
          "second_prompt_template", "query_prompt", "document_prompt", "normalize", "stage", "streaming", "data_seed",
@@ -109,9 +111,36 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", help="cpu, cuda, … for scoring (default: cuda if there is one)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the split and of training (default: 42)")
     parser.add_argument("--resume_from_checkpoint", choices=["auto"], help="go on with an interrupted command")
-    args, others = parser.parse_known_args(argv)
-    args.fields = train_fields(others)
+    own, fields = fields_apart(sys.argv[1:] if argv is None else argv, set(parser._option_string_actions))
+    args, others = parser.parse_known_args(own)
+    args.fields = train_fields([*others, *fields])
     return args
+
+
+def fields_apart(words: list[str], options: set[str]) -> tuple[list[str], list[str]]:
+    """The words of this command and those of fields, so that a field may stand before MODEL.
+
+    A switch takes the next word only if that says true or false.
+
+    Args:
+        words: of the command line.
+        options: those of this command.
+    """
+    groups = json.loads(FIELDS.read_text(encoding="utf-8"))["groups"].values()
+    switches = {row["name"] for group in groups for row in group if row["kind"] == "bool"}
+    left, own, fields = list(reversed(words)), [], []
+    while left:
+        word = left.pop()
+        name = word.split("=")[0]
+        if not name.startswith("--") or name in options:
+            own.append(word)
+            continue
+        fields.append(word)
+        complete = "=" in word or not left or left[-1].startswith("--")
+        switch = name.removeprefix("--").replace("-", "_") in switches
+        if not complete and (not switch or left[-1].lower() in TRUTHS):
+            fields.append(left.pop())
+    return own, fields
 
 
 def train_fields(words: list[str]) -> dict[str, str]:

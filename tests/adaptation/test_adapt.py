@@ -1,8 +1,7 @@
-"""The command adapt, from documents to its folder, on tiny models; and how it answers wrong input."""
+"""The command adapt, from documents to its folder, on tiny models."""
 
 import json
 import re
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,18 +12,13 @@ from transformers import AutoTokenizer
 
 import cmlmcse
 from cmlmcse.adaptation import arms, work
-from cmlmcse.adaptation.arms import Common, Trial, default_arms, finalist_steps, further_steps, plan_steps, run_arms
 from cmlmcse.adaptation.choice import Change, Verdict, best_average, judge, load_start
-from cmlmcse.adaptation.command import main, parse, run_first
-from cmlmcse.adaptation.crew import run
+from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.report import labelled_blocks, next_steps
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.text import foreign, read_text
-from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.names import split_names
 from cmlmcse.data.collection import hold_out, load_collection
-from cmlmcse.evaluation.bm25 import WEIGHT
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.hub.export import export
@@ -35,9 +29,7 @@ from cmlmcse.training.build import build_documents
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_set import label_free_set
 from cmlmcse.training.parse import parse_recipe
-from cmlmcse.training.searches import LEXICAL_SCALE
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.variable_length import switched_off
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
 
@@ -108,170 +100,6 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     again = ["--output_dir", str(folder), "--max_steps", "60", "--resume_from_checkpoint", "auto"]
     main([backbone, str(corpus), *again])
     assert "is finished" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("seconds", "faster"), [((1.0, 0.5), True), ((1.0, 0.9), False), ((1.0, 3.0), False)])
-def test_bf16_is_measured(seconds, faster, monkeypatch):
-    """bf16 is chosen where a product takes clearly less time in it, whatever the processor says of itself."""
-    clock = [0.0]
-
-    def linear(left, right):
-        clock[0] += seconds[left.dtype == torch.bfloat16]
-
-    monkeypatch.setattr("modeling_cmlmcse.linear.linear", linear)
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    assert cpu.bf16_is_faster.__wrapped__() == faster
-
-
-@pytest.mark.parametrize(
-    ("words", "launcher", "faster", "expected"),
-    [
-        ([], None, True, True),
-        ([], None, False, False),
-        ([], "no", True, False),
-        ([], "bf16", False, True),
-        ([], "fp16", True, False),
-        (["--bf16"], "no", False, True),
-        (["--bf16", "false"], None, True, False),
-        (["--bf16=true", "--dataloader_drop_last"], None, False, True),
-    ],
-)
-def test_who_names_a_precision_gets_it(words, launcher, faster, expected, tmp_path, monkeypatch):
-    """As in training: the command line, where a switch needs no value; else the launcher; else what is faster."""
-    found = []
-    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
-    if launcher is not None:
-        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
-    monkeypatch.setattr("cmlmcse.adaptation.command.has_fast_bf16", lambda device: faster)
-    monkeypatch.setattr(work, "adapt_in", lambda folder, args, bf16, train: found.append(bf16) or {})
-    run_first(parse(["model", "text", *words, "--output_dir", str(tmp_path)]), run)
-    assert found == [expected]
-
-
-def test_a_switch_needs_no_value():
-    """Wherever it stands; a value after = may begin with dashes."""
-    words = ["--fp16", "--output_dir", "new", "--temp", "0.1", "--augmentation=--", "--dataloader-drop-last"]
-    assert parse(["model", "text", *words]).fields == {
-        "fp16": "true", "temp": "0.1", "augmentation": "--", "dataloader_drop_last": "true"
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("words", [[], ["--variable_length_attention", "false"]])
-def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
-    """Where this process scores too, and only until the command ends."""
-    found = []
-    monkeypatch.setattr(work, "adapt_in", lambda *_: found.append(switched_off()) or {})
-    run_first(parse(["model", "text", "--output_dir", str(tmp_path), "--bf16", "false", *words]), run)
-    assert found == [bool(words)]
-    assert not switched_off()
-
-
-def test_arms():
-    """Titles give arms of their own; what the user sets holds in all arms, and equal arms run once."""
-    names = list(default_arms("start", True, False, {}))
-    assert names[0] == "title_body, rate 0.0003"
-    assert len(names) == len(default_arms("start", True, True, {})) == 5
-    assert not any("title" in name for name in default_arms("start", False, True, {}))
-    crops = default_arms("start", True, True, {"views": "crops"})
-    assert set(crops) == {"crops, rate 3e-05", "crops, rate 0.0001"}
-    assert all(fields["backbone_dropout"] == 0 for fields in crops.values())
-    assert default_arms("start", True, True, {"backbone_dropout": "0.1"}).popitem()[1]["backbone_dropout"] == "0.1"
-    first = [list(default_arms("start", titles, True, {}))[:3] for titles in (False, True)]
-    assert first[0] == ["search, rate 3e-05", "search, rate 0.0001", "dropout, rate 3e-05"]
-    assert first[1] == ["title_body, rate 3e-05", "search, rate 3e-05", "title_body, rate 0.0001"]
-    search = default_arms("start", False, True, {})["search, rate 0.0001"]
-    assert (search["teacher"], search["contrastive_weight"]) == ("start,bm25", 0)
-    assert search["teacher_temp"] / search["distillation_temp"] == pytest.approx(search["teacher_share"])
-    share = search["teacher_share"]  # of the model; the teachers together are what `search --bm25` ranks by
-    assert LEXICAL_SCALE * (1 - share) / share == pytest.approx(WEIGHT)
-    quoted = default_arms("a,b", False, True, {})["search, rate 0.0001"]["teacher"]
-    assert split_names(quoted) == ["a,b", "bm25"]
-    assert default_arms("start", False, True, {"teacher": "other"})["search, rate 3e-05"]["teacher"] == "other"
-    for own in ("cmlm_weight", "mined_negatives"):  # the user's objective is that of all arms
-        assert not any("search" in name for name in default_arms("start", True, True, {own: "1"}))
-    plain = default_arms("start", True, False, {"views": "search"})["search, rate 0.0003"]
-    assert (plain["teacher"], plain["teacher_temp"]) == ("bm25", search["teacher_temp"])
-    alike = default_arms("start", False, True, {"views": "dropout"})  # which nothing else makes two views of
-    assert all("backbone_dropout" not in fields for fields in alike.values())
-
-
-@pytest.mark.parametrize(
-    "minutes, step, expected",
-    [
-        (15, 1.0, (5, 60, 200)),
-        (8, 1.0, (3, 40, 120)),
-        (5, 1.0, (1, 60, 180)),
-        (2.5, 1.0, (1, 20, 80)),
-        (1.5, 1.0, (1, 20, 20)),
-        (1, 1.0, (1, 20, 20)),
-        (500, 0.1, (5, 160, 480)),
-    ],
-)
-@pytest.mark.parametrize("prepared", [0.0, 90.0])
-@pytest.mark.parametrize("again", [False, True])
-def test_plan(minutes, step, expected, prepared, again, monkeypatch, tmp_path):
-    """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left. What the
-    first arm's teachers took is paid once. So does the run on all documents, which has teachers of its own."""
-    record = {"seconds_per_step": step, "prepared_seconds": prepared}
-    monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, record))
-    monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0 + prepared)).__next__)
-    named = default_arms("start", True, True, {})
-    seconds = 45 * minutes + (1 + again) * prepared
-    names, first, besides = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run, again=again), seconds)
-    assert besides == 30 - 20 * step
-    spent = 30 + prepared + len(names) * besides + (len(names) * first - 20) * step
-    trials = [Trial(tmp_path, first, 0.0, record)] * min(2, len(names))
-    last = finalist_steps(trials, seconds - spent - again * prepared, besides, again)
-    assert again or (len(names), first, last) == expected
-    count, finalists = len(names), min(2, len(names))
-    taken = step * (count * first + finalists * (last - first) + again * last)
-    taken += (count + 1 + finalists + again) * (30 - 20 * step)
-    assert taken <= 45 * minutes or (count, first, last) == (1, 20, 20)
-
-
-@pytest.mark.parametrize(
-    "scores, seconds, expected",
-    [
-        ([10, 11, 12], 50, 80),
-        ([10, 12, 11], 50, 0),
-        ([10, 11, 12], 19, 40),
-        ([10, 11, 12], -9, 40),
-        ([1, 2], 9999, 480),
-    ],
-)
-def test_further_steps(scores, seconds, expected, tmp_path):
-    """An arm whose last score is its best goes on for as many steps as fit into the time, in blocks of 20."""
-    trial = Trial(tmp_path, 40, 12.0, {"dev_scores": scores, "seconds_per_step": 1.0})
-    assert further_steps(trial, seconds + 10, 10.0, False, 0.0) == expected
-    twice = (
-        seconds + max(expected - 40, 0) + 40 + 20 + 7
-    )  # for the same steps once more, and what two runs cost besides
-    assert further_steps(trial, twice, 10.0, True, 7.0) == expected
-
-
-def test_the_best_arm_goes_on(monkeypatch, tmp_path):
-    """After both rounds, while its score rises and time is left; a repeated call trains to the same steps again, and no
-    further without time."""
-    asked, now = [], [0.0]
-
-    def run_arm(name, fields, common, steps, every):
-        asked.append((name, steps))
-        now[0] += 30.0 if len(asked) <= 2 else 5.0  # the finalists are faster than was planned
-        scores = [0.0, *(float(min(step, 120)) for step in range(20, steps + 1, 20))]
-        return Trial(tmp_path, steps, max(scores) + (name == "best"), {"seconds_per_step": 1.0, "dev_scores": scores})
-
-    monkeypatch.setattr(arms, "run_arm", run_arm)
-    monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 10.0))
-    monkeypatch.setattr(arms.time, "perf_counter", lambda: now[0])
-    common = Common(tmp_path, {}, np.zeros(1), run)
-    found = run_arms({"other": {}, "best": {}}, common, 140.0, None)
-    assert asked[2:4] == [("best", 40), ("other", 40)]  # 80 seconds are left, less 10 for each run
-    assert asked[4:] == [("best", 100), ("best", 140)]  # 70 seconds are left, less 10 for the run itself; then 55
-    assert found["best"].steps == 140
-    again = list(asked)
-    asked.clear()
-    run_arms({"other": {}, "best": {}}, common, 0.0, None)
-    assert asked == again
 
 
 def test_the_best_average_is_between_start_and_arm(backbone_folders):
@@ -533,56 +361,3 @@ def test_no_change_is_not_better():
     assert not change(before).better
     assert not change(before + noise).better
     assert change(before + noise + 5).better
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--dev_set", "stsb"], "cmlmcse adapt sets dev_set itself"),
-        (["extra"], "expects MODEL TEXT and --field value"),
-        (["--temp", "1", "2"], "expects MODEL TEXT and --field value, found '2'"),
-        (["--temp", "--bf16"], "expects a value after --temp, found none"),
-        (["--bf61"], "found the unknown field 'bf61'; did you mean bf16?"),
-        (["--bf16", "perhaps"], "Truthy value expected: got perhaps"),
-        (["--minutes", "0"], "expected a number above 0"),
-        (["--learning_rat", "1"], "found the unknown field 'learning_rat'; did you mean learning_rate?"),
-        (["--learning_rate", "fast"], "invalid float value: 'fast'"),
-        (["--eval-steps", "10"], "cmlmcse adapt sets eval_steps itself"),
-        (["--max_train_samples", "10"], "cmlmcse adapt sets max_train_samples itself"),
-        (["--views", "halves"], "views must be one of dropout, crops, neighbours, title_body"),
-    ],
-)
-def test_wrong_options(words, message, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["model", "text.txt", "--output_dir", str(tmp_path / "out"), *words])
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("\x80\x81" * 999, "expected UTF-8 text, found byte 0x80 at offset 0"),
-        ("one line\n" * 99, "at least 100 documents, found 99"),
-        ("\none document\nof two lines\n", "at least 100 documents, found 1"),
-        ("one line\n" * 150, "expects documents that differ, found 0 of 120 for training"),
-        ("\n".join(f"w{row}" for row in range(150)), "expects documents of some words"),
-        (None, "expected text files"),
-    ],
-)
-def test_wrong_text(text, message, backbone_folders, tmp_path, capsys):
-    path = tmp_path / "text.txt"
-    path.mkdir() if text is None else path.write_text(text, encoding="latin1")
-    with pytest.raises(SystemExit) as stopped:
-        main([backbone_folders["bert"], str(path), "--output_dir", str(tmp_path / "out")])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-    assert not list((tmp_path / "out").iterdir())
-
-
-def test_the_function_stays_a_function():
-    """`python -m cmlmcse.adapt` has a module of that name; the package's attribute is the function."""
-    assert cmlmcse.adapt is parse.__globals__["adapt"]

@@ -1,0 +1,119 @@
+"""The arms of adapt: which ones, how long, and which goes on."""
+
+import numpy as np
+import pytest
+
+from cmlmcse.adaptation import arms
+from cmlmcse.adaptation.arms import Common, Trial, default_arms, finalist_steps, further_steps, plan_steps, run_arms
+from cmlmcse.adaptation.crew import run
+from cmlmcse.common.names import split_names
+from cmlmcse.evaluation.bm25 import WEIGHT
+from cmlmcse.training.searches import LEXICAL_SCALE
+
+
+def test_arms():
+    """Titles give arms of their own; what the user sets holds in all arms, and equal arms run once."""
+    names = list(default_arms("start", True, False, {}))
+    assert names[0] == "title_body, rate 0.0003"
+    assert len(names) == len(default_arms("start", True, True, {})) == 5
+    assert not any("title" in name for name in default_arms("start", False, True, {}))
+    crops = default_arms("start", True, True, {"views": "crops"})
+    assert set(crops) == {"crops, rate 3e-05", "crops, rate 0.0001"}
+    assert all(fields["backbone_dropout"] == 0 for fields in crops.values())
+    assert default_arms("start", True, True, {"backbone_dropout": "0.1"}).popitem()[1]["backbone_dropout"] == "0.1"
+    first = [list(default_arms("start", titles, True, {}))[:3] for titles in (False, True)]
+    assert first[0] == ["search, rate 3e-05", "search, rate 0.0001", "dropout, rate 3e-05"]
+    assert first[1] == ["title_body, rate 3e-05", "search, rate 3e-05", "title_body, rate 0.0001"]
+    search = default_arms("start", False, True, {})["search, rate 0.0001"]
+    assert (search["teacher"], search["contrastive_weight"]) == ("start,bm25", 0)
+    assert search["teacher_temp"] / search["distillation_temp"] == pytest.approx(search["teacher_share"])
+    share = search["teacher_share"]  # of the model; the teachers together are what `search --bm25` ranks by
+    assert LEXICAL_SCALE * (1 - share) / share == pytest.approx(WEIGHT)
+    quoted = default_arms("a,b", False, True, {})["search, rate 0.0001"]["teacher"]
+    assert split_names(quoted) == ["a,b", "bm25"]
+    assert default_arms("start", False, True, {"teacher": "other"})["search, rate 3e-05"]["teacher"] == "other"
+    for own in ("cmlm_weight", "mined_negatives"):  # the user's objective is that of all arms
+        assert not any("search" in name for name in default_arms("start", True, True, {own: "1"}))
+    plain = default_arms("start", True, False, {"views": "search"})["search, rate 0.0003"]
+    assert (plain["teacher"], plain["teacher_temp"]) == ("bm25", search["teacher_temp"])
+    alike = default_arms("start", False, True, {"views": "dropout"})  # which nothing else makes two views of
+    assert all("backbone_dropout" not in fields for fields in alike.values())
+
+
+@pytest.mark.parametrize(
+    "minutes, step, expected",
+    [
+        (15, 1.0, (5, 60, 200)),
+        (8, 1.0, (3, 40, 120)),
+        (5, 1.0, (1, 60, 180)),
+        (2.5, 1.0, (1, 20, 80)),
+        (1.5, 1.0, (1, 20, 20)),
+        (1, 1.0, (1, 20, 20)),
+        (500, 0.1, (5, 160, 480)),
+    ],
+)
+@pytest.mark.parametrize("prepared", [0.0, 90.0])
+@pytest.mark.parametrize("again", [False, True])
+def test_plan(minutes, step, expected, prepared, again, monkeypatch, tmp_path):
+    """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left. What the
+    first arm's teachers took is paid once. So does the run on all documents, which has teachers of its own."""
+    record = {"seconds_per_step": step, "prepared_seconds": prepared}
+    monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, record))
+    monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0 + prepared)).__next__)
+    named = default_arms("start", True, True, {})
+    seconds = 45 * minutes + (1 + again) * prepared
+    names, first, besides = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run, again=again), seconds)
+    assert besides == 30 - 20 * step
+    spent = 30 + prepared + len(names) * besides + (len(names) * first - 20) * step
+    trials = [Trial(tmp_path, first, 0.0, record)] * min(2, len(names))
+    last = finalist_steps(trials, seconds - spent - again * prepared, besides, again)
+    assert again or (len(names), first, last) == expected
+    count, finalists = len(names), min(2, len(names))
+    taken = step * (count * first + finalists * (last - first) + again * last)
+    taken += (count + 1 + finalists + again) * (30 - 20 * step)
+    assert taken <= 45 * minutes or (count, first, last) == (1, 20, 20)
+
+
+@pytest.mark.parametrize(
+    "scores, seconds, expected",
+    [
+        ([10, 11, 12], 50, 80),
+        ([10, 12, 11], 50, 0),
+        ([10, 11, 12], 19, 40),
+        ([10, 11, 12], -9, 40),
+        ([1, 2], 9999, 480),
+    ],
+)
+def test_further_steps(scores, seconds, expected, tmp_path):
+    """An arm whose last score is its best goes on for as many steps as fit into the time, in blocks of 20."""
+    trial = Trial(tmp_path, 40, 12.0, {"dev_scores": scores, "seconds_per_step": 1.0})
+    assert further_steps(trial, seconds + 10, 10.0, False, 0.0) == expected
+    twice = (
+        seconds + max(expected - 40, 0) + 40 + 20 + 7
+    )  # for the same steps once more, and what two runs cost besides
+    assert further_steps(trial, twice, 10.0, True, 7.0) == expected
+
+
+def test_the_best_arm_goes_on(monkeypatch, tmp_path):
+    """After both rounds, while its score rises and time is left; a repeated call trains to the same steps again, and no
+    further without time."""
+    asked, now = [], [0.0]
+
+    def run_arm(name, fields, common, steps, every):
+        asked.append((name, steps))
+        now[0] += 30.0 if len(asked) <= 2 else 5.0  # the finalists are faster than was planned
+        scores = [0.0, *(float(min(step, 120)) for step in range(20, steps + 1, 20))]
+        return Trial(tmp_path, steps, max(scores) + (name == "best"), {"seconds_per_step": 1.0, "dev_scores": scores})
+
+    monkeypatch.setattr(arms, "run_arm", run_arm)
+    monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 10.0))
+    monkeypatch.setattr(arms.time, "perf_counter", lambda: now[0])
+    common = Common(tmp_path, {}, np.zeros(1), run)
+    found = run_arms({"other": {}, "best": {}}, common, 140.0, None)
+    assert asked[2:4] == [("best", 40), ("other", 40)]  # 80 seconds are left, less 10 for each run
+    assert asked[4:] == [("best", 100), ("best", 140)]  # 70 seconds are left, less 10 for the run itself; then 55
+    assert found["best"].steps == 140
+    again = list(asked)
+    asked.clear()
+    run_arms({"other": {}, "best": {}}, common, 0.0, None)
+    assert asked == again

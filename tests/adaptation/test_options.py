@@ -1,0 +1,127 @@
+"""The options of adapt: where they may stand, what they decide, and how wrong ones and a wrong text are answered."""
+
+import time
+
+import pytest
+import torch
+
+import cmlmcse
+from cmlmcse.adaptation import work
+from cmlmcse.adaptation.command import main, parse, run_first
+from cmlmcse.adaptation.crew import run
+from cmlmcse.common import cpu
+from modeling_cmlmcse.variable_length import switched_off
+
+
+@pytest.mark.parametrize(("seconds", "faster"), [((1.0, 0.5), True), ((1.0, 0.9), False), ((1.0, 3.0), False)])
+def test_bf16_is_measured(seconds, faster, monkeypatch):
+    """bf16 is chosen where a product takes clearly less time in it, whatever the processor says of itself."""
+    clock = [0.0]
+
+    def linear(left, right):
+        clock[0] += seconds[left.dtype == torch.bfloat16]
+
+    monkeypatch.setattr("modeling_cmlmcse.linear.linear", linear)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    assert cpu.bf16_is_faster.__wrapped__() == faster
+
+
+@pytest.mark.parametrize(
+    ("words", "launcher", "faster", "expected"),
+    [
+        ([], None, True, True),
+        ([], None, False, False),
+        ([], "no", True, False),
+        ([], "bf16", False, True),
+        ([], "fp16", True, False),
+        (["--bf16"], "no", False, True),
+        (["--bf16", "false"], None, True, False),
+        (["--bf16=true", "--dataloader_drop_last"], None, False, True),
+    ],
+)
+def test_who_names_a_precision_gets_it(words, launcher, faster, expected, tmp_path, monkeypatch):
+    """As in training: the command line, where a switch needs no value; else the launcher; else what is faster."""
+    found = []
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    if launcher is not None:
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
+    monkeypatch.setattr("cmlmcse.adaptation.command.has_fast_bf16", lambda device: faster)
+    monkeypatch.setattr(work, "adapt_in", lambda folder, args, bf16, train: found.append(bf16) or {})
+    run_first(parse(["model", "text", *words, "--output_dir", str(tmp_path)]), run)
+    assert found == [expected]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_switch_needs_no_value(place):
+    """Wherever it stands, before MODEL as well; a value after = may begin with dashes."""
+    own = ["model", "text", "--output_dir", "new"]
+    words = ["--temp", "0.1", "--augmentation=--", "--bf16", "false", "--dataloader-drop-last", "--fp16"]
+    args = parse([*own[:place], *words, *own[place:]] if place < 3 else [*own, *words])
+    assert (args.model, args.text) == ("model", "text")
+    assert args.fields == {
+        "fp16": "true", "temp": "0.1", "augmentation": "--", "bf16": "false", "dataloader_drop_last": "true"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [[], ["--variable_length_attention", "false"]])
+def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
+    """Where this process scores too, and only until the command ends."""
+    found = []
+    monkeypatch.setattr(work, "adapt_in", lambda *_: found.append(switched_off()) or {})
+    run_first(parse(["model", "text", "--output_dir", str(tmp_path), "--bf16", "false", *words]), run)
+    assert found == [bool(words)]
+    assert not switched_off()
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--dev_set", "stsb"], "cmlmcse adapt sets dev_set itself"),
+        (["extra"], "expects MODEL TEXT and --field value"),
+        (["--temp", "1", "2"], "expects MODEL TEXT and --field value, found '2'"),
+        (["--temp", "--bf16"], "expects a value after --temp, found none"),
+        (["--bf61"], "found the unknown field 'bf61'; did you mean bf16?"),
+        (["--bf16=perhaps"], "Truthy value expected: got perhaps"),
+        (["--bf16", "perhaps"], "expects MODEL TEXT and --field value, found 'perhaps'"),
+        (["--minutes", "0"], "expected a number above 0"),
+        (["--learning_rat", "1"], "found the unknown field 'learning_rat'; did you mean learning_rate?"),
+        (["--learning_rate", "fast"], "invalid float value: 'fast'"),
+        (["--eval-steps", "10"], "cmlmcse adapt sets eval_steps itself"),
+        (["--max_train_samples", "10"], "cmlmcse adapt sets max_train_samples itself"),
+        (["--views", "halves"], "views must be one of dropout, crops, neighbours, title_body"),
+    ],
+)
+def test_wrong_options(words, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["model", "text.txt", "--output_dir", str(tmp_path / "out"), *words])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("\x80\x81" * 999, "expected UTF-8 text, found byte 0x80 at offset 0"),
+        ("one line\n" * 99, "at least 100 documents, found 99"),
+        ("\none document\nof two lines\n", "at least 100 documents, found 1"),
+        ("one line\n" * 150, "expects documents that differ, found 0 of 120 for training"),
+        ("\n".join(f"w{row}" for row in range(150)), "expects documents of some words"),
+        (None, "expected text files"),
+    ],
+)
+def test_wrong_text(text, message, backbone_folders, tmp_path, capsys):
+    path = tmp_path / "text.txt"
+    path.mkdir() if text is None else path.write_text(text, encoding="latin1")
+    with pytest.raises(SystemExit) as stopped:
+        main([backbone_folders["bert"], str(path), "--output_dir", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_the_function_stays_a_function():
+    """`python -m cmlmcse.adapt` has a module of that name; the package's attribute is the function."""
+    assert cmlmcse.adapt is parse.__globals__["adapt"]
