@@ -1,21 +1,63 @@
-"""Choose between the start, the adapted model and their averages, and say whether the choice is better than chance."""
+"""Average weights, and say whether what was chosen is better than the start by more than chance."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from cmlmcse.evaluation.label_free import Criterion
+from cmlmcse.evaluation.label_free import Criterion, MeanOfDocuments
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.together import Together
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.training.dev_set import interval
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
-from .arms import Trial
-
 SHARES = (0.75, 0.5, 0.25)  # of the adapted weights in an average with the weights at the start
+
+
+Weights = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Splits(MeanOfDocuments):
+    """The questions that confirm a choice, of one split of the text or of two.
+
+    Each part has an encoder of its own, which has not seen its documents. The score is the mean over the documents of
+    all parts.
+    """
+
+    parts: tuple[Criterion | Together, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the criterion."""
+        return self.parts[0].name
+
+    @property
+    def title(self) -> str:
+        """What it measures, in words."""
+        return self.parts[0].title
+
+    @property
+    def documents(self) -> int:
+        """D, the documents of all parts."""
+        return sum(part.documents for part in self.parts)
+
+    def of_each(self, encoders: Sequence[EncodeOnce]) -> NDArray[np.float64]:
+        """(D,) the values of the documents, each by the encoder of its part."""
+        return np.concatenate([part.values(each) for part, each in zip(self.parts, encoders, strict=True)])
+
+    def bm25(self) -> NDArray[np.float64]:
+        """(D,) the values of BM25."""
+        return np.concatenate([part.bm25() for part in self.parts])
+
+    def hybrid(self, encoders: Sequence[EncodeOnce]) -> NDArray[np.float64]:
+        """(D,) the values of the cosine and BM25 together."""
+        return np.concatenate([part.hybrid(each) for part, each in zip(self.parts, encoders, strict=True)])
 
 
 class Change(NamedTuple):
@@ -39,8 +81,8 @@ class Verdict(NamedTuple):
 
     Attributes:
         change: by the questions that confirm.
-        asked: whether there were such questions. If a finished encoder's arm practised all that the text can ask, the
-            change is by those that chose, and counts for nothing.
+        asked: whether there were such questions. If a finished encoder's arms practised all that the text can ask, the
+            change is by what they practised, and counts for nothing.
     """
 
     change: Change
@@ -62,34 +104,60 @@ class Average(NamedTuple):
     scores: dict[float, float]
 
 
+class Second(NamedTuple):
+    """What was trained on the second split: the encoder, averaged as the first one, the same one remembering its texts,
+    and what results.json says of it."""
+
+    encoder: Encoder
+    once: EncodeOnce
+    record: dict[str, Any]
+
+
 class Choice(NamedTuple):
     """What the arms came to.
 
     Attributes:
-        winner: the name of the best arm.
-        trial: its run.
-        average: of its weights and the start's.
-        verdict: whether that is better than the start.
+        names: of the arms whose weights are averaged.
+        average: of their weights and the start's.
+        second: the same on another split of the text; None if that was not trained.
+        verdict: whether they are better than the start.
         confirming: the questions that say so.
     """
 
-    winner: str
-    trial: Trial
+    names: list[str]
     average: Average
+    second: Second | None
     verdict: Verdict
-    confirming: Criterion | Together
+    confirming: Splits
+
+    @property
+    def encoders(self) -> list[EncodeOnce]:
+        """What answers the questions of each split."""
+        return [self.average.once, *([self.second.once] if self.second else [])]
 
 
-def mix(start: Encoder, adapted: dict[str, torch.Tensor], share: float) -> None:
-    """Set the weights of `start` to (1 − share) · start + share · adapted (model soup, Wortsman et al. 2022)."""
+def weights_of(encoder: Encoder) -> Weights:
+    """The weights of an encoder, by name."""
+    return encoder.model.state_dict()
+
+
+def mean_of(many: Sequence[Weights]) -> Weights:
+    """The mean of several models' weights (model soup, Wortsman et al. 2022); whole numbers are the first one's."""
+    return {name: torch.stack([each[name] for each in many]).mean(dim=0) if weight.is_floating_point() else weight
+            for name, weight in many[0].items()}  # fmt: skip
+
+
+def mix(start: Encoder, adapted: Weights, share: float) -> Encoder:
+    """Set the weights of `start` to (1 − share) · start + share · adapted, and return it."""
     with torch.no_grad():
-        for name, weight in start.model.backbone.state_dict().items():
-            if weight.is_floating_point():
+        for name, weight in weights_of(start).items():
+            if weight.is_floating_point() and name in adapted:
                 weight.lerp_(adapted[name].to(weight), share)
+    return start
 
 
 def best_average(
-    load: Callable[[], Encoder], start: EncodeOnce, adapted: Encoder, choosing: Criterion | Together
+    load: Callable[[], Encoder], start: EncodeOnce, adapted: Weights, choosing: Criterion | Together
 ) -> Average:
     """The average of start and adapted weights with the best score on the choosing documents.
 
@@ -98,15 +166,14 @@ def best_average(
     Args:
         load: loads the start anew.
         start: the start, which is scored beside them as a share of 0.
-        adapted: the adapted encoder.
+        adapted: the adapted weights.
         choosing: the criterion with the choosing documents.
     """
-    weights = adapted.model.backbone.state_dict()
-    best, once, chosen = adapted, EncodeOnce(adapted), 1.0
+    best = mix(load(), adapted, 1.0)
+    once, chosen = EncodeOnce(best), 1.0
     scores = {0.0: choosing.score(start), chosen: choosing.score(once)}
     for share in SHARES:
-        encoder = load()
-        mix(encoder, weights, share)
+        encoder = mix(load(), adapted, share)
         remembering = EncodeOnce(encoder)
         scores[share] = choosing.score(remembering)
         if scores[share] <= scores[chosen]:
@@ -115,11 +182,11 @@ def best_average(
     return Average(best, once, chosen, scores)
 
 
-def judge(criterion: Criterion | Together, start: EncodeOnce, choice: EncodeOnce) -> Change:
-    """Compare the start and the choice by the questions that confirm."""
-    before, after = criterion.values(start), criterion.values(choice)
-    scores = criterion.summary(before), criterion.summary(after)
-    return Change(criterion.name, criterion.title, *scores, interval(criterion, before, after))
+def judge(confirming: Splits, start: EncodeOnce, chosen: Sequence[EncodeOnce]) -> Change:
+    """Compare the start and what was chosen by the questions that confirm."""
+    before, after = confirming.of_each([start] * len(chosen)), confirming.of_each(chosen)
+    scores = confirming.summary(before), confirming.summary(after)
+    return Change(confirming.name, confirming.title, *scores, interval(confirming, before, after))
 
 
 def load_start(

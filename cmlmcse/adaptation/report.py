@@ -8,6 +8,7 @@ from typing import Any
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.tables import cell, labelled_scores
+from cmlmcse.hub.adapted_card import tokens_trained_on
 from modeling_cmlmcse.pooling import POOLINGS
 
 CURVE = "curves"
@@ -70,7 +71,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
               f"{found['documents']['confirm']} others for this table. Training saw neither. BM25 reaches "
               f"{found['bm25']:.2f}."),
         ("p", f"A model that trains on the questions of a score gets better at them in any case. {on_practice(found)}"),
-        *on_all_documents(found, text),
+        *on_second_split(found),
         ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
     ]  # fmt: skip
     pooling = results.get("encoder", {}).get("pooling")
@@ -117,14 +118,14 @@ def tried_blocks(found: dict[str, Any]) -> list[Block]:
 
 def text_and_cost(results: dict[str, Any]) -> list[str]:
     """What was read, how much of it counts, and what it cost."""
-    text, arms = results["text"], results["adapt"]["arms"]
+    text = results["text"]
     return [
         f"{text['documents']:,} documents, {text['titles']:,} with a title; {text['held_out']:,} were held out",
         f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time",
         f"the model reads at most {text['model_tokens']} tokens of a document: {text['share_cut_off']:.1%} of all "
         "tokens are cut off",
         f"{results['seconds']:.0f} seconds in all, in {results['precision']}; "
-        f"{sum(arm['tokens'] for arm in arms.values()):,} tokens trained on",
+        f"{tokens_trained_on(results['adapt']):,} tokens trained on",
     ]
 
 
@@ -151,18 +152,17 @@ def on_practice(found: dict[str, Any]) -> str:
     )
 
 
-def on_all_documents(found: dict[str, Any], text: dict[str, Any]) -> list[Block]:
-    """What was trained in the end, if anything was."""
-    again = found.get("all_documents")
-    if again is None:
+def on_second_split(found: dict[str, Any]) -> list[Block]:
+    """What the table is of, if the text was split twice."""
+    if found["second_split"] is None:
         return []
-    did = (
-        f"The chosen arm was then trained once more, for {again['steps']} steps, on all {text['documents']:,} documents"
+    said = (
+        "The text was split twice, and what was chosen was trained on both splits. Each of the two models was asked "
+        "only about documents that it had not seen; the table is of all of them."
     )
-    if not again["kept"]:
-        return [("p", f"{did}. That model is no better than the start, so export/ is the one of the table.")]
-    return [("p", f"{did}. export/ is that model: it knows the held-out documents too. The table is of the model that "
-                  "did not see them.")]  # fmt: skip
+    if found["chosen"] != "start":
+        said += " export/ has the mean of the two models' weights. No documents are left to score that on."
+    return [("p", said)]
 
 
 def why_kept(found: dict[str, Any]) -> str:

@@ -22,8 +22,10 @@ LABELLED = {"retrieval": "beir", "stsb_dev": "sts/stsb"}  # task → its part of
 
 def adapt_results(model: str, text: Text, choice: Choice, arms: Arms, trials: Mapping[str, Trial]) -> dict[str, Any]:
     """What was tried, what was chosen, and the scores before and after."""
-    winner, _, average, verdict, _ = choice
-    chosen = winner if average.share == 1 else f"{winner}, averaged with the start ({average.share:.0%} of the arm)"
+    names, average, second, verdict, _ = choice
+    chosen = " and ".join(names)
+    if average.share < 1:
+        chosen += f", averaged with the start ({average.share:.0%} of {'them' if len(names) > 1 else 'the arm'})"
     return {
         "model": model,
         "adapt": {
@@ -35,7 +37,8 @@ def adapt_results(model: str, text: Text, choice: Choice, arms: Arms, trials: Ma
             "queries": len(text.judged_by.queries),
             "candidates": len(text.judged_by.candidates),
             "shares": {f"{share:g}": round(score, 4) for share, score in average.scores.items()},
-            "settings": trials[winner].record["fields"],
+            "second_split": second and second.record,
+            "settings": {name: trials[name].record["fields"] for name in names},
             "arms": {name: arm_results(arms[name], trial) for name, trial in trials.items()},
         },
         "text": text.record(),

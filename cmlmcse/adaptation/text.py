@@ -1,13 +1,14 @@
 """The user's text as adapt reads it: documents, how long they are, and the label-free criterion on some of them."""
 
 import argparse
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from cmlmcse.data.collection import draw_documents, hold_out, load_collection
+from cmlmcse.data.collection import draw_documents, hold_out, letters, load_collection
 from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
@@ -48,6 +49,7 @@ class Text(NamedTuple):
         finished: whether the model is a finished encoder, and not a plain backbone.
         together: the criteria that a finished encoder is judged by, if enough documents can ask them.
         parts: the documents that training sees, and those that are held out.
+        other_split: the same with the next seed.
         note: a sentence on text that the model's tokenizer was not made for; empty if it seems to be.
     """
 
@@ -64,6 +66,7 @@ class Text(NamedTuple):
     finished: bool
     together: Together | None
     parts: tuple[Dataset, Dataset]
+    other_split: Callable[[], tuple[Dataset, Dataset]]
     note: str
 
     def summary(self) -> str:
@@ -97,19 +100,29 @@ class Text(NamedTuple):
     def confirming(self, views: str, seed: int) -> Criterion | Together | None:
         """The questions that confirm a choice: of the documents that chose nothing, and more for each of them.
 
-        A finished encoder is asked what its arm did not practise; None if the text can ask nothing else.
+        A finished encoder is asked what its arms did not practise; None if the text can ask nothing else.
 
         Args:
-            views: those of the arm.
+            views: those of the arms, with a plus between them.
             seed: of the questions.
         """
-        others, held_out = self.parts
-        if not self.finished:
-            more = build_criterion(self.criterion.name, held_out, others, seed, MORE_QUESTIONS)
-            return None if more is None else more.halves(seed)[1]
-        together = asked_together(held_out, others, seed, MORE_QUESTIONS)
-        asked = None if together is None else self.unpractised(together, views)
+        asked = self._asking(*self.parts, views, seed)
         return None if asked is None else asked.halves(seed)[1]
+
+    def confirming_again(self, views: str, seed: int) -> Criterion | Together | None:
+        """The same of the documents that training with the next seed does not see. Those of the first split are left
+        out, so that what chose confirms nothing and no document confirms twice; None if too few are left."""
+        others, held_out = self.other_split()
+        known = {letters(text) for text in self.parts[1]["text"]}
+        fresh = held_out.filter(lambda batch: [letters(text) not in known for text in batch["text"]], batched=True)
+        return self._asking(others, fresh, views, seed + 1)
+
+    def _asking(self, others: Dataset, held_out: Dataset, views: str, seed: int) -> Criterion | Together | None:
+        """What held-out documents can ask to confirm a choice."""
+        if not self.finished:
+            return build_criterion(self.criterion.name, held_out, others, seed, MORE_QUESTIONS)
+        together = asked_together(held_out, others, seed, MORE_QUESTIONS)
+        return None if together is None else self.unpractised(together, views)
 
     def unpractised(self, asked: Criterion | Together, views: str) -> Together | None:
         """What training with these views does not practise of some questions; None if that is nothing.
@@ -178,8 +191,12 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
     cut = sizes.cut(limit)
     titles_ask = enough_ask(build_criterion("title_body", held_out, rest, args.seed), held_out)
     together = asked_together(held_out, rest, args.seed) if finished else None
+
+    def other_split() -> tuple[Dataset, Dataset]:
+        return hold_out(draw_documents(everything, args.max_documents, args.seed + 1), args.seed + 1)
+
     facts = len(everything), len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
-    return Text(*facts, criterion, finished, together, (rest, held_out), foreign(texts, start.tokenizer))
+    return Text(*facts, criterion, finished, together, (rest, held_out), other_split, foreign(texts, start.tokenizer))
 
 
 def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:

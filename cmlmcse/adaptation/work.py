@@ -31,20 +31,29 @@ from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.folders import recorded_pooling
 from cmlmcse.models.prompts import Prompts
 
-from .all_documents import train_again
-from .arms import Common, Trial, default_arms, read_plan, run_arms
-from .choice import Choice, Verdict, arm_encoder, best_average, judge, load_start, mix
+from .arms import Arms, Common, Trial, best_of_each_kind, default_arms, read_plan, run_arms
+from .choice import (
+    Choice,
+    Second,
+    Splits,
+    Verdict,
+    arm_encoder,
+    best_average,
+    judge,
+    load_start,
+    mean_of,
+    mix,
+    weights_of,
+)
 from .command import PLAIN_POOLING
 from .crew import Train
 from .report import last_line, write_report
 from .results import adapt_results, labelled_results, load_labelled
+from .second_split import train_again
 from .text import Text, read_text
 
-# What averages, confirmation, export and report take, in times of scoring the start by all questions. With 3, CACM and
-# MED ended after 13 to 14 of 15 minutes (benchmarks/adapting-together.json).
-SCORES_AT_THE_END = 3
-# Of all documents: below it the last run would add few of them for its time. The number is a guess, not a measurement.
-HELD_OUT_SHARE = 0.1
+# What averages, confirmation on both splits, export and report take, in times of scoring the start by all questions.
+SCORES_AT_THE_END = 5
 
 Say = Callable[[str], None]
 
@@ -72,7 +81,7 @@ class Start(NamedTuple):
 
 
 def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -> dict[str, Any]:
-    """Read the text, train the arms, choose, confirm, train on all documents, and write everything.
+    """Read the text, train the arms, choose, train on another split, confirm, and write everything.
 
     Args:
         folder: where.
@@ -94,24 +103,21 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     text = start.text
 
     arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
-    again = text.held_out >= HELD_OUT_SHARE * text.documents
-    common = Common(folder, shared_fields(args, start), start.values, train, text.finished, again)
+    common = Common(folder, shared_fields(args, start), start.values, train, text.finished)
     left = 60 * args.minutes - (time.perf_counter() - started) - SCORES_AT_THE_END * start.seconds
     trials = run_arms(arms, common, left, args.max_steps)
-    choice = choose(start, trials, args)
-    say(f"best arm: {choice.winner}; best share of its weights: {choice.average.share:g}")
+    names = best_of_each_kind(trials, arms, text.finished)
+    choice = choose(start, {name: trials[name] for name in names}, arms, common, args, say)
 
     results = adapt_results(args.model, text, choice, arms, trials)
     found = results["adapt"]
     found["documents"] = {"choose": start.choosing.documents, "confirm": choice.confirming.documents}
-    best = start.encoder
-    if choice.verdict.better:
-        best, found["all_documents"] = finish(start, choice, arms[choice.winner], common, args.device)
-    bm25 = choice.confirming.bm25()
-    hybrid = choice.confirming.hybrid(choice.average.once if choice.verdict.better else start.once)
     found["choose_before"] = round(start.choosing.summary(start.values), 4)
-    found |= {"bm25": round(float(bm25.mean()), 4), "hybrid": round(float(hybrid.mean()), 4)}
-    precision = choice.trial.record["hardware"]["precision"]
+    encoders = choice.encoders if choice.verdict.better else [start.once] * len(choice.encoders)
+    for name, values in (("bm25", choice.confirming.bm25()), ("hybrid", choice.confirming.hybrid(encoders))):
+        found[name] = round(float(values.mean()), 4)
+    best = handed_back(start, choice)
+    precision = trials[names[0]].record["hardware"]["precision"]
     results |= {"seed": args.seed, "precision": precision, "seconds": round(time.perf_counter() - started, 1)}
     examples = text.neighbours(text.criterion.halves(args.seed)[1], start.once, choice.average.once, args.seed)
     write_folder(folder, args, (start.encoder, best), results, examples, labelled)
@@ -146,43 +152,61 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
     return Start(load, encoder, once, text, choosing, values, time.perf_counter() - scoring)
 
 
-def choose(start: Start, trials: dict[str, Trial], args: argparse.Namespace) -> Choice:
-    """The best arm, averaged with the start, and whether it is better on documents that chose nothing."""
-    winner = max(trials, key=lambda name: trials[name].score)
-    trial = trials[winner]
-    adapted = arm_encoder(trial.folder, args.device, start.encoder)
-    views = trial.record["fields"]["views"]
-    average = best_average(
-        start.load, start.once, adapted, start.text.unpractised(start.choosing, views) or start.choosing
-    )
-    confirming = start.text.confirming(views, args.seed)
-    asked = confirming or start.text.judged_by.halves(args.seed)[1]
-    verdict = Verdict(judge(asked, start.once, average.once), confirming is not None)
-    return Choice(winner, trial, average, verdict, asked)
+def choose(
+    start: Start, chosen: dict[str, Trial], arms: Arms, common: Common, args: argparse.Namespace, say: Say
+) -> Choice:
+    """The average of the chosen arms and the start, and whether it is better on documents that chose nothing.
 
+    If it is better on those of the first split, however little, it is trained again on another split, whose held-out
+    documents then confirm it too.
 
-def finish(
-    start: Start, choice: Choice, fields: dict[str, Any], common: Common, device: str | None
-) -> tuple[Encoder, dict[str, Any] | None]:
-    """Train the chosen arm once more, on all documents, and average it as the arm was averaged.
-
-    Returns:
-        The encoder, and what results.json says of it: the score has seen the questions. If it is lower than the start's
-        all the same, or if few documents were held out, the encoder is the one that was confirmed.
+    Args:
+        start: the model that is adapted.
+        chosen: the runs of the chosen arms.
+        arms: the fields of all arms.
+        common: what they share.
+        args: the command's.
+        say: prints a line.
     """
-    if not common.again:
-        return choice.average.encoder, None
-    again = train_again(choice.trial, fields, common)
-    encoder = arm_encoder(again.folder, device, start.encoder)
-    if choice.average.share < 1:
-        weights = encoder.model.backbone.state_dict()
-        encoder = start.load()
-        mix(encoder, weights, choice.average.share)
-    score = choice.confirming.score(encoder)
-    kept = score >= choice.verdict.change.before
-    record = {"steps": again.record["steps"], "seconds": again.record["train_seconds"],
-              "tokens": again.record["tokens"], "score": round(score, 4), "kept": kept}  # fmt: skip
-    return encoder if kept else choice.average.encoder, record
+    text, views = start.text, "+".join(trial.record["fields"]["views"] for trial in chosen.values())
+    runs = [arm_encoder(trial.folder, args.device, start.encoder) for trial in chosen.values()]
+    asked = text.unpractised(start.choosing, views) or start.choosing
+    average = best_average(start.load, start.once, mean_of([weights_of(run) for run in runs]), asked)
+    say(f"chosen: {' and '.join(chosen)}; best share of the weights: {average.share:g}")
+
+    first = text.confirming(views, args.seed)
+    confirming = Splits((first or text.judged_by.halves(args.seed)[1],))
+    change = judge(confirming, start.once, [average.once])
+    more = text.confirming_again(views, args.seed) if first is not None and change.after > change.before else None
+    second = None
+    if more is not None:
+        second = train_second(start, chosen, arms, common, args, average.share)
+        confirming = Splits((*confirming.parts, more))
+        change = judge(confirming, start.once, [average.once, second.once])
+    return Choice(list(chosen), average, second, Verdict(change, first is not None), confirming)
+
+
+def train_second(
+    start: Start, chosen: dict[str, Trial], arms: Arms, common: Common, args: argparse.Namespace, share: float
+) -> Second:
+    """Train the chosen arms once more, on another split of the text, and average them as on the first one."""
+    found = [train_again(name, trial, arms[name], common) for name, trial in chosen.items()]
+    runs = [arm_encoder(folder, args.device, start.encoder) for folder, _ in found]
+    encoder = mix(start.load(), mean_of([weights_of(run) for run in runs]), share)
+    records = [record for _, record in found]
+    seconds, tokens = (sum(record[name] for record in records) for name in ("train_seconds", "tokens"))
+    steps = {name: record["steps"] for name, record in zip(chosen, records, strict=True)}
+    return Second(encoder, EncodeOnce(encoder), {"steps": steps, "seconds": round(seconds, 1), "tokens": tokens})
+
+
+def handed_back(start: Start, choice: Choice) -> Encoder:
+    """The start, or the average of what was trained on both splits, or on the one."""
+    if not choice.verdict.better:
+        return start.encoder
+    if choice.second is None:
+        return choice.average.encoder
+    both = [weights_of(encoder) for encoder in (choice.average.encoder, choice.second.encoder)]
+    return mix(start.load(), mean_of(both), 1.0)
 
 
 def write_folder(

@@ -51,7 +51,7 @@ def adapted_card(
         "plots": card_plots(plots),
         "training": bullets(facts_of(kept)),
         "limits": bullet_list([*limits_of(kept, start), *licence_limit(identity)]),
-        "citation": "" if same else citations(chosen_fields(kept)),
+        "citation": "" if same else citations(*chosen_runs(kept)),
     }
     described = encoder_metadata(identity, name, base_model(source, known), card_metrics(results), same, use=use)
     return write_card(described, values, template)
@@ -61,15 +61,16 @@ def facts_of(kept: Record) -> dict[str, Any]:
     """Start, text, what was tried and chosen, and what it cost, in words."""
     found, text = kept.part("adapt"), kept.part("text")
     adapted = found["chosen"] != "start"
+    runs = chosen_runs(kept)
     return {
         "start": start_text(kept["model"], kept.get("start")),
         "documents": f"{text['documents']:,}, {text['held_out']:,} of them held out",
         "settings that were tried": "; ".join(found["arms"]),
         "chosen": found["chosen"],
-        "method": method_of(chosen_fields(kept)) if adapted else None,
-        **(method_facts(found["settings"]) if adapted and "settings" in found else {}),
+        "method": " / ".join(dict.fromkeys(map(method_of, runs))) if adapted else None,
+        **(side_by_side([method_facts(fields) for fields in runs]) if adapted and "settings" in found else {}),
         "longest training text": f"{text['training_tokens']} tokens",
-        "tokens trained on, of all settings": f"{sum(arm['tokens'] for arm in found['arms'].values()):,}",
+        "tokens trained on, of all settings": f"{tokens_trained_on(found):,}",
         "pooling": (kept.get("encoder") or {}).get("pooling"),
         **encoder_facts(kept.get("encoder")),
         "seed": kept.get("seed"),
@@ -78,13 +79,33 @@ def facts_of(kept: Record) -> dict[str, Any]:
     }
 
 
-def chosen_fields(kept: Record) -> dict[str, Any]:
-    """The fields of the best run; of records from before they were kept, the method's of the recipe `adapt`."""
+def tokens_trained_on(found: dict[str, Any]) -> int:
+    """Of all arms, and of the runs on the second split."""
+    runs = [*found["arms"].values(), found.get("second_split") or {"tokens": 0}]
+    return sum(run["tokens"] for run in runs)
+
+
+def side_by_side(many: list[dict[str, Any]]) -> dict[str, Any]:
+    """The facts of several runs as one: what differs stands side by side, in the order of the runs."""
+    merged = {}
+    for name in many[0]:
+        values = [facts[name] for facts in many]
+        same = all(value == values[0] for value in values)
+        merged[name] = values[0] if same else " / ".join("none" if value is None else str(value) for value in values)
+    return merged
+
+
+def chosen_runs(kept: Record) -> list[dict[str, Any]]:
+    """The fields of the runs whose weights were averaged. Older records have those of one run; from before they were
+    kept, it is the method of the recipe `adapt`."""
     found = kept.part("adapt")
+    settings = found.get("settings")
+    if settings and "views" not in settings:
+        return list(settings.values())
     names = [name for name in found["arms"] if found["chosen"].startswith(name)] or list(found["arms"])
     own = found["arms"][max(names, key=len)].get("fields", {})
     pooling = (kept.get("encoder") or {}).get("pooling", "avg")
-    return dict(found.get("settings") or {"pooling": pooling, "contrastive_loss": "info_nce", **own})
+    return [dict(settings or {"pooling": pooling, "contrastive_loss": "info_nce", **own})]
 
 
 def limits_of(kept: Record, start: str) -> list[str]:
@@ -116,8 +137,9 @@ def measured(kept: Record, same: bool) -> str:
     text = f"The score without labels says how well {found['title']}, among {found['candidates']:,} passages of the "
     text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that were not used to choose. "
     text += f"{change} BM25 has {found['bm25']:.2f}."
-    if (again := found.get("all_documents")) and again["kept"]:
-        text += " The model was then trained once more, on all documents. This score is from before."
+    if not same and found.get("second_split"):
+        text += " Two models were trained, on two splits of the text, and each was scored on documents that it had not "
+        text += "seen. These weights are the mean of theirs."
     if rows:
         text += "\n\nOn labelled data, which was not used to choose either:\n\n"
         text += markdown_table(["data", "before", "after", "BM25", "after, with BM25"], rows)

@@ -69,13 +69,14 @@ def method_of(fields: Fields) -> str:
     return " with ".join([str(method), " and ".join(added)] if added else [str(method)])
 
 
-def citations(fields: Fields) -> str:
-    """The papers of the method; SimCSE's too where each text is contrasted with the others of its batch."""
-    method = method_of(fields)
-    on_simcse = has_contrast(fields) and not CONTRASTIVE_LOSSES[fields["contrastive_loss"]].scored
-    method += ", SimCSE" if on_simcse else ""
-    method += ", Matryoshka" if fields.get("matryoshka_dims") else ""
-    return "\n".join(text for name, text in PAPERS.items() if name in method)
+def citations(*runs: Fields) -> str:
+    """The papers of the methods of some runs; SimCSE's too where texts are contrasted with the others of a batch."""
+    methods = ""
+    for fields in runs:
+        on_simcse = has_contrast(fields) and not CONTRASTIVE_LOSSES[fields["contrastive_loss"]].scored
+        methods += method_of(fields) + (", SimCSE" if on_simcse else "")
+        methods += ", Matryoshka" if fields.get("matryoshka_dims") else ""
+    return "\n".join(text for name, text in PAPERS.items() if name in methods)
 
 
 def method_facts(fields: Fields) -> dict[str, Any]:

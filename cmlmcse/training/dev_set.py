@@ -14,6 +14,8 @@ from cmlmcse.evaluation.sts import Encode, EncodeOnce, correlation, cosine, spea
 from cmlmcse.evaluation.sts_data import load_stsb_dev, read_pairs
 from cmlmcse.evaluation.together import Together, asked_together
 
+from .fields import UNSCORED
+
 BOOTSTRAP_SAMPLES = 1000  # the ends of a 95 % interval then rest on 25 samples each
 SAMPLES_AT_A_TIME = 100  # of 10,000 items they take 8 MB
 
@@ -83,12 +85,12 @@ DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee50": le
 
 
 # auto_half: half of auto's documents, so that the others confirm. auto_together_half: the same half, with the criteria
-# that a finished encoder is judged by.
-LABEL_FREE = ("auto", "auto_half", "auto_together_half")
+# that a finished encoder is judged by. auto_unscored: auto's documents are held out, and no score is taken.
+LABEL_FREE = ("auto", "auto_half", "auto_together_half", "auto_unscored")
 
 
-def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion | Together:
-    """The label-free criterion of a text, for `dev_set` auto and the like.
+def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion | Together | None:
+    """The label-free criterion of a text, for `dev_set` auto and the like; None for `auto_unscored`.
 
     Args:
         name: a name in `LABEL_FREE`.
@@ -98,6 +100,8 @@ def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> 
     Raises:
         InputError: the documents give too few queries.
     """
+    if name in UNSCORED:
+        return None
     together = asked_together(held_out, others, seed) if name == "auto_together_half" else None
     criterion = together or choose_criterion(held_out, others, seed)
     return criterion if name == "auto" else criterion.halves(seed)[0]

@@ -15,6 +15,8 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.data.augmentation import AUGMENTATIONS, DELETION_RATE
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 
+UNSCORED = ("none", "auto_unscored")  # development sets without scores: the last step is exported
+
 
 def described(default: Any, text: str) -> Any:
     """A dataclass field with its help text."""
@@ -202,7 +204,8 @@ class DataArguments(PretrainingArguments):
                              "documents in the gensim package), a .tsv file of your own pairs (score, sentence, "
                              "sentence), auto (label-free: held-out documents of the training text; auto_half: half "
                              "of them; auto_together_half: the same, asked as adapt asks a finished encoder), or none "
-                             "(the last step is exported).")  # fmt: skip
+                             "(the last step is exported; auto_unscored: so too, but auto's documents are held "
+                             "out).")  # fmt: skip
     final_evaluation: str | None = described(None, "Tasks that score the exported model, separated by commas, or none "
                                              "(default: sts; none where dev_set is none or auto and no data_dir is "
                                              "given, so that nothing is downloaded).")  # fmt: skip

@@ -39,7 +39,7 @@ def mine_negatives(
     # Without a recorded pooling the vector is the run's own, before a head that would be fresh.
     pooling = next(each for each in PLAIN_POOLINGS if POOLINGS[each].reads_as(POOLINGS[model.pooling]))
     tokens = most_tokens(rows, data.max_seq_length)
-    encoder = load_reader(name, pooling, tokens, str(run.device), model.prompt_template)
+    encoder = load_reader(name, pooling, tokens, run, model.prompt_template)
     vectors = kept_vectors(encoder, name, rows, "mining model")
     path = vectors.with_name(f"{vectors.stem}-{data.mining_margin:g}-{data.mining_candidates}.npy")
     if not path.exists():

@@ -20,7 +20,7 @@ from modeling_cmlmcse.configuration_cmlmcse import proportion
 from modeling_cmlmcse.distributed import rank
 
 from .checks import check_values
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import UNSCORED, DataArguments, ModelArguments, RunArguments
 
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
@@ -146,7 +146,7 @@ def has_no_dev_scores(fields: argparse.Namespace) -> bool:
     Raises:
         InputError: training must stop early by these scores.
     """
-    unscored = fields.validation_split_percentage == 0 if fields.stage == "pretrain" else fields.dev_set == "none"
+    unscored = fields.validation_split_percentage == 0 if fields.stage == "pretrain" else fields.dev_set in UNSCORED
     if unscored and fields.early_stopping_patience is not None:
         raise InputError("early_stopping_patience expects development scores, found no dev_set; choose one")
     return unscored

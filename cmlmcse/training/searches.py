@@ -51,8 +51,8 @@ class Teacher(Protocol):
 class ModelTeacher:
     """A model: cosines of what it makes of queries and passages, each with its own prompt."""
 
-    def __init__(self, name: str, queries: list[str], passages: list[str], pooling: str, device: str) -> None:
-        encoder = load_reader(name, pooling, WINDOW, device).bare
+    def __init__(self, name: str, queries: list[str], passages: list[str], pooling: str, run: RunArguments) -> None:
+        encoder = load_reader(name, pooling, WINDOW, run).bare
         files = []
         for side, texts in ((QUERY, queries), (DOCUMENT, passages)):
             prompt = prompt_of(encoder, side)
@@ -141,7 +141,7 @@ def search_pairs(
     teachers: list[Teacher] = [
         LexicalTeacher(*queries, texts)
         if name == LEXICAL
-        else ModelTeacher(name, queries.texts, texts, model.teacher_pooling, str(run.device))
+        else ModelTeacher(name, queries.texts, texts, model.teacher_pooling, run)
         for name in teacher_names(model)
     ]
     shares = [1.0] if len(teachers) == 1 else [model.teacher_share, 1 - model.teacher_share]

@@ -28,6 +28,6 @@ def teacher_vectors(
         texts = [rows.select_columns(name).rename_columns({name: "text"}) for name in ("text", "positive")]
     files = []
     for name in teacher_names(model):
-        encoder = load_reader(name, model.teacher_pooling, most_tokens(rows, data.max_seq_length), str(run.device))
+        encoder = load_reader(name, model.teacher_pooling, most_tokens(rows, data.max_seq_length), run)
         files.append([kept_vectors(encoder, name, each, "teacher") for each in texts])
     return files

@@ -16,7 +16,10 @@ from cmlmcse.data.views import WINDOW
 from cmlmcse.evaluation.cache import fingerprint_model
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.models.folders import recorded_pooling, resolve_model
+from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 from modeling_cmlmcse.pooling import POOLINGS
+
+from .fields import RunArguments
 
 FOLDER = "cmlmcse-vectors"  # in the cache of the library datasets
 BLOCK_ROWS = 10_000  # rows that are tokenised at once, some MB
@@ -49,14 +52,17 @@ def vectors_folder() -> Path:
     return folder
 
 
-def load_reader(name: str, pooling: str, most_tokens: int, device: str, prompt_template: str | None = None) -> Encoder:
-    """A model in evaluation mode that reads at most `most_tokens` of a text, a template not counted.
+def load_reader(
+    name: str, pooling: str, most_tokens: int, run: RunArguments, prompt_template: str | None = None
+) -> Encoder:
+    """A model in evaluation mode that reads at most `most_tokens` of a text, a template not counted. It computes on the
+    run's device, and in bf16 if the run does.
 
     Args:
         name: the model.
         pooling: for a model that records none.
         most_tokens: special tokens included.
-        device: where to compute.
+        run: the fields of the run.
         prompt_template: that of the pooling `prompt`, for a model that records none.
 
     Raises:
@@ -65,7 +71,10 @@ def load_reader(name: str, pooling: str, most_tokens: int, device: str, prompt_t
     plain = recorded_pooling(name)[0] is None
     given = pooling if plain else None
     template = prompt_template if plain and POOLINGS[pooling].reads_mask else None
-    encoder = load_model_encoder(name, given, device=device, show_progress_bar=False, prompt_template=template)
+    encoder = load_model_encoder(name, given, device=str(run.device), show_progress_bar=False, prompt_template=template)
+    use_fast_cpu_kernels(encoder.model)
+    if run.bf16:
+        encoder.bf16, encoder.settings["precision"] = True, "bf16"
     special = [each.num_special_tokens_to_add() for each in (encoder.tokenizer, without_template(encoder.tokenizer))]
     limit = min(encoder.settings["max_seq_length"], most_tokens + special[0] - special[1])
     encoder.arguments["max_length"] = encoder.settings["max_seq_length"] = limit

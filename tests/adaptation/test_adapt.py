@@ -11,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 import cmlmcse
-from cmlmcse.adaptation import arms, work
-from cmlmcse.adaptation.choice import Change, Verdict, best_average, judge, load_start
+from cmlmcse.adaptation import arms, second_split, work
+from cmlmcse.adaptation.choice import Change, Splits, Verdict, best_average, judge, load_start, weights_of
 from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.report import labelled_blocks, next_steps
 from cmlmcse.adaptation.results import labelled_results, load_labelled
@@ -54,7 +54,9 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     assert results["precision"] == "fp32"  # as asked for, whatever is faster here
     assert adapted["criterion"] == "parts"
     assert "A plain backbone has little to lose" in (folder / "report.md").read_text()
-    assert adapted["documents"] == {"choose": 15, "confirm": 15}
+    asked, others = adapted["documents"]["confirm"], adapted["second_split"] is not None
+    assert adapted["documents"]["choose"] == 15
+    assert 15 < asked <= 45 if others else asked == 15
     assert 30 < adapted["queries"] <= 150
     assert len(adapted["arms"]) == 5
     assert sorted(arm["steps"] for arm in adapted["arms"].values()) == [40, 40, 40, 60, 60]
@@ -119,7 +121,7 @@ def test_the_best_average_is_between_start_and_arm(backbone_folders):
     found = best_average(
         lambda: load_start(backbone_folders["bert"], "avg", "cpu"),
         EncodeOnce(start),
-        arm,
+        weights_of(arm),
         Half("halves", "", [], [], *[np.zeros(0, int)] * 4, 0),
     )
     assert found.share == 0.5
@@ -220,7 +222,7 @@ def test_a_practised_score_alone_hands_back_the_start(corpus, encoder, tmp_path,
     assert json.loads(run.read_text())["fields"]["bf16"] is True
     found = adapted.results["adapt"]
     assert (found["chosen"], found["after"], found["best_candidate"]) == ("start", 10.0, 12.0)
-    assert "all_documents" not in found
+    assert found["second_split"] is None
     printed = capsys.readouterr()
     assert "training and scoring compute in bf16" in printed.err
     line = printed.out.strip().splitlines()[-1]
@@ -246,39 +248,78 @@ def test_searching_practises_no_question(corpus, encoder, tmp_path):
     assert (found["chosen"] != "start") is (found["interval"][0] > 0)
 
 
-def test_what_is_handed_back_knows_all_documents(corpus, encoder, tmp_path, monkeypatch):
-    """The chosen arm is trained once more, to its best step, on the held-out documents too, and averaged with the start
-    as before; the scores stay those of the run that did not see them. If it is no better than the start, that run's
-    model is handed back."""
-    monkeypatch.setattr(work, "judge", lambda *given: GOOD._replace(before=-1.0))
-    given = {"max_steps": 4, "views": "title_body", "learning_rate": 1e-3, "bf16": False}
-    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", **given)
+@pytest.mark.parametrize("arms_tried", ["one", "two"])
+def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encoder, tmp_path, monkeypatch):
+    """The chosen arms are trained again, each to its best step, with the next seed; the documents that this run does
+    not see, less those of the first split, confirm as well. The mean of both splits' weights is handed back, each
+    averaged with the start by the same share. Of a finished encoder the kinds title_body and search are averaged."""
+    asked = []
+
+    def judged(confirming, start, chosen):
+        asked.append([part.documents for part in confirming.parts])
+        return GOOD
+
+    monkeypatch.setattr(work, "judge", judged)
+    own = {"views": "title_body"} if arms_tried == "one" else {}
+    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=4, learning_rate=1e-3, bf16=False, **own)
     found = adapted.results["adapt"]
-    (run,), again = (adapted.folder / "arms").iterdir(), adapted.folder / "all-documents"
-    best = json.loads((run / "run.json").read_text())["best_checkpoint"]
-    share = float(max(found["shares"], key=lambda name: (found["shares"][name], float(name)) if name != "0" else (-1,)))
-    fields = json.loads((again / "run.json").read_text())["fields"]
-    assert (fields["dev_set"], f"checkpoint-{fields['max_steps']}") == ("none", best)
-    assert found["all_documents"]["steps"] == fields["max_steps"]
-    assert found["all_documents"]["kept"]
-    assert (found["after"], found["best_candidate"]) == (12.0, 12.0)
-    assert "knows the held-out documents too" in (adapted.folder / "report.md").read_text()
+    names = ["title_body, rate 0.001", "search, rate 0.001"][: 1 + (arms_tried == "two")]
+    shares = {float(share): score for share, score in found["shares"].items() if share != "0"}
+    share = max(shares, key=lambda share: (shares[share], share))
+    part = (
+        "" if share == 1 else f", averaged with the start ({share:.0%} of {'the arm' if len(names) == 1 else 'them'})"
+    )
+    assert found["chosen"] == " and ".join(names) + part
+    assert list(found["settings"]) == list(found["second_split"]["steps"]) == names
+    held_out = hold_out(load_collection(str(corpus)), 43)[1]
+    first = {row["text"] for row in hold_out(load_collection(str(corpus)), 42)[1]}
+    fresh = [row for row in held_out if row["text"] not in first]
+    assert asked == [[15], [15, len(fresh)]]
+    assert found["documents"] == {"choose": 15, "confirm": 15 + len(fresh)}
+    runs, again = ([arms.run_folder(folder, name) for name in names] for folder in (
+        adapted.folder, adapted.folder / second_split.FOLDER))  # fmt: skip
+    for folder, before in zip(again, runs, strict=True):
+        fields = json.loads((folder / "run.json").read_text())["fields"]
+        best = json.loads((before / "run.json").read_text())["best_checkpoint"]
+        assert (fields["dev_set"], fields["seed"]) == ("auto_unscored", 43)
+        assert f"checkpoint-{fields['max_steps']}" == best
 
     def weights(folder):
         return load_start(str(folder), None, "cpu").model.backbone.state_dict()["embeddings.word_embeddings.weight"]
 
-    def mixed(folder):
-        return torch.lerp(weights(encoder), weights(folder), share)
+    mean = torch.stack([weights(folder) for folder in (*runs, *again)]).mean(dim=0)
+    assert torch.allclose(weights(adapted.folder / "export"), torch.lerp(weights(encoder), mean, share), atol=1e-6)
+    assert not torch.allclose(weights(runs[0]), weights(again[0]), atol=1e-5)
+    report = (adapted.folder / "report.md").read_text()
+    assert "The text was split twice" in report
+    assert "export/ has the mean of the two models' weights" in report
+    card = (adapted.folder / "export" / "README.md").read_text()
+    assert "trained, on two splits of the text" in card
+    assert ("without a contrastive loss" in card) is (arms_tried == "two")
 
-    assert torch.allclose(weights(adapted.folder / "export"), mixed(again), atol=1e-6)
-    assert not torch.allclose(mixed(run), mixed(again), atol=1e-5)
 
-    monkeypatch.setattr(work, "judge", lambda *given: GOOD._replace(before=101.0))
-    worse = cmlmcse.adapt(encoder, corpus, tmp_path / "worse", **given)
-    assert worse.results["adapt"]["all_documents"]["kept"] is False
-    (run,) = (worse.folder / "arms").iterdir()
-    assert torch.allclose(weights(worse.folder / "export"), mixed(run), atol=1e-6)
-    assert "no better than the start" in (worse.folder / "report.md").read_text()
+def test_what_is_not_better_is_not_trained_again(corpus, encoder, tmp_path, monkeypatch):
+    """Where the choice has no better score on the first split's confirming documents, the second one is spared."""
+    monkeypatch.setattr(work, "judge", lambda *given: BAD)
+    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="title_body", bf16=False)
+    found = adapted.results["adapt"]
+    assert (found["chosen"], found["second_split"]) == ("start", None)
+    assert not (adapted.folder / second_split.FOLDER).exists()
+
+
+def test_the_score_is_the_mean_over_the_documents_of_both_splits():
+    """Each part is asked of its own encoder."""
+    parts = []
+    for count in (2, 4):
+        own = Criterion("halves", "", [""] * count, [""], np.zeros(count, int), np.arange(count), np.array([-1]),
+                        np.arange(count), count)  # fmt: skip
+        object.__setattr__(own, "values", lambda encode, count=count: np.full(count, float(encode)))
+        parts.append(own)
+    splits = Splits(tuple(parts))
+    assert splits.documents == 6
+    assert splits.summary(splits.of_each(["1", "4"])) == (2 * 1 + 4 * 4) / 6
+    change = judge(splits, "1", ["2", "2"])
+    assert (change.before, change.after, change.interval) == (1.0, 2.0, (1.0, 1.0))
 
 
 @pytest.mark.parametrize(("views", "name"), [
@@ -353,10 +394,7 @@ def test_no_change_is_not_better():
 
     def change(after):
         values = {"before": before, "after": after}
-        asked = np.arange(100)
-        own = Criterion("halves", "", [""] * 100, [""], np.zeros(100, int), asked, np.array([-1]), asked, 100)
-        return judge(SimpleNamespace(values=values.get, summary=np.mean, resampled=own.resampled, name="", title=""),
-                     "before", "after")  # fmt: skip
+        return judge(Splits((SimpleNamespace(values=values.get, name="", title=""),)), "before", ["after"])
 
     assert not change(before).better
     assert not change(before + noise).better

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from cmlmcse.adaptation import arms
-from cmlmcse.adaptation.arms import Common, Trial, default_arms, finalist_steps, further_steps, plan_steps, run_arms
+from cmlmcse.adaptation.arms import (
+    Common,
+    Trial,
+    best_of_each_kind,
+    default_arms,
+    finalist_steps,
+    further_steps,
+    plan_steps,
+    run_arms,
+)
 from cmlmcse.adaptation.crew import run
 from cmlmcse.common.names import split_names
 from cmlmcse.evaluation.bm25 import WEIGHT
@@ -43,34 +52,34 @@ def test_arms():
 @pytest.mark.parametrize(
     "minutes, step, expected",
     [
-        (15, 1.0, (5, 60, 200)),
-        (8, 1.0, (3, 40, 120)),
-        (5, 1.0, (1, 60, 180)),
-        (2.5, 1.0, (1, 20, 80)),
-        (1.5, 1.0, (1, 20, 20)),
-        (1, 1.0, (1, 20, 20)),
-        (500, 0.1, (5, 160, 480)),
+        (15, 1.0, ((5, 40, 140), (5, 20, 120))),
+        (8, 1.0, ((1, 40, 160), (3, 20, 60))),
+        (5, 1.0, ((1, 20, 80), (1, 20, 80))),
+        (2.5, 1.0, ((1, 20, 20), (1, 20, 20))),
+        (1.5, 1.0, ((1, 20, 20), (1, 20, 20))),
+        (1, 1.0, ((1, 20, 20), (1, 20, 20))),
+        (500, 0.1, ((5, 160, 480), (5, 160, 480))),
     ],
 )
 @pytest.mark.parametrize("prepared", [0.0, 90.0])
-@pytest.mark.parametrize("again", [False, True])
-def test_plan(minutes, step, expected, prepared, again, monkeypatch, tmp_path):
-    """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left. What the
-    first arm's teachers took is paid once. So does the run on all documents, which has teachers of its own."""
+@pytest.mark.parametrize("finished", [False, True])
+def test_plan(minutes, step, expected, prepared, finished, monkeypatch, tmp_path):
+    """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left. So do
+    the runs on another split. What the first arm's teachers took is paid once for each split."""
     record = {"seconds_per_step": step, "prepared_seconds": prepared}
     monkeypatch.setattr(arms, "run_arm", lambda *_: Trial(tmp_path, 20, 0.0, record))
     monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0 + prepared)).__next__)
-    named = default_arms("start", True, True, {})
-    seconds = 45 * minutes + (1 + again) * prepared
-    names, first, besides = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run, again=again), seconds)
-    assert besides == 30 - 20 * step
-    spent = 30 + prepared + len(names) * besides + (len(names) * first - 20) * step
-    trials = [Trial(tmp_path, first, 0.0, record)] * min(2, len(names))
-    last = finalist_steps(trials, seconds - spent - again * prepared, besides, again)
-    assert again or (len(names), first, last) == expected
+    named = default_arms("start", True, finished, {})
+    seconds = 45 * minutes + 2 * prepared
+    names, first, besides, paid = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run, finished), seconds)
+    assert (besides, paid) == (30 - 20 * step, prepared)
     count, finalists = len(names), min(2, len(names))
+    again = 2 if finished and count > 1 else 1
+    spent = 30 + prepared + count * besides + (count * first - 20) * step
+    last = max(finalist_steps([step] * finalists, [step] * again, first, seconds - spent - prepared, besides), first)
+    assert (count, first, last) == expected[finished]
     taken = step * (count * first + finalists * (last - first) + again * last)
-    taken += (count + 1 + finalists + again) * (30 - 20 * step)
+    taken += (count + 1 + finalists + again) * besides
     assert taken <= 45 * minutes or (count, first, last) == (1, 20, 20)
 
 
@@ -87,11 +96,8 @@ def test_plan(minutes, step, expected, prepared, again, monkeypatch, tmp_path):
 def test_further_steps(scores, seconds, expected, tmp_path):
     """An arm whose last score is its best goes on for as many steps as fit into the time, in blocks of 20."""
     trial = Trial(tmp_path, 40, 12.0, {"dev_scores": scores, "seconds_per_step": 1.0})
-    assert further_steps(trial, seconds + 10, 10.0, False, 0.0) == expected
-    twice = (
-        seconds + max(expected - 40, 0) + 40 + 20 + 7
-    )  # for the same steps once more, and what two runs cost besides
-    assert further_steps(trial, twice, 10.0, True, 7.0) == expected
+    twice = seconds + max(expected - 40, 0) + 40 + 20  # all steps on another split, and what two runs cost besides
+    assert further_steps(trial, twice, 10.0) == expected
 
 
 def test_the_best_arm_goes_on(monkeypatch, tmp_path):
@@ -106,14 +112,37 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
         return Trial(tmp_path, steps, max(scores) + (name == "best"), {"seconds_per_step": 1.0, "dev_scores": scores})
 
     monkeypatch.setattr(arms, "run_arm", run_arm)
-    monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 10.0))
+    monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 10.0, 7.0))
     monkeypatch.setattr(arms.time, "perf_counter", lambda: now[0])
     common = Common(tmp_path, {}, np.zeros(1), run)
-    found = run_arms({"other": {}, "best": {}}, common, 140.0, None)
-    assert asked[2:4] == [("best", 40), ("other", 40)]  # 80 seconds are left, less 10 for each run
-    assert asked[4:] == [("best", 100), ("best", 140)]  # 70 seconds are left, less 10 for the run itself; then 55
+    alike = {"other": {"views": "words"}, "best": {"views": "words"}}
+    found = run_arms(alike, common, 300.0, None)
+    # 240 seconds are left, less 7 for teachers and 10 for each of three runs: 40 steps more of two, and then 80 of one
+    assert asked[2:4] == [("best", 80), ("other", 80)]
+    assert asked[4:] == [("best", 140)]  # 223 seconds are left: 60 more and 140 again, and 10 for each; then none rises
     assert found["best"].steps == 140
     again = list(asked)
     asked.clear()
-    run_arms({"other": {}, "best": {}}, common, 0.0, None)
+    run_arms(alike, common, 0.0, None)
     assert asked == again
+
+
+def test_two_kinds_go_on_together(monkeypatch, tmp_path):
+    """Of a finished encoder the best arm of each averaged kind is trained on, whatever else has a higher score; a plain
+    backbone has no such kinds."""
+    kinds = {"title": "title_body", "title2": "title_body", "search": "search", "search2": "search", "other": "dropout"}
+    tried = {name: {"views": views} for name, views in kinds.items()}
+    scores = dict(zip(kinds, (1.0, 2.0, 4.0, 3.0, 9.0), strict=True))
+    asked = []
+
+    def run_arm(name, fields, common, steps, every):
+        asked.append((name, steps))
+        return Trial(tmp_path, steps, scores[name], {"seconds_per_step": 1.0, "dev_scores": [0.0, 1.0]})
+
+    monkeypatch.setattr(arms, "run_arm", run_arm)
+    trials = run_arms(tried, Common(tmp_path, {}, np.zeros(1), run, finished=True), 0.0, 60)
+    assert asked[5:] == [("title2", 60), ("search", 60)]
+    assert best_of_each_kind(trials, tried, finished=True) == ["title2", "search"]
+    assert best_of_each_kind(trials, tried, finished=False) == ["other"]
+    del trials["search"], trials["search2"]
+    assert best_of_each_kind(trials, tried, finished=True) == ["other"]

@@ -69,7 +69,7 @@ def results_of(folder: Path) -> dict[str, Any]:
     del results["seconds"]
     for arm in results["adapt"]["arms"].values():
         del arm["seconds"]
-    del results["adapt"]["all_documents"]["seconds"]
+    del results["adapt"]["second_split"]["seconds"]
     return results
 
 
