@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -264,7 +265,8 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
 
     The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides; what
     its teachers took is paid once, and once more for the other split of the text. As many arms as possible are tried,
-    with finalists that train `LONGER` as long, and so do the runs on the other split.
+    with finalists that train `LONGER` as long, and so do the runs on the other split. Rather than without a kind that
+    is averaged they do with less.
     """
     names = list(arms)
     start = time.perf_counter()
@@ -275,14 +277,29 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
     besides = max(spent - FIRST_STEPS * step - prepared, 0.0)
     left = seconds - spent + FIRST_STEPS * step  # the first arm goes on from there
     left -= prepared
-    for count in range(len(names), 0, -1):
-        tried = dict.fromkeys(names[:count], trial)
-        finalists, again = min(FINALISTS, count), len(best_of_each_kind(tried, arms, common.finished))
-        available = (left - (count + finalists + again) * besides) / step  # steps of all arms together
-        first = min(rounded(available / (count + (LONGER - 1) * finalists + LONGER * again)), MAX_STEPS)
+    kinds = len(best_of_each_kind(dict.fromkeys(names, trial), arms, common.finished))
+    for count, longer in ways_to_plan(len(names), kinds):
+        finalists, again = min(FINALISTS, count), min(kinds, count)
+        available = (left - (count + finalists * (longer > 1) + again) * besides) / step  # steps of all arms together
+        first = min(rounded(available / (count + (longer - 1) * finalists + longer * again)), MAX_STEPS)
         if first >= common.compared or (count == 1 and first >= EVERY):
             return names[:count], first, besides, prepared
     return names[:1], EVERY, besides, prepared  # not even time for one arm's second round
+
+
+def ways_to_plan(arms: int, kinds: int) -> Iterator[tuple[int, int]]:
+    """Numbers of arms, and how many times as long the finalists train, from what takes most time to what takes least.
+
+    Args:
+        arms: how many there are.
+        kinds: how many of them are averaged; the first ones in the list are of different kinds.
+    """
+    for count in range(arms, kinds - 1, -1):
+        yield count, LONGER
+    if kinds > 1:
+        for longer in range(LONGER - 1, 0, -1):
+            yield kinds, longer
+        yield 1, LONGER
 
 
 def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:
