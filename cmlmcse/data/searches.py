@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 SEARCH = "search"  # the name in the field `views`
 LEXICAL = "bm25"  # a teacher that is no model: search by words
-SEARCHED = 5_000  # documents at most: a teacher reads the first 256 tokens of each, a minute or two on a laptop's core
+SEARCHED = 5_000  # documents at most: a teacher reads the first 64 tokens of each in about a minute of a laptop's core
 QUERIES_EACH = 4  # of a document; 800 documents then give 50 batches of 64 different searches
 FOUND = 30  # passages of a query that are drawn from
 FIRST_FOUND = 3  # half of the draws are among these, so that a batch has good answers and fair ones

@@ -218,7 +218,7 @@ def build_searches(
     """
     started = time.perf_counter()
     with run.main_process_first(desc="searching the text"):
-        pairs, vectors = search_pairs(documents, model, run, data_seed(run))
+        pairs, vectors = search_pairs(documents, model, data, run, data_seed(run))
         prepared = time.perf_counter() - started
         tokenized = tokenize_sentences(pairs, tokenizer, data.max_seq_length)
     return TrainingSentences(tokenized, vectors, prepared=prepared)

@@ -67,8 +67,8 @@ class ModelArguments:
     teacher: str | None = described(None, "Model whose similarities are distilled: a folder or a Hub name, or with "
                                     "views search bm25; two separated by a comma (a name that has one stands in "
                                     "double quotes). It encodes every training text once, of a pair both and of a "
-                                    "document the first 256 tokens; the vectors are kept in the cache of the library "
-                                    "datasets (default: none).")  # fmt: skip
+                                    "document the first 256 tokens, with views search as many as training reads. The "
+                                    "vectors stay in the cache of the library datasets (default: none).")  # fmt: skip
     teacher_pooling: str = described("cls_before_pooler", "Pooling of a teacher that records none. The default is that "
                                      "of SimCSE's and DiffCSE's released models.")  # fmt: skip
     teacher_temp: float = of_config("teacher_temp")

@@ -15,13 +15,12 @@ from cmlmcse.common.files import atomic_write
 from cmlmcse.data.collection import draw_documents
 from cmlmcse.data.parts import write_npy
 from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries, texts_with_titles, unit
-from cmlmcse.data.views import WINDOW
 from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.evaluation.prompts import prompt_of
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .checks import teacher_names
-from .fields import ModelArguments, RunArguments
+from .fields import DataArguments, ModelArguments, RunArguments
 from .text_vectors import fingerprint_rows, kept_vectors, load_reader, vectors_folder
 
 # A teacher's vectors are compared by cosine. BM25's are made so that the cosine is this much of the score, divided by
@@ -51,8 +50,10 @@ class Teacher(Protocol):
 class ModelTeacher:
     """A model: cosines of what it makes of queries and passages, each with its own prompt."""
 
-    def __init__(self, name: str, queries: list[str], passages: list[str], pooling: str, run: RunArguments) -> None:
-        encoder = load_reader(name, pooling, WINDOW, run).bare
+    def __init__(
+        self, name: str, queries: list[str], passages: list[str], pooling: str, most_tokens: int, run: RunArguments
+    ) -> None:
+        encoder = load_reader(name, pooling, most_tokens, run).bare
         files = []
         for side, texts in ((QUERY, queries), (DOCUMENT, passages)):
             prompt = prompt_of(encoder, side)
@@ -113,14 +114,15 @@ class LexicalTeacher:
 
 
 def search_pairs(
-    documents: datasets.Dataset, model: ModelArguments, run: RunArguments, seed: int
+    documents: datasets.Dataset, model: ModelArguments, data: DataArguments, run: RunArguments, seed: int
 ) -> tuple[datasets.Dataset, list[list[Path]]]:
     """Pairs of a query and a passage that the teachers find for it (data/searches.py), and their vectors by each
     teacher.
 
     Args:
         documents: columns "title" and "text"; at most 5,000 of them are searched, drawn by the seed.
-        model, run: the fields.
+        model, data, run: the fields. A model that teaches reads as much of a text as training does: what it found
+            further down, training could not learn to find.
         seed: of the draws.
 
     Returns:
@@ -141,7 +143,7 @@ def search_pairs(
     teachers: list[Teacher] = [
         LexicalTeacher(*queries, texts)
         if name == LEXICAL
-        else ModelTeacher(name, queries.texts, texts, model.teacher_pooling, run)
+        else ModelTeacher(name, queries.texts, texts, model.teacher_pooling, data.max_seq_length, run)
         for name in teacher_names(model)
     ]
     shares = [1.0] if len(teachers) == 1 else [model.teacher_share, 1 - model.teacher_share]
