@@ -20,8 +20,8 @@ from cmlmcse.training.teachers import teacher_vectors
 from support.tiny import WORDS
 from support.training import history
 
-SEARCH = {"max_seq_length": 64, "views": "search", "contrastive_weight": 0, "cmlm_weight": 0, "distillation_weight": 1, "teacher": "bm25",
-          "distillation_loss": "list_net"}  # fmt: skip
+SEARCH = {"views": "search", "contrastive_weight": 0, "cmlm_weight": 0, "distillation_weight": 1, "teacher": "bm25",
+          "distillation_loss": "list_net", "max_seq_length": 64}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
