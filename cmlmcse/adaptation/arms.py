@@ -176,7 +176,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         plan["prepared"] = max(plan["prepared"], *(prepared_seconds(trial) for trial in trials.values()))
         left = end - time.perf_counter() - plan["prepared"]
         each = [trials[name].record["seconds_per_step"] for name in best]
-        again = each if averaged else [max(each)]
+        again = each if averaged else [max(each)] * common.finished
         plan["steps"].append(max(finalist_steps(each, again, first, left, plan["besides"]), first))
         write_plan(folder, plan)
     last = plan["steps"][1]
@@ -185,7 +185,8 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         trials[name] = run_arm(name, arms[name], common, further, every)
     while plan["besides"] is not None and not averaged:
         name = max(trials, key=lambda name: trials[name].score)
-        further = further_steps(trials[name], end - time.perf_counter() - plan["prepared"], plan["besides"])
+        left = end - time.perf_counter() - plan["prepared"]
+        further = further_steps(trials[name], left, plan["besides"], common.finished)
         if further <= trials[name].steps:
             break
         plan["further"].append([name, further])
@@ -210,20 +211,22 @@ def prepared_seconds(trial: Trial) -> float:
     return trial.record.get("prepared_seconds", 0.0)
 
 
-def further_steps(trial: Trial, seconds: float, besides: float) -> int:
-    """The step that a trial can train on to in this time, and then a run on another split to the same step; a multiple
-    of `EVERY`, and 0 if its score no longer rises.
+def further_steps(trial: Trial, seconds: float, besides: float, again: bool) -> int:
+    """The step that a trial can train on to in this time, a multiple of `EVERY`; 0 if its score no longer rises.
 
     Args:
         trial: the best one.
-        seconds: the time for both.
+        seconds: the time for it.
         besides: seconds that a run costs besides its steps.
+        again: whether a run on another split is then trained to the same step.
     """
     scores = trial.record["dev_scores"]
     if len(scores) < 2 or scores[-1] <= max(scores[:-1]):
         return 0
     step = trial.record["seconds_per_step"]
-    left = (seconds - 2 * besides - trial.steps * step) / 2
+    left = seconds - besides
+    if again:
+        left = (left - besides - trial.steps * step) / 2
     more = max(int(left / step), 0) // EVERY * EVERY
     return min(trial.steps + more, LONGER * MAX_STEPS)
 
@@ -265,8 +268,8 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
 
     The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides; what
     its teachers took is paid once, and once more for the other split of the text. As many arms as possible are tried,
-    with finalists that train `LONGER` as long, and so do the runs on the other split. Rather than without a kind that
-    is averaged they do with less.
+    with finalists that train `LONGER` as long, and so do a finished encoder's runs on the other split. Rather than
+    without a kind that is averaged they do with less.
     """
     names = list(arms)
     start = time.perf_counter()
@@ -279,7 +282,7 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
     left -= prepared
     kinds = len(best_of_each_kind(dict.fromkeys(names, trial), arms, common.finished))
     for count, longer in ways_to_plan(len(names), kinds):
-        finalists, again = min(FINALISTS, count), min(kinds, count)
+        finalists, again = min(FINALISTS, count), min(kinds, count) * common.finished
         available = (left - (count + finalists * (longer > 1) + again) * besides) / step  # steps of all arms together
         first = min(rounded(available / (count + (longer - 1) * finalists + longer * again)), MAX_STEPS)
         if first >= common.compared or (count == 1 and first >= EVERY):

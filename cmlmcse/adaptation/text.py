@@ -111,7 +111,12 @@ class Text(NamedTuple):
 
     def confirming_again(self, views: str, seed: int) -> Criterion | Together | None:
         """The same of the documents that training with the next seed does not see. Those of the first split are left
-        out, so that what chose confirms nothing and no document confirms twice; None if too few are left."""
+        out, so that what chose confirms nothing and no document confirms twice.
+
+        None if too few are left, and for a plain backbone: its change is so large that a split is enough to see it, and
+        the time is better spent on a longer run (docs/results/adapting.md)."""
+        if not self.finished:
+            return None
         others, held_out = self.other_split()
         known = {letters(text) for text in self.parts[1]["text"]}
         fresh = held_out.filter(lambda batch: [letters(text) not in known for text in batch["text"]], batched=True)

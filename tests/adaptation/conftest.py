@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from cmlmcse.hub.export import export
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.tiny import ENGLISH, tiny_backbone, tiny_tokenizer
 
 
@@ -29,3 +31,10 @@ def backbone(tmp_path_factory):
     tiny_backbone("bert", num_hidden_layers=2).save_pretrained(folder)
     tiny_tokenizer("bert").save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="package")
+def encoder(backbone, tmp_path_factory):
+    """The same model as a finished encoder, whose folder records its pooling."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone, pooling="avg", cmlm_weight=0)
+    return str(export(model, tiny_tokenizer("bert"), tmp_path_factory.mktemp("encoder") / "export"))

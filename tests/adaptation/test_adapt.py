@@ -21,7 +21,6 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.sts import EncodeOnce
-from cmlmcse.hub.export import export
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
 from cmlmcse.models.encoders import Encoder
@@ -32,13 +31,6 @@ from cmlmcse.training.parse import parse_recipe
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer
-
-
-@pytest.fixture(scope="module")
-def encoder(backbone, tmp_path_factory):
-    """The same model as a finished encoder, whose folder records its pooling."""
-    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone, pooling="avg", cmlm_weight=0)
-    return str(export(model, tiny_tokenizer("bert"), tmp_path_factory.mktemp("encoder") / "export"))
 
 
 @pytest.mark.slow

@@ -52,10 +52,10 @@ def test_arms():
 @pytest.mark.parametrize(
     "minutes, step, expected",
     [
-        (15, 1.0, ((5, 40, 140), (5, 20, 120))),
-        (8, 1.0, ((1, 40, 160), (3, 20, 60))),
-        (5, 1.0, ((1, 20, 80), (2, 40, 40))),
-        (2.5, 1.0, ((1, 20, 20), (1, 20, 20))),
+        (15, 1.0, ((5, 60, 200), (5, 20, 120))),
+        (8, 1.0, ((3, 40, 120), (3, 20, 60))),
+        (5, 1.0, ((1, 60, 180), (2, 40, 40))),
+        (2.5, 1.0, ((1, 20, 80), (1, 20, 20))),
         (1.5, 1.0, ((1, 20, 20), (1, 20, 20))),
         (1, 1.0, ((1, 20, 20), (1, 20, 20))),
         (500, 0.1, ((5, 160, 480), (5, 160, 480))),
@@ -74,7 +74,7 @@ def test_plan(minutes, step, expected, prepared, finished, monkeypatch, tmp_path
     names, first, besides, paid = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run, finished), seconds)
     assert (besides, paid) == (30 - 20 * step, prepared)
     count, finalists = len(names), min(2, len(names))
-    again = 2 if finished and count > 1 else 1
+    again = min(2, count) if finished else 0
     spent = 30 + prepared + count * besides + (count * first - 20) * step
     last = max(finalist_steps([step] * finalists, [step] * again, first, seconds - spent - prepared, besides), first)
     assert (count, first, last) == expected[finished]
@@ -96,8 +96,9 @@ def test_plan(minutes, step, expected, prepared, finished, monkeypatch, tmp_path
 def test_further_steps(scores, seconds, expected, tmp_path):
     """An arm whose last score is its best goes on for as many steps as fit into the time, in blocks of 20."""
     trial = Trial(tmp_path, 40, 12.0, {"dev_scores": scores, "seconds_per_step": 1.0})
+    assert further_steps(trial, seconds + 10, 10.0, again=False) == expected
     twice = seconds + max(expected - 40, 0) + 40 + 20  # all steps on another split, and what two runs cost besides
-    assert further_steps(trial, twice, 10.0) == expected
+    assert further_steps(trial, twice, 10.0, again=True) == expected
 
 
 def test_the_best_arm_goes_on(monkeypatch, tmp_path):
@@ -114,7 +115,7 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
     monkeypatch.setattr(arms, "run_arm", run_arm)
     monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 10.0, 7.0))
     monkeypatch.setattr(arms.time, "perf_counter", lambda: now[0])
-    common = Common(tmp_path, {}, np.zeros(1), run)
+    common = Common(tmp_path, {}, np.zeros(1), run, finished=True)
     alike = {"other": {"views": "words"}, "best": {"views": "words"}}
     found = run_arms(alike, common, 300.0, None)
     # 240 seconds are left, less 7 for teachers and 10 for each of three runs: 40 steps more of two, and then 80 of one

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cmlmcse.adaptation import arms, crew, work
+from cmlmcse.adaptation.choice import Change
 from cmlmcse.adaptation.command import main
 from cmlmcse.common.errors import InputError, Stopped, terminable
 from cmlmcse.training.checkpoints import TEMPORARY
@@ -69,7 +70,7 @@ def results_of(folder: Path) -> dict[str, Any]:
     del results["seconds"]
     for arm in results["adapt"]["arms"].values():
         del arm["seconds"]
-    del results["adapt"]["second_split"]["seconds"]
+    (results["adapt"]["second_split"] or {}).pop("seconds", None)
     return results
 
 
@@ -152,8 +153,46 @@ def test_stopped_between_arms(words, whole, tmp_path, capsys, monkeypatch):
     assert not [name for name in ("export", "results.json", "report.md") if (folder / name).exists()]
     monkeypatch.setattr(work, "judge", judge)
     main([*words, "--output_dir", str(folder), *RESUME])
-    assert len(calls) == 6  # the last one trains on all documents
+    assert len(calls) == 5
     assert_equal(folder, whole)
+
+
+def test_sigterm_on_the_second_split(corpus, encoder, tmp_path, capsys, monkeypatch):
+    """The step is finished and saved, and the same command goes on, to the bit."""
+    monkeypatch.setattr(arms, "ENCODER_COMPARED_STEPS", 4)
+    monkeypatch.setattr(
+        work, "judge", lambda *given: Change("halves+words", "passages are found", 1.0, 2.0, (0.5, 1.5))
+    )
+    step, steps, stop = ContrastiveTrainer.training_step, [], [None]
+    given = [
+        encoder,
+        str(corpus),
+        "--views",
+        "title_body",
+        "--learning_rate",
+        "1e-3",
+        "--max_steps",
+        "4",
+        "--bf16=false",
+    ]
+
+    def signalled(self, *given):
+        steps.append(self.state.global_step)
+        if len(steps) == stop[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *given)
+
+    monkeypatch.setattr(ContrastiveTrainer, "training_step", signalled)
+    main([*given, "--output_dir", str(tmp_path / "whole")])
+    assert json.loads((tmp_path / "whole" / "results.json").read_text())["adapt"]["second_split"]
+    made = list(steps)
+    assert made[:5] == [0, 1, 2, 3, 0]
+    steps.clear()
+    stop[0] = 5  # the first of the second split
+    assert stopped_by(given, tmp_path / "out", capsys) == (143, line("by SIGTERM", tmp_path / "out"))
+    main([*given, "--output_dir", str(tmp_path / "out"), *RESUME])
+    assert steps == made  # no step was made twice
+    assert_equal(tmp_path / "out", tmp_path / "whole")
 
 
 def test_what_else_ends_an_arm_says_so(words, tmp_path, capsys, monkeypatch):
