@@ -75,7 +75,7 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
     """
     searches = not any(name.endswith("_weight") or name in OBJECTIVE for name in given)
     if finished:  # `words`, alone or with `sentence`, lost on MED (docs/results/adapting.md)
-        views = ["title_body"] * titles + [SEARCH] * searches
+        views = [SEARCH] * searches + ["title_body"] * titles  # first what has a teacher, so that its time is known
     elif titles:
         views = ["title_body", "title_body+words"]
     else:
@@ -173,7 +173,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
     if not averaged:
         best = sorted(trials, key=lambda name: trials[name].score, reverse=True)[:FINALISTS]
     if len(plan["steps"]) == 1:  # the time that is left says the rest
-        plan["prepared"] = max(plan["prepared"], *(prepared_seconds(trial) for trial in trials.values()))
+        plan["prepared"] = max(plan.get("prepared", 0.0), *(prepared_seconds(trial) for trial in trials.values()))
         left = end - time.perf_counter() - plan["prepared"]
         each = [trials[name].record["seconds_per_step"] for name in best]
         again = each if averaged else [max(each)] * common.finished
@@ -183,11 +183,13 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
     trials |= {name: run_arm(name, arms[name], common, last, every) for name in best}
     for name, further in plan["further"]:  # of an earlier call
         trials[name] = run_arm(name, arms[name], common, further, every)
-    while plan["besides"] is not None and not averaged:
+    while plan["besides"] is not None and not averaged and not plan.get("ended"):
         name = max(trials, key=lambda name: trials[name].score)
         left = end - time.perf_counter() - plan["prepared"]
         further = further_steps(trials[name], left, plan["besides"], common.finished)
         if further <= trials[name].steps:
+            plan["ended"] = True  # a later call may have more time left than is known
+            write_plan(folder, plan)
             break
         plan["further"].append([name, further])
         write_plan(folder, plan)
@@ -268,8 +270,8 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
 
     The first arm runs for some steps. That gives the seconds of a step, and those that every run costs besides; what
     its teachers took is paid once, and once more for the other split of the text. As many arms as possible are tried,
-    with finalists that train `LONGER` as long, and so do a finished encoder's runs on the other split. Rather than
-    without a kind that is averaged they do with less.
+    with finalists that train `LONGER` as long, and so do a finished encoder's runs on the other split. If time is
+    short, they train less before a kind that is averaged is left out.
     """
     names = list(arms)
     start = time.perf_counter()
@@ -291,7 +293,7 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
 
 
 def ways_to_plan(arms: int, kinds: int) -> Iterator[tuple[int, int]]:
-    """Numbers of arms, and how many times as long the finalists train, from what takes most time to what takes least.
+    """Numbers of arms, and how many times as long the finalists train: what is planned first if it fits.
 
     Args:
         arms: how many there are.

@@ -26,8 +26,8 @@ Weights = dict[str, torch.Tensor]
 class Splits(MeanOfDocuments):
     """The questions that confirm a choice, of one split of the text or of two.
 
-    Each part has an encoder of its own, which has not seen its documents. The score is the mean over the documents of
-    all parts.
+    Each part has an encoder of its own, which has not seen its documents, so the values come from :meth:`of_each`. The
+    score is the mean over the documents of all parts.
     """
 
     parts: tuple[Criterion | Together, ...]
@@ -46,6 +46,17 @@ class Splits(MeanOfDocuments):
     def documents(self) -> int:
         """D, the documents of all parts."""
         return sum(part.documents for part in self.parts)
+
+    @property
+    def candidates(self) -> int:
+        """Among how many passages a query must find its answer, at most."""
+        criteria = [each for part in self.parts for each in (part.criteria if isinstance(part, Together) else (part,))]
+        return max(len(criterion.candidates) for criterion in criteria)
+
+    @property
+    def queries(self) -> int:
+        """The queries of all parts."""
+        return sum(len(part.queries) for part in self.parts)
 
     def of_each(self, encoders: Sequence[EncodeOnce]) -> NDArray[np.float64]:
         """(D,) the values of the documents, each by the encoder of its part."""
@@ -151,7 +162,7 @@ def mix(start: Encoder, adapted: Weights, share: float) -> Encoder:
     """Set the weights of `start` to (1 − share) · start + share · adapted, and return it."""
     with torch.no_grad():
         for name, weight in weights_of(start).items():
-            if weight.is_floating_point() and name in adapted:
+            if weight.is_floating_point():
                 weight.lerp_(adapted[name].to(weight), share)
     return start
 

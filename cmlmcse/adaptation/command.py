@@ -132,7 +132,7 @@ def fields_apart(words: list[str], options: set[str]) -> tuple[list[str], list[s
     while left:
         word = left.pop()
         name = word.split("=")[0]
-        if not name.startswith("--") or name in options:
+        if not name.startswith("--") or name in {"--", *options}:
             own.append(word)
             continue
         fields.append(word)

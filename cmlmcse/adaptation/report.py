@@ -8,6 +8,7 @@ from typing import Any
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.tables import cell, labelled_scores
+from cmlmcse.evaluation.together import ASKED
 from cmlmcse.hub.adapted_card import tokens_trained_on
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -65,11 +66,11 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
             ["score × 100: how well", "before", "best that was tried", "change", "95 % interval"],
             [[found["title"], *change_cells(found)]],
         )),
-        ("p", f"A query has to find its answer among {found['candidates']:,} passages of the same text. The score is "
-              "nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
+        ("p", f"A query has to find its answer among up to {found['candidates']:,} passages of the same text. The "
+              "score is nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
               f"{found['documents']['choose']} documents were used to choose the model, "
-              f"{found['documents']['confirm']} others for this table. Training saw neither. BM25 reaches "
-              f"{found['bm25']:.2f}."),
+              f"{found['documents']['confirm']} others for this table. The model that was asked had not seen them. "
+              f"BM25 reaches {found['bm25']:.2f}."),
         ("p", f"A model that trains on the questions of a score gets better at them in any case. {on_practice(found)}"),
         *on_second_split(found),
         ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
@@ -81,7 +82,8 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         *labelled_blocks(results.get("labelled", {})),
         *tried_blocks(found),
         ("h2", "Ten queries"),
-        ("p", "Drawn at random among the documents that gave the scores above. The rank is that of the right passage."),
+        ("p", "Drawn at random among the documents that gave the scores above. The rank is that of the right passage."
+              + (" These are the answers of the first split's model." if found.get("second_split") else "")),
         ("table", (["query", "nearest before", "nearest after"],
                    [[short(row["query"]), nearest(row, "before"), nearest(row, "after")] for row in neighbours])),
         ("h2", "The text and the cost"),
@@ -108,10 +110,10 @@ def tried_blocks(found: dict[str, Any]) -> list[Block]:
     return [
         ("h2", "What was tried"),
         ("p", "These scores are on the documents used to choose. The start scores "
-              f"{found['choose_before']:.2f} there. The best arms were trained longer than the others."),
+              f"{found['choose_before']:.2f} there."),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
-        ("p", "Scores of weight averages; the percentage is the part taken from the best arm, the rest is from the "
-              f"start: {shares}."),
+        ("p", f"Scores of weight averages; the percentage is the part taken from {' and '.join(found['settings'])}, "
+              f"the rest is from the start: {shares}."),
         ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
     ]  # fmt: skip
 
@@ -143,9 +145,9 @@ def change_cells(scores: dict[str, Any]) -> list[str]:
 def on_practice(found: dict[str, Any]) -> str:
     """What was done so that practice alone does not count, in one or two sentences."""
     if not found["asked"]:
-        return "The best arm practised every question that this text can ask, so a finished encoder is kept as it is."
+        return why_kept(found)
     if found["finished_encoder"]:
-        return "The best arm did not train on the questions of this table."
+        return "What was chosen did not train on the questions of this table."
     return (
         "A plain backbone has little to lose by that. Where labels existed, they mostly rose with this score: the rank "
         "correlation was 0.94 over the settings of a collection, but only 0.60 within a run."
@@ -154,7 +156,7 @@ def on_practice(found: dict[str, Any]) -> str:
 
 def on_second_split(found: dict[str, Any]) -> list[Block]:
     """What the table is of, if the text was split twice."""
-    if found["second_split"] is None:
+    if found.get("second_split") is None:
         return []
     said = (
         "The text was split twice, and what was chosen was trained on both splits. Each of the two models was asked "
@@ -169,8 +171,14 @@ def why_kept(found: dict[str, Any]) -> str:
     """Why the start is handed back, in one sentence."""
     if found["asked"]:
         return "Nothing was better than the start beyond chance."
+    if not {*found["criterion"].split("+")} & {*ASKED}:
+        return (
+            "This text cannot ask what a finished encoder is judged by: a passage of a document, or a few of its "
+            "words. Lines that belong together, as one document, can."
+        )
     return (
-        "The best arm practised every question that this text can ask, so none is left to confirm it; try other views."
+        "What was chosen practised every question that this text can ask, so none is left to confirm it; try other "
+        "views."
     )
 
 
@@ -204,11 +212,10 @@ def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
 def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[str]:
     """What the user can do now."""
     steps = ["score both models on queries of your own: cmlmcse evaluate MODEL --tasks retrieval --data_dir DIR"]
-    best = max(found["arms"].values(), key=lambda arm: arm["score"])
-    curve = [score for _, score in best["scores"]]
-    if not kept and curve[-1] > max(curve[:-1], default=curve[-1]):
+    curves = [[score for _, score in found["arms"][name]["scores"]] for name in found["settings"]]
+    if not kept and any(curve[-1] > max(curve[:-1], default=curve[-1]) for curve in curves):
         steps.append(
-            "train longer, with a larger --minutes (or --max_steps) and a new --output_dir: the best arm was still "
+            "train longer, with a larger --minutes (or --max_steps) and a new --output_dir: what was chosen was still "
             "getting better at its last step"
         )
     if kept:

@@ -119,8 +119,12 @@ class Text(NamedTuple):
             return None
         others, held_out = self.other_split()
         known = {letters(text) for text in self.parts[1]["text"]}
-        fresh = held_out.filter(lambda batch: [letters(text) not in known for text in batch["text"]], batched=True)
-        return self._asking(others, fresh, views, seed + 1)
+        rows = []
+        for row, text in enumerate(map(letters, held_out["text"])):
+            if text not in known:
+                known.add(text)
+                rows.append(row)
+        return self._asking(others, held_out.select(rows), views, seed + 1) if rows else None
 
     def _asking(self, others: Dataset, held_out: Dataset, views: str, seed: int) -> Criterion | Together | None:
         """What held-out documents can ask to confirm a choice."""

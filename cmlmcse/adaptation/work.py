@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers.utils import logging
 
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
 from cmlmcse.data.collection import load_collection
 from cmlmcse.evaluation.label_free import Criterion
@@ -30,6 +31,7 @@ from cmlmcse.hub.start import start_record
 from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.folders import recorded_pooling
 from cmlmcse.models.prompts import Prompts
+from modeling_cmlmcse.pooling import POOLINGS
 
 from .arms import Arms, Common, Trial, best_of_each_kind, default_arms, read_plan, run_arms
 from .choice import (
@@ -37,6 +39,7 @@ from .choice import (
     Second,
     Splits,
     Verdict,
+    Weights,
     arm_encoder,
     best_average,
     judge,
@@ -137,6 +140,11 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
         return load_start(args.model, pooling, args.device, bf16=bf16)
 
     encoder = load()
+    if POOLINGS[encoder.model.config.pooling].keeps_head:
+        raise InputError(
+            f"cmlmcse adapt expects a pooling without a head, found {encoder.model.config.pooling} in {args.model}; "
+            "choose a model that pools otherwise, or use cmlmcse train"
+        )
     text = read_text(args, encoder, finished=recorded is not None)
     say(text.summary())
     if text.note:
@@ -169,9 +177,9 @@ def choose(
         say: prints a line.
     """
     text, views = start.text, "+".join(trial.record["fields"]["views"] for trial in chosen.values())
-    runs = [arm_encoder(trial.folder, args.device, start.encoder) for trial in chosen.values()]
+    adapted = mean_weights([trial.folder for trial in chosen.values()], start, args.device)
     asked = text.unpractised(start.choosing, views) or start.choosing
-    average = best_average(start.load, start.once, mean_of([weights_of(run) for run in runs]), asked)
+    average = best_average(start.load, start.once, adapted, asked)
     say(f"chosen: {' and '.join(chosen)}; best share of the weights: {average.share:g}")
 
     first = text.confirming(views, args.seed)
@@ -191,12 +199,17 @@ def train_second(
 ) -> Second:
     """Train the chosen arms once more, on another split of the text, and average them as on the first one."""
     found = [train_again(name, trial, arms[name], common) for name, trial in chosen.items()]
-    runs = [arm_encoder(folder, args.device, start.encoder) for folder, _ in found]
-    encoder = mix(start.load(), mean_of([weights_of(run) for run in runs]), share)
+    adapted = mean_weights([folder for folder, _ in found], start, args.device)
+    encoder = mix(start.load(), adapted, share)
     records = [record for _, record in found]
     seconds, tokens = (sum(record[name] for record in records) for name in ("train_seconds", "tokens"))
     steps = {name: record["steps"] for name, record in zip(chosen, records, strict=True)}
     return Second(encoder, EncodeOnce(encoder), {"steps": steps, "seconds": round(seconds, 1), "tokens": tokens})
+
+
+def mean_weights(runs: list[Path], start: Start, device: str | None) -> Weights:
+    """The mean of the weights of some runs."""
+    return mean_of([weights_of(arm_encoder(run, device, start.encoder)) for run in runs])
 
 
 def handed_back(start: Start, choice: Choice) -> Encoder:

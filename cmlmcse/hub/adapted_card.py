@@ -64,7 +64,8 @@ def facts_of(kept: Record) -> dict[str, Any]:
     runs = chosen_runs(kept)
     return {
         "start": start_text(kept["model"], kept.get("start")),
-        "documents": f"{text['documents']:,}, {text['held_out']:,} of them held out",
+        "documents": f"{text['documents']:,}, {text['held_out']:,} of them held out"
+        + (" on each of two splits" if found.get("second_split") else ""),
         "settings that were tried": "; ".join(found["arms"]),
         "chosen": found["chosen"],
         "method": " / ".join(dict.fromkeys(map(method_of, runs))) if adapted else None,
@@ -88,8 +89,8 @@ def tokens_trained_on(found: dict[str, Any]) -> int:
 def side_by_side(many: list[dict[str, Any]]) -> dict[str, Any]:
     """The facts of several runs as one: what differs stands side by side, in the order of the runs."""
     merged = {}
-    for name in many[0]:
-        values = [facts[name] for facts in many]
+    for name in dict.fromkeys(name for facts in many for name in facts):
+        values = [facts.get(name) for facts in many]
         same = all(value == values[0] for value in values)
         merged[name] = values[0] if same else " / ".join("none" if value is None else str(value) for value in values)
     return merged
@@ -113,7 +114,7 @@ def limits_of(kept: Record, start: str) -> list[str]:
     note = kept.part("text").get("note")
     return [
         "The score without labels takes parts of documents as queries. Your users' queries may be of another kind.",
-        "The scores are those of one seed.",
+        "The scores are those of one call of the command, and change with its seed.",
         "Use cosines to rank texts. Their values are not calibrated: choose a threshold on your own data.",
         inherited(start),
         *([note] if note else []),
@@ -132,7 +133,12 @@ def measured(kept: Record, same: bool) -> str:
     change = (f"{best:.2f} with the best setting" if same else f"{best:.2f} after") + f", {before:.2f} before: "
     change += f"{best - before:+.2f} (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*found["interval"])
     if same:
-        change += " Nothing was better than the start beyond chance, so these are the start's weights."
+        proved = found.get("asked", True)
+        change += (
+            " Nothing was better than the start beyond chance" if proved else " This proves nothing, because what "
+        )
+        change += ", so these" if proved else "was chosen had practised these questions. These"
+        change += " are the start's weights."
     rows = [[data, *map(cell, scores)] for data, scores in sorted(labelled_scores(kept.get("labelled", {})).items())]
     text = f"The score without labels says how well {found['title']}, among {found['candidates']:,} passages of the "
     text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that were not used to choose. "

@@ -148,7 +148,12 @@ def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
 def test_advice_to_search_by_words():
     """By both if both are best, by words alone if they are, and no word of it where the model alone is best."""
     text = {"share_cut_off": 0.0, "titles": 1}
-    found = {"arms": {"crops": {"score": 1.0, "scores": [[1, 1.0]]}}, "before": 50.0, "after": 52.0}
+    found = {
+        "arms": {"crops": {"score": 1.0, "scores": [[1, 1.0]]}},
+        "settings": {"crops": {}},
+        "before": 50.0,
+        "after": 52.0,
+    }
 
     def advice(bm25, hybrid):
         return [step for step in next_steps(False, found | {"bm25": bm25, "hybrid": hybrid}, text) if "word" in step]
@@ -252,7 +257,7 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
         return GOOD
 
     monkeypatch.setattr(work, "judge", judged)
-    own = {"views": "title_body"} if arms_tried == "one" else {}
+    own = {"views": "title_body", "early_stopping_patience": 9} if arms_tried == "one" else {}
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=4, learning_rate=1e-3, bf16=False, **own)
     found = adapted.results["adapt"]
     names = ["title_body, rate 0.001", "search, rate 0.001"][: 1 + (arms_tried == "two")]

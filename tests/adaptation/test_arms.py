@@ -32,7 +32,7 @@ def test_arms():
     assert default_arms("start", True, True, {"backbone_dropout": "0.1"}).popitem()[1]["backbone_dropout"] == "0.1"
     first = [list(default_arms("start", titles, True, {}))[:3] for titles in (False, True)]
     assert first[0] == ["search, rate 3e-05", "search, rate 0.0001", "dropout, rate 3e-05"]
-    assert first[1] == ["title_body, rate 3e-05", "search, rate 3e-05", "title_body, rate 0.0001"]
+    assert first[1] == ["search, rate 3e-05", "title_body, rate 3e-05", "search, rate 0.0001"]
     search = default_arms("start", False, True, {})["search, rate 0.0001"]
     assert (search["teacher"], search["contrastive_weight"]) == ("start,bm25", 0)
     assert search["teacher_temp"] / search["distillation_temp"] == pytest.approx(search["teacher_share"])

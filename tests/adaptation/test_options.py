@@ -10,7 +10,10 @@ from cmlmcse.adaptation import work
 from cmlmcse.adaptation.command import main, parse, run_first
 from cmlmcse.adaptation.crew import run
 from cmlmcse.common import cpu
+from cmlmcse.hub.export import export
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.variable_length import switched_off
+from support.tiny import tiny_tokenizer
 
 
 @pytest.mark.parametrize(("seconds", "faster"), [((1.0, 0.5), True), ((1.0, 0.9), False), ((1.0, 3.0), False)])
@@ -119,6 +122,17 @@ def test_wrong_text(text, message, backbone_folders, tmp_path, capsys):
         main([backbone_folders["bert"], str(path), "--output_dir", str(tmp_path / "out")])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_head_is_refused(corpus, backbone, tmp_path, capsys):
+    """Before anything is trained: a run starts with a fresh head, and no average would fit it."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone, pooling="cls", cmlm_weight=0)
+    folder = str(export(model, tiny_tokenizer("bert"), tmp_path / "export"))
+    with pytest.raises(SystemExit) as stopped:
+        main([folder, str(corpus), "--output_dir", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    assert "cmlmcse adapt expects a pooling without a head, found cls" in capsys.readouterr().err
     assert not list((tmp_path / "out").iterdir())
 
 

@@ -23,6 +23,7 @@ def page(tmp_path_factory) -> Path:
     found = {
         **CHANGE, "asked": True, "finished_encoder": True, "chosen": "start", "bm25": 40.0,
         "hybrid": 39.12, "candidates": 1967, "documents": {"choose": 145, "confirm": 144}, "choose_before": 30.5,
+        "criterion": "parts", "second_split": None, "settings": {names[0]: {}},
         "arms": {
             name: {**ARM, "scores": [[0, 30.5], [20, 32.0 + place], [40, 31.0 - place]]}
             for place, name in enumerate(names)
