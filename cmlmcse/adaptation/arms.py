@@ -29,7 +29,7 @@ FINALISTS = 2  # arms that the second round trains on
 # gained 2.7 points, the better kind alone 1.6, and the score cannot tell which one that is (docs/results/adapting.md).
 AVERAGED = ("title_body", SEARCH)
 LONGER = 3  # the second round ends at this many times the steps of the first one, or later if time is left
-EVERY = 20  # steps between development scores; the best of them is kept, so too many steps do no harm
+EVERY = 20  # steps between development scores; of a plain backbone the best is kept, so too many steps do no harm
 FIRST_STEPS = 20  # of the run that measures the time of a step
 COMPARED_STEPS = 40  # of an arm before it is compared; a choice by hand: after 20, the warm-up is half of them
 ENCODER_COMPARED_STEPS = 20  # of a finished encoder, so that arms of two kinds fit into the default time
@@ -42,6 +42,8 @@ SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1
 # Who sets one of these, or a weight, wants that objective; the arm that searches has its own.
 OBJECTIVE = {"contrastive_loss", "mined_negatives", "negative_prompt_template", "matryoshka_dims"}
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
+# Of a finished encoder, in the first round and in all: no more than 80 were measured (docs/results/adapting.md).
+ENCODER_MAX_STEPS = 40, 80
 
 Arms = dict[str, dict[str, Any]]
 
@@ -50,11 +52,12 @@ class Trial(NamedTuple):
     """An arm after training.
 
     Attributes:
-        folder: its run's folder; `export/` in it is the encoder with the arm's best development score.
+        folder: its run's folder; `export/` in it is the encoder with the arm's best development score, or of a finished
+            encoder the last one.
         steps: how long it was trained.
         score: the development score of the export.
         record: the content of its run.json.
-        best_step: the step of that score.
+        best_step: the step of that score, and of the export.
     """
 
     folder: Path
@@ -125,6 +128,11 @@ class Common(NamedTuple):
         """Steps of an arm before it is compared."""
         return ENCODER_COMPARED_STEPS if self.finished else COMPARED_STEPS
 
+    @property
+    def most(self) -> tuple[int, int]:
+        """Steps of an arm at most, in the first round and in all."""
+        return ENCODER_MAX_STEPS if self.finished else (MAX_STEPS, LONGER * MAX_STEPS)
+
 
 def best_of_each_kind(trials: dict[str, Trial], arms: Arms, finished: bool) -> list[str]:
     """The arms whose weights are averaged: the best one of each kind in `AVERAGED`. Without one of them, or from a
@@ -177,7 +185,8 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         left = end - time.perf_counter() - plan["prepared"]
         each = [trials[name].record["seconds_per_step"] for name in best]
         again = each if averaged else [max(each)] * common.finished
-        plan["steps"].append(max(finalist_steps(each, again, first, left, plan["besides"]), first))
+        last = min(finalist_steps(each, again, first, left, plan["besides"]), common.most[1])
+        plan["steps"].append(max(last, first))
         write_plan(folder, plan)
     last = plan["steps"][1]
     trials |= {name: run_arm(name, arms[name], common, last, every) for name in best}
@@ -186,7 +195,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
     while plan["besides"] is not None and not averaged and not plan.get("ended"):
         name = max(trials, key=lambda name: trials[name].score)
         left = end - time.perf_counter() - plan["prepared"]
-        further = further_steps(trials[name], left, plan["besides"], common.finished)
+        further = min(further_steps(trials[name], left, plan["besides"], common.finished), common.most[1])
         if further <= trials[name].steps:
             plan["ended"] = True  # a later call may have more time left than is known
             write_plan(folder, plan)
@@ -230,7 +239,7 @@ def further_steps(trial: Trial, seconds: float, besides: float, again: bool) -> 
     if again:
         left = (left - besides - trial.steps * step) / 2
     more = max(int(left / step), 0) // EVERY * EVERY
-    return min(trial.steps + more, LONGER * MAX_STEPS)
+    return trial.steps + more
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
@@ -246,8 +255,8 @@ def write_plan(folder: Path, plan: dict[str, Any]) -> None:
 
 
 def rounded(steps: float) -> int:
-    """A multiple of `EVERY` that no arm trains longer than."""
-    return min(int(steps), LONGER * MAX_STEPS) // EVERY * EVERY
+    """A multiple of `EVERY` that is not larger."""
+    return int(steps) // EVERY * EVERY
 
 
 def finalist_steps(each: list[float], again: list[float], done: int, seconds: float, besides: float) -> int:
@@ -286,7 +295,7 @@ def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], i
     for count, longer in ways_to_plan(len(names), kinds):
         finalists, again = min(FINALISTS, count), min(kinds, count) * common.finished
         available = (left - (count + finalists * (longer > 1) + again) * besides) / step  # steps of all arms together
-        first = min(rounded(available / (count + (longer - 1) * finalists + longer * again)), MAX_STEPS)
+        first = min(rounded(available / (count + (longer - 1) * finalists + longer * again)), common.most[0])
         if first >= common.compared or (count == 1 and first >= EVERY):
             return names[:count], first, besides, prepared
     return names[:1], EVERY, besides, prepared  # not even time for one arm's second round
@@ -335,5 +344,6 @@ def read_trial(run: Path) -> Trial | None:
     training = max(record["train_seconds"] - sum(scores), 0.0) / max(steps, 1)
     record["dev_scores"] = [row["eval_dev_score"] for row in record["log"] if row.get("eval_dev_score") is not None]
     record["seconds_per_step"] = training + (scores[-1] if scores else 0.0) / EVERY  # a score belongs to its steps
-    best = int((record["best_checkpoint"] or "-0").split("-")[-1])
+    kept = record["best_checkpoint"] if record["fields"].get("load_best_model_at_end", True) else None
+    best = int(kept.split("-")[-1]) if kept else steps
     return Trial(run, record["fields"].get("max_steps", steps), results["dev"]["score"], record, best)

@@ -172,7 +172,8 @@ def best_average(
 ) -> Average:
     """The average of start and adapted weights with the best score on the choosing documents.
 
-    Shares are tried from the adapted weights towards the start, as long as the score rises.
+    Shares are tried from the adapted weights towards the start, as long as the score rises by more than chance: all of
+    the adapted weights is what was best where labels could tell (docs/results/adapting.md).
 
     Args:
         load: loads the start anew.
@@ -182,14 +183,16 @@ def best_average(
     """
     best = mix(load(), adapted, 1.0)
     once, chosen = EncodeOnce(best), 1.0
-    scores = {0.0: choosing.score(start), chosen: choosing.score(once)}
+    values = choosing.values(once)
+    scores = {0.0: choosing.score(start), chosen: choosing.summary(values)}
     for share in SHARES:
         encoder = mix(load(), adapted, share)
         remembering = EncodeOnce(encoder)
-        scores[share] = choosing.score(remembering)
-        if scores[share] <= scores[chosen]:
+        found = choosing.values(remembering)
+        scores[share] = choosing.summary(found)
+        if interval(choosing, values, found)[0] <= 0:
             break
-        best, once, chosen = encoder, remembering, share
+        best, once, chosen, values = encoder, remembering, share, found
     return Average(best, once, chosen, scores)
 
 

@@ -106,9 +106,9 @@ def test_the_best_average_is_between_start_and_arm(backbone_folders):
     before = start.model.backbone.state_dict()[name]
 
     class Half(Criterion):
-        def score(self, encode):
+        def values(self, encode):
             moved = float((encode._encode.model.backbone.state_dict()[name] - before).mean())
-            return -abs(moved - 0.5)
+            return np.full(9, -abs(moved - 0.5))
 
     found = best_average(
         lambda: load_start(backbone_folders["bert"], "avg", "cpu"),
@@ -247,7 +247,7 @@ def test_searching_practises_no_question(corpus, encoder, tmp_path):
 
 @pytest.mark.parametrize("arms_tried", ["one", "two"])
 def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encoder, tmp_path, monkeypatch):
-    """The chosen arms are trained again, each to its best step, with the next seed; the documents that this run does
+    """The chosen arms are trained again, to the same step, with the next seed; the documents that this run does
     not see, less those of the first split, confirm as well. The mean of both splits' weights is handed back, each
     averaged with the start by the same share. Of a finished encoder the kinds title_body and search are averaged."""
     asked = []
@@ -275,11 +275,9 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
     assert found["documents"] == {"choose": 15, "confirm": 15 + len(fresh)}
     runs, again = ([arms.run_folder(folder, name) for name in names] for folder in (
         adapted.folder, adapted.folder / second_split.FOLDER))  # fmt: skip
-    for folder, before in zip(again, runs, strict=True):
+    for folder in again:
         fields = json.loads((folder / "run.json").read_text())["fields"]
-        best = json.loads((before / "run.json").read_text())["best_checkpoint"]
-        assert (fields["dev_set"], fields["seed"]) == ("auto_unscored", 43)
-        assert f"checkpoint-{fields['max_steps']}" == best
+        assert (fields["dev_set"], fields["seed"], fields["max_steps"]) == ("auto_unscored", 43, 4)
 
     def weights(folder):
         return load_start(str(folder), None, "cpu").model.backbone.state_dict()["embeddings.word_embeddings.weight"]

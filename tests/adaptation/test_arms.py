@@ -52,13 +52,13 @@ def test_arms():
 @pytest.mark.parametrize(
     "minutes, step, expected",
     [
-        (15, 1.0, ((5, 60, 200), (5, 20, 120))),
+        (15, 1.0, ((5, 60, 200), (5, 20, 80))),
         (8, 1.0, ((3, 40, 120), (3, 20, 60))),
         (5, 1.0, ((1, 60, 180), (2, 40, 40))),
         (2.5, 1.0, ((1, 20, 80), (1, 20, 20))),
         (1.5, 1.0, ((1, 20, 20), (1, 20, 20))),
         (1, 1.0, ((1, 20, 20), (1, 20, 20))),
-        (500, 0.1, ((5, 160, 480), (5, 160, 480))),
+        (500, 0.1, ((5, 160, 480), (5, 40, 80))),
     ],
 )
 @pytest.mark.parametrize("prepared", [0.0, 90.0])
@@ -71,12 +71,14 @@ def test_plan(minutes, step, expected, prepared, finished, monkeypatch, tmp_path
     monkeypatch.setattr(arms.time, "perf_counter", iter((0.0, 30.0 + prepared)).__next__)
     named = default_arms("start", True, finished, {})
     seconds = 45 * minutes + 2 * prepared
-    names, first, besides, paid = plan_steps(named, Common(tmp_path, {}, np.zeros(1), run, finished), seconds)
+    common = Common(tmp_path, {}, np.zeros(1), run, finished)
+    names, first, besides, paid = plan_steps(named, common, seconds)
     assert (besides, paid) == (30 - 20 * step, prepared)
     count, finalists = len(names), min(2, len(names))
     again = min(2, count) if finished else 0
     spent = 30 + prepared + count * besides + (count * first - 20) * step
-    last = max(finalist_steps([step] * finalists, [step] * again, first, seconds - spent - prepared, besides), first)
+    last = finalist_steps([step] * finalists, [step] * again, first, seconds - spent - prepared, besides)
+    last = max(min(last, common.most[1]), first)
     assert (count, first, last) == expected[finished]
     taken = step * (count * first + finalists * (last - first) + again * last)
     taken += (count + 1 + finalists * (last > first) + again) * besides
@@ -90,7 +92,7 @@ def test_plan(minutes, step, expected, prepared, finished, monkeypatch, tmp_path
         ([10, 12, 11], 50, 0),
         ([10, 11, 12], 19, 40),
         ([10, 11, 12], -9, 40),
-        ([1, 2], 9999, 480),
+        ([1, 2], 9999, 10_020),
     ],
 )
 def test_further_steps(scores, seconds, expected, tmp_path):
@@ -115,13 +117,12 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
     monkeypatch.setattr(arms, "run_arm", run_arm)
     monkeypatch.setattr(arms, "plan_steps", lambda *_: (["other", "best"], 20, 10.0, 7.0))
     monkeypatch.setattr(arms.time, "perf_counter", lambda: now[0])
-    common = Common(tmp_path, {}, np.zeros(1), run, finished=True)
+    common = Common(tmp_path, {}, np.zeros(1), run)
     alike = {"other": {"views": "words"}, "best": {"views": "words"}}
     found = run_arms(alike, common, 300.0, None)
-    # 240 seconds are left, less 7 for teachers and 10 for each of three runs: 40 steps more of two, and then 80 of one
-    assert asked[2:4] == [("best", 80), ("other", 80)]
-    assert asked[4:] == [("best", 140)]  # 223 seconds are left: 60 more and 140 again, and 10 for each; then none rises
-    assert found["best"].steps == 140
+    assert asked[2:4] == [("best", 120), ("other", 120)]  # 240 seconds are left, less 7 for teachers and 10 for each
+    assert asked[4:] == [("best", 320)]  # 223 seconds are left, less 10; then the score no longer rises
+    assert found["best"].steps == 320
     again = list(asked)
     asked.clear()
     run_arms(alike, common, 0.0, None)
