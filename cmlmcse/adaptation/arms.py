@@ -184,7 +184,8 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         plan["prepared"] = max(plan.get("prepared", 0.0), *(prepared_seconds(trial) for trial in trials.values()))
         left = end - time.perf_counter() - plan["prepared"]
         each = [trials[name].record["seconds_per_step"] for name in best]
-        again = each if averaged else [max(each)] * common.finished
+        again = [trials[name].record["unscored_seconds_per_step"] for name in best]
+        again = again if averaged else [max(again)] * common.finished
         last = min(finalist_steps(each, again, first, left, plan["besides"]), common.most[1])
         plan["steps"].append(max(last, first))
         write_plan(folder, plan)
@@ -263,14 +264,15 @@ def finalist_steps(each: list[float], again: list[float], done: int, seconds: fl
     """The step that the finalists can train on to in this time, and then those runs on another split.
 
     Args:
-        each: seconds of a step of each finalist.
-        again: the same of those that are trained once more.
+        each: seconds of a step of each finalist, with its part of the development scores.
+        again: the same of those that are trained once more, without any score.
         done: steps of the first round.
         seconds: the time for all of them.
         besides: seconds that a run costs besides its steps.
     """
     left = seconds - (len(each) + len(again)) * besides
-    return rounded((left + done * sum(each)) / (sum(each) + sum(again)))
+    steps = (left + done * sum(each)) / (sum(each) + sum(again))
+    return rounded(steps + EVERY / 2 if again else steps)  # what besides costs is less on the second split
 
 
 def plan_steps(arms: Arms, common: Common, seconds: float) -> tuple[list[str], int, float, float]:
@@ -343,6 +345,7 @@ def read_trial(run: Path) -> Trial | None:
     scores = [row["eval_runtime"] for row in record["log"] if "eval_runtime" in row]
     training = max(record["train_seconds"] - sum(scores), 0.0) / max(steps, 1)
     record["dev_scores"] = [row["eval_dev_score"] for row in record["log"] if row.get("eval_dev_score") is not None]
+    record["unscored_seconds_per_step"] = training
     record["seconds_per_step"] = training + (scores[-1] if scores else 0.0) / EVERY  # a score belongs to its steps
     kept = record["best_checkpoint"] if record["fields"].get("load_best_model_at_end", True) else None
     best = int(kept.split("-")[-1]) if kept else steps
