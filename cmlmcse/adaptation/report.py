@@ -2,6 +2,7 @@
 
 import base64
 import html
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,11 @@ def tried_blocks(found: dict[str, Any]) -> list[Block]:
     )
     return [
         ("h2", "What was tried"),
-        ("p", "These scores are on the documents used to choose. The start scores "
+        ("p", f"These scores say how well {found['choose_title']}, on the documents used to choose. The start scores "
               f"{found['choose_before']:.2f} there."),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
-        ("p", f"Scores of weight averages; the percentage is the part taken from {' and '.join(found['settings'])}, "
-              f"the rest is from the start: {shares}."),
+        ("p", "Averages of weights, by the questions of the first table; the percentage is the part taken from "
+              f"{' and '.join(found['settings'])}, the rest is from the start: {shares}."),
         ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
     ]  # fmt: skip
 
@@ -246,7 +247,8 @@ def plot_curves(found: dict[str, Any], plots: Path) -> None:
         axes.plot(steps, scores, color=colour, marker="o", markersize=3, label=name)
     axes.axhline(found["choose_before"], color=GREY, linestyle="--", linewidth=1, label="start")
     axes.legend(frameon=False, fontsize=8)
-    set_labels(axes, "optimizer step", "nDCG × 100", found["title"])
+    title = textwrap.fill(found["choose_title"], 70)
+    set_labels(axes, "optimizer step", "nDCG × 100", title)
     save(figure, plots, CURVE)
 
 

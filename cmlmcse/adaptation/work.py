@@ -117,6 +117,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     found = results["adapt"]
     found["documents"] = {"choose": start.choosing.documents, "confirm": choice.confirming.documents}
     found["choose_before"] = round(start.choosing.summary(start.values), 4)
+    found["choose_title"] = start.choosing.title
     encoders = choice.encoders if choice.verdict.better else [start.once] * len(choice.encoders)
     for name, values in (("bm25", choice.confirming.bm25()), ("hybrid", choice.confirming.hybrid(encoders))):
         found[name] = round(float(values.mean()), 4)
