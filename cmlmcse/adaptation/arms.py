@@ -26,7 +26,7 @@ ENCODER_RATES = (3e-5, 1e-4)  # a finished encoder moves little: a quick trial t
 BACKBONE_RATES = (3e-4, 1e-4)  # a plain backbone has far to go
 FINALISTS = 2  # arms that the second round trains on
 # Kinds of arms whose weights are averaged, of a finished encoder. On the labels of CISI, SciFact and CACM the average
-# gained 2.7 points, the better kind alone 1.6, and the score cannot tell which one that is (docs/results/adapting.md).
+# gained 2.7 points, `search` alone 1.6 and `title_body` alone 1.4 (docs/results/adapting.md).
 AVERAGED = ("title_body", SEARCH)
 LONGER = 3  # the second round ends at this many times the steps of the first one, or later if time is left
 EVERY = 20  # steps between development scores; of a plain backbone the best is kept, so too many steps do no harm

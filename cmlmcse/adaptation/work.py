@@ -55,8 +55,8 @@ from .results import adapt_results, labelled_results, load_labelled
 from .second_split import train_again
 from .text import Text, read_text
 
-# What averages, confirmation on both splits, export and report take, in times of scoring the start by all questions. On
-# SciFact it was 3.2.
+# What averages, confirmation on both splits, export and report take, in times of scoring the start by all questions.
+# With 4, SciFact and MED ended after 13 to 14 of 15 minutes (benchmarks/adapting-splits.json).
 SCORES_AT_THE_END = 4
 
 Say = Callable[[str], None]
