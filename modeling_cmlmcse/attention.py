@@ -3,14 +3,15 @@
 The function is registered with transformers' `AttentionInterface`, so that its blocks run unforked.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .dropout import sample_keep_mask, scaled_mask
+from .dropout import sample_keep_mask
 from .packing import Packing, Selection
 from .variable_length import find_kernel
 
@@ -25,6 +26,9 @@ except ImportError as error:
 # Attention weights of a row (heads · T²) from which a CPU takes one row after another: nothing is copied or computed
 # for padding then, and the weights stay in its caches. Shorter rows are faster together (benchmarks/attention.py).
 ROW_WEIGHTS = 6_000
+# Keys of a row from which its products gain from half precision. For fewer, the kernel that oneDNN makes for each new
+# shape costs more than it saves, and fp32, which needs none, is twice as fast (benchmarks/attention.py).
+LEAST_HALF = 128
 GRAIN = 32_768  # numbers that PyTorch gives a thread at least; several threads share a row only if it has as many each
 
 PACKED_ATTENTION = f"{__name__}.packed_attention"  # a second loaded copy of this code registers its own
@@ -93,6 +97,8 @@ def token_attention(
             bounds, longest = (grids[0].bounds, grids[1].bounds), (grids[0].shape[1], grids[1].shape[1])
             return kernel(query, key, value, bounds, longest, dropout)
     eager_cpu = query.device.type == "cpu" and not torch.compiler.is_compiling()
+    if eager_cpu and torch.is_autocast_enabled("cpu"):
+        query, key, value = (states.to(torch.get_autocast_dtype("cpu")) for states in (query, key, value))
     layout, mask = GridLayout(grids), None
     if eager_cpu and whole and (sliding_window is None or selection is None) and has_long_rows(packing, query.shape[1]):
         layout = RowLayout(grids, sliding_window)
@@ -102,8 +108,8 @@ def token_attention(
     if dropout and eager_cpu:
         return attention_with_dropout(query, key, value, mask, layout, dropout, scaling)
     attend = partial(nn.functional.scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
-    if query.device.type == "cpu":
-        return layout.join([attend(*block) for block in split_blocks(layout, query, key, value, mask)], 0)
+    if eager_cpu:
+        return attention_of_blocks(attend, query, key, value, mask, layout)
     context = attend(*on_grids_together(query, key, value, grids), mask)
     return grids[0].pack(context.transpose(1, 2))
 
@@ -188,9 +194,13 @@ class GridLayout:
         """The mask of each block."""
         return [mask]
 
+    def weights(self, heads: int) -> list[tuple[int, int, int]]:
+        """The shape of each block's attention weights, (b · heads, Q, T)."""
+        return [(heads * self.grids[1].shape[0], self.grids[0].shape[1], self.grids[1].shape[1])]
+
 
 class RowLayout(GridLayout):
-    """Attention of one row after another, without padding.
+    """Attention of one row after another, without padding; of short rows in fp32 rather than bf16.
 
     Args:
         grids: the queries' and the keys' own.
@@ -199,11 +209,16 @@ class RowLayout(GridLayout):
 
     def __init__(self, grids: tuple[Packing, Packing], sliding_window: int | None = None) -> None:
         super().__init__(grids)
-        self.lengths = [grid.lengths.tolist() for grid in grids]
+        self.lengths: list[list[int]] = [grid.lengths.tolist() for grid in grids]
         self.sliding_window = sliding_window
 
     def split(self, states: Tensor, side: int) -> list[Tensor]:
-        return [row.transpose(0, 1)[None] for row in states.split(self.lengths[side])]
+        short = [keys < LEAST_HALF for keys in self.lengths[1]]
+        half = states.dtype == torch.bfloat16
+        if half and all(short):
+            states, half = states.float(), False
+        rows = states.transpose(0, 1)[None].split(self.lengths[side], dim=2)
+        return [row.float() if half and is_short else row for row, is_short in zip(rows, short, strict=True)]
 
     def join(self, blocks: list[Tensor], side: int) -> Tensor:
         return torch.cat([block[0].transpose(0, 1) for block in blocks])
@@ -213,6 +228,26 @@ class RowLayout(GridLayout):
             return [None] * len(self.lengths[1])
         rows = self.grids[1].columns.split(self.lengths[1])  # (T,) of each row
         return [(columns[:, None] - columns).abs() < self.sliding_window for columns in rows]
+
+    def weights(self, heads: int) -> list[tuple[int, int, int]]:
+        return [(heads, queries, keys) for queries, keys in zip(*self.lengths, strict=True)]
+
+
+def attention_of_blocks(
+    attend: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, layout: GridLayout
+) -> Tensor:
+    """(M, heads, D) queries, (S, heads, D) keys and values → (M, heads, D): PyTorch's attention of each block.
+
+    For CPUs. With gradients it computes in fp32, where PyTorch's way back takes a third of the time that bf16 takes
+    (benchmarks/attention.py).
+    """
+    precision = query.dtype
+    if precision == torch.bfloat16 and torch.is_grad_enabled() and query.requires_grad:
+        query, key, value = (states.float() for states in (query, key, value))
+        mask = mask.float() if mask is not None and mask.dtype == precision else mask
+    with torch.autocast("cpu", enabled=False):  # it would go back to half precision
+        contexts = [attend(*block) for block in split_blocks(layout, query, key, value, mask)]
+    return layout.join(contexts, 0).to(precision)
 
 
 def attention_with_dropout(
@@ -228,9 +263,8 @@ def attention_with_dropout(
 
     For CPUs: their fused attention kernels have no dropout.
     """
-    if torch.is_autocast_enabled("cpu"):
-        query, key, value = (states.to(torch.get_autocast_dtype("cpu")) for states in (query, key, value))
-    return _AttentionWithDropout.apply(query, key, value, mask, layout, dropout, scaling)
+    with torch.autocast("cpu", enabled=False):  # it would run softmax in fp32, and convert each product's inputs
+        return _AttentionWithDropout.apply(query, key, value, mask, layout, dropout, scaling)
 
 
 class _AttentionWithDropout(torch.autograd.Function):
@@ -243,37 +277,59 @@ class _AttentionWithDropout(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
         layout: GridLayout, dropout: float, scaling: float,
     ) -> Tensor:  # fmt: skip
-        contexts, kept = [], []
-        for queries, keys, values, seen in split_blocks(layout, query, key, value, mask):
-            weights = _attention_weights(queries, keys, seen, scaling)  # (b, heads, Q, T)
-            keep, ctx.factor = sample_keep_mask(weights.shape, dropout)
-            kept.append(keep)
-            contexts.append(weights.mul_(scaled_mask(keep, ctx.factor, weights.dtype)) @ values)  # (b, heads, Q, D)
-        ctx.save_for_backward(query, key, value, mask, *kept)
-        ctx.layout, ctx.scaling = layout, scaling
-        return layout.join(contexts, 0)
+        shapes = layout.weights(query.shape[1])
+        keep, factor = sample_keep_mask(torch.Size([sum(map(math.prod, shapes))]), dropout)
+        ctx.save_for_backward(query, key, value, mask, keep)
+        ctx.layout, ctx.scaling, ctx.factor, ctx.shapes = layout, scaling, factor, shapes
+        contexts = []
+        blocks = _flat_blocks(layout, (query, 0), (key, 1), (value, 1))
+        for (queries, keys, values), seen, kept in zip(
+            blocks, layout.masks(mask), _split_kept(keep, shapes), strict=True
+        ):
+            weights = _attention_weights(queries, keys, seen, query.shape[1], scaling)  # (b · heads, Q, T)
+            contexts.append(torch.bmm(weights.mul_(kept), values))  # (b · heads, Q, D)
+        return _join_flat(layout, contexts, 0, query, factor)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, mask, *kept = ctx.saved_tensors
-        layout, grad_mask = ctx.layout, None
+        query, key, value, mask, keep = ctx.saved_tensors
+        layout, heads, grad_mask = ctx.layout, query.shape[1], None
         found: list[tuple[Tensor, Tensor, Tensor]] = []
-        blocks = zip(split_blocks(layout, query, key, value, mask), kept, layout.split(gradient, 0), strict=True)
-        for (queries, keys, values, seen), keep, grad_context in blocks:
-            weights = _attention_weights(queries, keys, seen, ctx.scaling)
-            scale = scaled_mask(keep, ctx.factor, weights.dtype)
-            grad_values = (weights * scale).transpose(-1, -2) @ grad_context  # (b, heads, T, D)
-            grad_weights = (grad_context @ values.transpose(-1, -2)).mul_(scale)
+        blocks = _flat_blocks(layout, (query, 0), (key, 1), (value, 1), (gradient, 0))
+        for (queries, keys, values, grad_context), seen, kept in zip(
+            blocks, layout.masks(mask), _split_kept(keep, ctx.shapes), strict=True
+        ):
+            weights = _attention_weights(queries, keys, seen, heads, ctx.scaling)
+            grad_weights = torch.bmm(grad_context, values.transpose(1, 2)).mul_(kept)  # (b · heads, Q, T)
             grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
-            grad_queries = (grad_scores @ keys).mul_(ctx.scaling)
-            grad_keys = (grad_scores.transpose(-1, -2) @ queries).mul_(ctx.scaling)
-            found.append((grad_queries, grad_keys, grad_values))
+            grad_values = torch.bmm(weights.mul_(kept).transpose(1, 2), grad_context)  # (b · heads, T, D)
+            grad_keys = torch.bmm(grad_scores.transpose(1, 2), queries)
+            found.append((torch.bmm(grad_scores, keys), grad_keys, grad_values))
             if mask is not None and ctx.needs_input_grad[3]:
-                grad_mask = grad_scores.sum_to_size(mask.shape)
-        to_queries, to_keys, to_values = map(list, zip(*found, strict=True))
-        to_tokens = layout.join(to_queries, 0), layout.join(to_keys, 1), layout.join(to_values, 1)
-        return *to_tokens, grad_mask, None, None, None
+                grad_mask = ctx.factor * grad_scores.unflatten(0, (-1, heads)).sum_to_size(mask.shape)
+        to_queries, to_keys, to_values = zip(*found, strict=True)
+        grad_query = _join_flat(layout, to_queries, 0, query, ctx.factor * ctx.scaling)
+        grad_key = _join_flat(layout, to_keys, 1, query, ctx.factor * ctx.scaling)
+        return grad_query, grad_key, _join_flat(layout, to_values, 1, query, ctx.factor), grad_mask, None, None, None
+
+
+def _flat_blocks(layout: GridLayout, *states: tuple[Tensor, int]) -> Iterator[list[Tensor]]:
+    """The states (S, heads, D), each with its side, of one block after another: (b · heads, T, D)."""
+    for blocks in zip(*(layout.split(each, side) for each, side in states), strict=True):
+        yield [block.flatten(0, 1) for block in blocks]
+
+
+def _join_flat(layout: GridLayout, blocks: Sequence[Tensor], side: int, like: Tensor, scale: float) -> Tensor:
+    """Blocks (b · heads, T, D) → (S, heads, D), times `scale`, in the precision of `like`, which has as many heads."""
+    joined = layout.join([block.unflatten(0, (-1, like.shape[1])) for block in blocks], side)
+    return joined.mul_(scale).to(like.dtype)
+
+
+def _split_kept(keep: Tensor, shapes: list[tuple[int, int, int]]) -> Iterator[Tensor]:
+    """What dropout keeps of the weights of each block, (b · heads, Q, T)."""
+    parts = keep.split([math.prod(shape) for shape in shapes])
+    return (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
 def split_blocks(
@@ -284,12 +340,14 @@ def split_blocks(
     return zip(*states, layout.masks(mask), strict=True)
 
 
-def _attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """Softmax of the scaled scores, (B, heads, Q, T)."""
-    scores = (query * scaling) @ key.transpose(-1, -2)
-    if mask is not None and mask.dtype == torch.bool:
+def _attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, heads: int, scaling: float) -> Tensor:
+    """Softmax of the scaled scores of a block, (b · heads, Q, T)."""
+    scores = torch.baddbmm(query.new_empty(1), query, key.transpose(1, 2), beta=0, alpha=scaling)
+    if mask is None:
+        return scores.softmax(dim=-1)
+    if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill(~mask, float("-inf"))
-    return (scores if mask is None else scores + mask.to(scores.dtype)).softmax(dim=-1)
+    return (scores.unflatten(0, (-1, heads)) + mask.to(scores.dtype)).softmax(dim=-1).flatten(0, 1)
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

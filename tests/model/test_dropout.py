@@ -1,10 +1,12 @@
 """Cheap dropout: its rate, its expectation, its reproducibility, and that it stands in the whole encoder."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
-from modeling_cmlmcse.attention import GridLayout, RowLayout, attention_with_dropout
+from modeling_cmlmcse.attention import GridLayout, RowLayout, attention_of_blocks, attention_with_dropout
 from modeling_cmlmcse.backbone import build_encoder
 from modeling_cmlmcse.dropout import Dropout, drop
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
@@ -121,7 +123,43 @@ def test_attention_keeps_the_tokens_and_a_byte_for_a_weight():
         attention_with_dropout(*inputs, mask, GridLayout(grids), 0.1, query.shape[-1] ** -0.5)
     sizes = [(tuple(tensor.shape), tensor.dtype) for tensor in kept]
     tokens = [((count, 2, 5), torch.double) for count in (6, 8, 8)]
-    assert sizes == [*tokens, ((3, 1, 1, 4), torch.bool), ((3, 2, 4, 4), torch.bool)]
+    assert sizes == [*tokens, ((3, 1, 1, 4), torch.bool), ((3 * 2 * 4 * 4,), torch.bool)]
+
+
+def test_short_rows_in_half_precision_are_computed_in_fp32():
+    """To the bit, forward and backward, under autocast too; only the result is rounded."""
+    *states, _, grids = attention_case()
+    layout, found = RowLayout(grids), []
+    for precision, autocast in ((torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)):
+        inputs = [each.bfloat16().to(precision).requires_grad_() for each in states]
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            context = attention_with_dropout(*inputs, None, layout, 0.25, inputs[0].shape[-1] ** -0.5)
+        assert context.dtype == precision
+        context.backward(torch.ones_like(context))
+        found.append([context.detach(), *(each.grad for each in inputs)])
+    for exact, half, under_autocast in zip(*found, strict=True):
+        assert torch.equal(exact.bfloat16(), half)
+        assert torch.equal(half, under_autocast)
+
+
+@pytest.mark.parametrize("layout", (GridLayout, RowLayout))
+def test_attention_without_dropout_trains_in_fp32(layout):
+    """To the bit, forward and backward, where the model computes in bf16; without gradients a grid stays in bf16."""
+    *states, _, grids = attention_case()
+    attend, found = partial(nn.functional.scaled_dot_product_attention, scale=0.5), []
+    for precision in (torch.float32, torch.bfloat16):
+        inputs = [each.bfloat16().to(precision).requires_grad_() for each in states]
+        mask = grids[1].added_mask(precision) if layout is GridLayout else None
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+            context = attention_of_blocks(attend, *inputs, mask, layout(grids))
+        context.backward(torch.ones_like(context))
+        found.append([context.detach(), *(each.grad for each in inputs)])
+        with torch.no_grad():
+            assert attention_of_blocks(attend, *inputs, mask, layout(grids)).dtype == precision
+    for exact, half in zip(*found, strict=True):
+        assert half.dtype == torch.bfloat16
+        assert torch.equal(exact.bfloat16(), half)
 
 
 def test_padding_keeps_no_tokens():
