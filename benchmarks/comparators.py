@@ -8,8 +8,8 @@ decoder shares the encoder's weights (Wang et al. 2021). Bottleneck is this proj
 Trainer: SimCSE's contrast with RetroMAE's decoder beside it. Masked-language modelling is transformers' own Trainer.
 
 All start from the same backbone with averaged pooling, read the same documents for the same seconds of the processor
-(one thread: OMP_NUM_THREADS=1), and are scored alike. Each runs at two learning rates. The table shows the better one
-on the labelled queries, which favours them, and BM25 beside them.
+(one thread: OMP_NUM_THREADS=1), and are scored alike. Each runs at two learning rates, or at those of --rates. The
+table shows the better one on the labelled queries, which favours them, and BM25 beside them.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from cmlmcse.common.locations import resolve
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.collection import load_collection
 from cmlmcse.evaluation.beir_data import load_retrieval
@@ -65,16 +66,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_dir", type=Path, required=True, help="holds beir/<name>/corpus.jsonl and so on")
     parser.add_argument("--work", type=Path, required=True, help="folder for scratch files")
-    parser.add_argument("--model", default="assets/bert-mini-en", help="a masked-language model")
+    parser.add_argument("--model", default="assets/bert-mini-en", help="a masked-language model, or package:…")
     parser.add_argument("--collections", nargs="+", required=True)
     parser.add_argument("--seconds", type=float, default=150)
+    parser.add_argument("--rates", nargs="+", type=float, help="learning rates (default: two for each method)")
     parser.add_argument("--methods", nargs="+", choices=RATES, default=["simcse", "tsdae", "mlm"])
     parser.add_argument("--output", type=Path, default=RECORD)
     args = parser.parse_args()
     rows = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else []
     for name in args.collections:
         for method in args.methods:
-            for rate in RATES[method]:
+            for rate in args.rates or RATES[method]:
                 key = {"model": args.model, "collection": name, "method": method, "rate": rate, "seconds": args.seconds}
                 if not any(key.items() <= row.items() for row in rows):
                     rows.append(key | run(args, name, method, rate))
@@ -92,10 +94,11 @@ def run(args: argparse.Namespace, name: str, method: str, rate: float) -> dict[s
     options = {"max_steps": 100_000, "learning_rate": rate, "per_device_train_batch_size": BATCH[method], "seed": 1}
     options |= {"save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
     options |= {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 10, "logging_steps": 10_000}
+    model = resolve(args.model)
     if method == "mlm":
-        trained, steps = train_mlm(args.model, texts, TrainingArguments(str(folder), **options), stop, folder)
+        trained, steps = train_mlm(model, texts, TrainingArguments(str(folder), **options), stop, folder)
     else:
-        trained, steps = train_sentences(args.model, method, texts, folder, options, stop)
+        trained, steps = train_sentences(model, method, texts, folder, options, stop)
     labelled = args.work / "labelled" / name
     (labelled / "beir").mkdir(parents=True, exist_ok=True)
     if not (labelled / "beir" / name).exists():

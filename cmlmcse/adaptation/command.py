@@ -259,7 +259,8 @@ def check_fields(model: str, fields: dict[str, str]) -> "RunArguments":
     from cmlmcse.data.searches import SEARCH
     from cmlmcse.training.parse import parse_recipe
 
-    from .arms import RECIPE, searching_fields
+    from .arms import searching_fields
+    from .runs import RECIPE
 
     added = searching_fields(model, finished=True) if fields.get("views") == SEARCH else {}
     return parse_recipe([RECIPE, *field_arguments(added | fields)])[-1]

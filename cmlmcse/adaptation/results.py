@@ -13,8 +13,9 @@ from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
 
-from .arms import Arms, Trial
+from .arms import Arms
 from .choice import Change, Choice
+from .runs import Trial
 from .text import Text
 
 LABELLED = {"retrieval": "beir", "stsb_dev": "sts/stsb"}  # task → its part of a data folder

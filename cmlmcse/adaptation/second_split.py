@@ -12,7 +12,7 @@ from typing import Any
 
 from cmlmcse.training.command import field_arguments
 
-from .arms import EVERY, RECIPE, Common, Trial, read_trial, run_folder
+from .runs import EVERY, RECIPE, Common, Trial, read_trial, run_folder
 
 FOLDER = "second-split"
 

@@ -33,7 +33,7 @@ from cmlmcse.models.folders import recorded_pooling
 from cmlmcse.models.prompts import Prompts
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .arms import Arms, Common, Trial, best_of_each_kind, default_arms, read_plan, run_arms
+from .arms import Arms, default_arms
 from .choice import (
     Choice,
     Second,
@@ -52,6 +52,8 @@ from .command import PLAIN_POOLING
 from .crew import Train
 from .report import last_line, write_report
 from .results import adapt_results, labelled_results, load_labelled
+from .rounds import best_of_each_kind, read_plan, run_arms
+from .runs import Common, Trial
 from .second_split import train_again
 from .text import Text, read_text
 
@@ -100,10 +102,11 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     say = steps_of(started)
     datasets.disable_progress_bars()
     logging.disable_progress_bar()
-    plan = read_plan(folder) or {}  # an interrupted call's, whatever is faster today and whichever device is there
-    args.max_seq_length = args.max_seq_length or plan.get("max_seq_length")
+    plan = read_plan(folder)  # an interrupted call's, whatever is faster today and whichever device is there
+    if plan is not None:
+        bf16, args.max_seq_length = plan.bf16, args.max_seq_length or plan.max_seq_length
     labelled = load_labelled(args.data_dir) if args.data_dir else {}
-    start = begin(args, plan.get("bf16", bf16), say)
+    start = begin(args, bf16, say)
     text = start.text
 
     arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)

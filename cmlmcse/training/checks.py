@@ -4,6 +4,7 @@ import os
 
 import torch
 from accelerate.utils import DistributedType
+from transformers.optimization import get_scheduler
 
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.names import split_names
@@ -75,8 +76,28 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
         )
     if run.save_minutes is not None and run.save_minutes < 0:
         raise InputError(f"save_minutes must be at least 0, found {run.save_minutes}; 0 keeps every checkpoint")
+    check_schedule(run)
     check_bf16(run)
     check_launch(run)
+
+
+def check_schedule(run: RunArguments) -> None:
+    """Check that the learning-rate schedule takes its further numbers, and has those that it needs.
+
+    Raises:
+        InputError: a number that it does not know, or a missing one.
+    """
+    rate = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    numbers = run.lr_scheduler_kwargs or {}
+    assert isinstance(numbers, dict)  # TrainingArguments has read its JSON
+    try:
+        get_scheduler(run.lr_scheduler_type, rate, 1, 10, dict(numbers))
+    except (TypeError, ValueError) as error:
+        kind = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
+        raise InputError(
+            f"lr_scheduler_kwargs expects what the schedule {kind} takes, found {numbers}: {error}; fix it, or choose "
+            "another --lr_scheduler_type"
+        ) from None
 
 
 def check_tokens(data: DataArguments, stage: str) -> None:

@@ -3,6 +3,7 @@ the machine."""
 
 import argparse
 import contextlib
+import dataclasses
 import difflib
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from modeling_cmlmcse.distributed import rank
 from .checks import check_values
 from .fields import UNSCORED, DataArguments, ModelArguments, RunArguments
 
+FIELDS = (ModelArguments, DataArguments, RunArguments)
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
 GPU_SAVE_MINUTES = 5.0  # a checkpoint of 1 to 2 GiB takes seconds, as save_steps do on a GPU
@@ -56,7 +58,7 @@ class RecipeParser(HfArgumentParser):
 
 def recipe_parser() -> RecipeParser:
     """The parser of all fields."""
-    return RecipeParser([ModelArguments, DataArguments, RunArguments], prog="cmlmcse train", allow_abbrev=False)  # type: ignore[list-item]
+    return RecipeParser(FIELDS, prog="cmlmcse train", allow_abbrev=False)  # type: ignore[list-item]
 
 
 def stage_recipe(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
@@ -94,6 +96,8 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
             parser.suggest(name, path.name)
         plain = isinstance(value, (bool, int, float, str))
         parser.set_defaults(**{name: str(value) if plain else value})
+    given = {argument.split("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
+    arguments = unset_nulls(parser, arguments)
     with as_input_error():
         unscored = has_no_dev_scores(parser.parse_known_args(arguments)[0])
         words = [*arguments, *WITHOUT_DEV_SCORES] if unscored else arguments
@@ -102,7 +106,6 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
         parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
     if unscored:
         run.metric_for_best_model = None
-    given = {argument.split("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
     if "model_name_or_path" in given and "model_sha256" not in given:
         model.model_sha256 = None  # the recipe's sha256 is that of the recipe's own model
     another = model.model_name_or_path != fields.get("model_name_or_path", ModelArguments.model_name_or_path)
@@ -115,6 +118,35 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     use_one_gpu(run)
     check_values(model, data, run)
     return path, model, data, run
+
+
+def unset_nulls(parser: RecipeParser, arguments: list[str]) -> list[str]:
+    """Set the fields that the command line gives as `null` to None in the parser, as a recipe's `null` does.
+
+    Returns:
+        The other arguments.
+
+    Raises:
+        InputError: a field that has no such value.
+    """
+    fields = [field for kind in FIELDS for field in dataclasses.fields(kind)]
+    optional = {field.name for field in fields if field.default is None}
+    kept: list[str] = []
+    for word in arguments:
+        if word == "null" and kept and kept[-1].startswith("--"):
+            name = kept.pop()
+        elif word.startswith("--") and word.endswith("=null"):
+            name = word.removesuffix("=null")
+        else:
+            kept.append(word)
+            continue
+        name = name.removeprefix("--").replace("-", "_")
+        if name not in {field.name for field in fields}:
+            parser.suggest(name, "the command line")
+        if name not in optional:
+            raise InputError(f"{name} expects a value, found null; leave it out for the recipe's own")
+        parser.set_defaults(**{name: None})
+    return kept
 
 
 def keep_pooling(model: ModelArguments, given: set[str]) -> None:

@@ -16,6 +16,7 @@ from cmlmcse.adaptation.choice import Change, Splits, Verdict, best_average, jud
 from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.report import labelled_blocks, next_steps
 from cmlmcse.adaptation.results import labelled_results, load_labelled
+from cmlmcse.adaptation.runs import run_folder
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out, load_collection
@@ -60,7 +61,7 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     assert adapted["chosen"].startswith(best if low > 0 else "start")
     assert all(arm["scores"][0] == [0, pytest.approx(adapted["choose_before"])] for arm in adapted["arms"].values())
     rest, held_out = hold_out(load_collection(str(corpus)), 42)
-    exported = load_start(str(arms.run_folder(folder, best)), None, "cpu")
+    exported = load_start(str(run_folder(folder, best)), None, "cpu")
     score = label_free_set("auto_half", held_out, rest, 42).score(exported)
     assert score == pytest.approx(adapted["arms"][best]["score"], abs=1e-3)  # which training met, not scored again
     line = capsys.readouterr().out.strip().splitlines()[-1]
@@ -273,7 +274,7 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
     fresh = [row for row in held_out if row["text"] not in first]
     assert asked == [[15], [15, len(fresh)]]
     assert found["documents"] == {"choose": 15, "confirm": 15 + len(fresh)}
-    runs, again = ([arms.run_folder(folder, name) for name in names] for folder in (
+    runs, again = ([run_folder(folder, name) for name in names] for folder in (
         adapted.folder, adapted.folder / second_split.FOLDER))  # fmt: skip
     for folder in again:
         fields = json.loads((folder / "run.json").read_text())["fields"]

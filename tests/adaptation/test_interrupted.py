@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cmlmcse.adaptation import arms, crew, work
+from cmlmcse.adaptation import budget, crew, rounds, work
 from cmlmcse.adaptation.choice import Change
 from cmlmcse.adaptation.command import main
 from cmlmcse.common.errors import InputError, Stopped, terminable
@@ -25,8 +25,8 @@ RESUME = ["--resume_from_checkpoint", "auto"]
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
     """Two arms of 4 steps, both trained on to 8, with a checkpoint every second step."""
-    monkeypatch.setattr(arms, "COMPARED_STEPS", 4)
-    monkeypatch.setattr(arms, "EVERY", 2)
+    monkeypatch.setattr(budget, "COMPARED_STEPS", 4)
+    monkeypatch.setattr(rounds, "EVERY", 2)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_stopped_between_arms(words, whole, tmp_path, capsys, monkeypatch):
 
 def test_sigterm_on_the_second_split(corpus, encoder, tmp_path, capsys, monkeypatch):
     """The step is finished and saved, and the same command goes on, to the bit."""
-    monkeypatch.setattr(arms, "ENCODER_COMPARED_STEPS", 4)
+    monkeypatch.setattr(budget, "ENCODER_COMPARED_STEPS", 4)
     monkeypatch.setattr(
         work, "judge", lambda *given: Change("halves+words", "passages are found", 1.0, 2.0, (0.5, 1.5))
     )

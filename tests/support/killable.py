@@ -41,10 +41,10 @@ def main_of(command: str) -> Callable[[], None]:
         return train.main
     from matplotlib.figure import Figure
 
-    from cmlmcse.adaptation import arms
+    from cmlmcse.adaptation import budget, rounds
     from cmlmcse.adaptation.command import main
 
-    arms.COMPARED_STEPS, arms.EVERY = 4, 2
+    budget.COMPARED_STEPS, rounds.EVERY = 4, 2
     Figure.savefig = lambda self, path, **_: Path(path).touch()
     return main
 

@@ -92,6 +92,15 @@ def test_a_gpu_is_fed(monkeypatch, capsys):
         parse_recipe(words)
 
 
+def test_null_on_the_command_line_unsets_a_field_of_the_recipe(tmp_path):
+    """Without it the random model of a pre-training recipe could not give way to a trained one."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("model_type: bert\nmax_train_samples: 9\ndev_set: none\nuse_cpu: true\n")
+    assert parse_recipe([str(recipe)])[2].model_type == "bert"
+    data = parse_recipe([str(recipe), "--model_type", "null", "--max_train_samples=null"])[2]
+    assert (data.model_type, data.max_train_samples) == (None, None)
+
+
 def test_a_step_may_overwrite_what_it_logged():
     """As a CUDA graph does, whose outputs are the same memory at every step."""
     window, loss = TrainingWindow(), torch.tensor(2.0)

@@ -1,0 +1,118 @@
+"""How many arms fit into the time, and how many steps of each."""
+
+from collections.abc import Iterator
+
+from .runs import EVERY, Trial
+
+FINALISTS = 2  # arms that the second round trains on
+LONGER = 3  # the second round ends at this many times the steps of the first one, or later if time is left
+FIRST_STEPS = 20  # of the run that measures the time of a step
+COMPARED_STEPS = 40  # of an arm before it is compared; a choice by hand: after 20, the warm-up is half of them
+ENCODER_COMPARED_STEPS = 20  # of a finished encoder, so that arms of two kinds fit into the default time
+MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
+# Of a finished encoder, in the first round and in all: no more than 80 were measured (docs/results/adapting.md).
+ENCODER_MAX_STEPS = 40, 80
+
+
+def compared_steps(finished: bool) -> int:
+    """Steps of an arm before it is compared."""
+    return ENCODER_COMPARED_STEPS if finished else COMPARED_STEPS
+
+
+def most_steps(finished: bool) -> tuple[int, int]:
+    """Steps of an arm at most, in the first round and in all."""
+    return ENCODER_MAX_STEPS if finished else (MAX_STEPS, LONGER * MAX_STEPS)
+
+
+def plan_steps(
+    names: list[str], kinds: int, trial: Trial, spent: float, seconds: float, finished: bool
+) -> tuple[list[str], int, float]:
+    """How many arms fit into the time, and how long they train at first.
+
+    As many arms as possible are tried, with finalists that train `LONGER` as long, and so do a finished encoder's runs
+    on the other split. If time is short, they train less before a kind that is averaged is left out. What the first
+    arm's teachers took is paid once, and once more for the other split of the text.
+
+    Args:
+        names: of the arms.
+        kinds: how many of them are averaged.
+        trial: the run of the first arm for `FIRST_STEPS`, which gives the seconds of a step.
+        spent: the seconds that this run took in all.
+        seconds: the time for all arms, and for this run.
+        finished: whether the start is a finished encoder.
+
+    Returns:
+        The arms that fit; the steps of the first round, a multiple of `EVERY`; and the seconds that a run costs besides
+        its steps.
+    """
+    step, prepared = trial.record["seconds_per_step"], prepared_seconds(trial)
+    besides = max(spent - FIRST_STEPS * step - prepared, 0.0)
+    left = seconds - spent + FIRST_STEPS * step - prepared  # the first arm goes on from there
+    for count, longer in ways_to_plan(len(names), kinds):
+        finalists, again = min(FINALISTS, count), min(kinds, count) * finished
+        available = (left - (count + finalists * (longer > 1) + again) * besides) / step  # steps of all arms together
+        first = rounded(available / (count + (longer - 1) * finalists + longer * again))
+        first = min(first, most_steps(finished)[0])
+        if first >= compared_steps(finished) or (count == 1 and first >= EVERY):
+            return names[:count], first, besides
+    return names[:1], EVERY, besides  # not even time for one arm's second round
+
+
+def ways_to_plan(arms: int, kinds: int) -> Iterator[tuple[int, int]]:
+    """Numbers of arms, and how many times as long the finalists train: what is planned first if it fits.
+
+    Args:
+        arms: how many there are.
+        kinds: how many of them are averaged; the first ones in the list are of different kinds.
+    """
+    for count in range(arms, kinds - 1, -1):
+        yield count, LONGER
+    if kinds > 1:
+        for longer in range(LONGER - 1, 0, -1):
+            yield kinds, longer
+        yield 1, LONGER
+
+
+def finalist_steps(each: list[float], again: list[float], done: int, seconds: float, besides: float) -> int:
+    """The step that the finalists can train on to in this time, and then those runs on another split.
+
+    Args:
+        each: seconds of a step of each finalist, with its part of the development scores.
+        again: the same of those that are trained once more, without any score.
+        done: steps of the first round.
+        seconds: the time for all of them.
+        besides: seconds that a run costs besides its steps.
+    """
+    left = seconds - (len(each) + len(again)) * besides
+    steps = (left + done * sum(each)) / (sum(each) + sum(again))
+    return rounded(steps + EVERY / 2 if again else steps)  # what besides costs is less on the second split
+
+
+def further_steps(trial: Trial, seconds: float, besides: float, again: bool) -> int:
+    """The step that a trial can train on to in this time, a multiple of `EVERY`; 0 if its score no longer rises.
+
+    Args:
+        trial: the best one.
+        seconds: the time for it.
+        besides: seconds that a run costs besides its steps.
+        again: whether a run on another split is then trained to the same step.
+    """
+    scores = trial.record["dev_scores"]
+    if len(scores) < 2 or scores[-1] <= max(scores[:-1]):
+        return 0
+    step = trial.record["seconds_per_step"]
+    left = seconds - besides
+    if again:
+        left = (left - besides - trial.steps * step) / 2
+    more = max(int(left / step), 0) // EVERY * EVERY
+    return trial.steps + more
+
+
+def prepared_seconds(trial: Trial) -> float:
+    """What a run's teachers took; next to nothing where an earlier run has left their vectors."""
+    return trial.record.get("prepared_seconds", 0.0)
+
+
+def rounded(steps: float) -> int:
+    """A multiple of `EVERY` that is not larger."""
+    return int(steps) // EVERY * EVERY

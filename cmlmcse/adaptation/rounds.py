@@ -1,0 +1,208 @@
+"""The rounds in which adapt trains its arms: all of them, then the best ones for longer, and then the best of these for
+as long as its score rises. The plan is kept in a file, so that a later call goes on."""
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.common.files import atomic_write
+from cmlmcse.hub.export import write_json
+
+from .arms import AVERAGED, Arms
+from .budget import (
+    FINALISTS,
+    FIRST_STEPS,
+    LONGER,
+    compared_steps,
+    finalist_steps,
+    further_steps,
+    most_steps,
+    plan_steps,
+    prepared_seconds,
+)
+from .runs import EVERY, Common, Trial, read_trial, run_arm, run_folder
+
+PLAN = "plan.json"
+
+
+@dataclass
+class Plan:
+    """What the rounds are to train.
+
+    Attributes:
+        arms: the arms that are tried.
+        steps: of the first round, and of the second once it is known.
+        every: steps between development scores.
+        besides: seconds that a run costs besides its steps; None where `max_steps` says the steps.
+        prepared: seconds that the teachers took.
+        further: [arm, step] of each time that the best one went on.
+        ended: whether it goes on no more.
+        bf16, max_seq_length: which all runs share, whatever is faster in a later call.
+    """
+
+    arms: Arms
+    steps: list[int]
+    every: int
+    besides: float | None
+    prepared: float = 0.0
+    further: list[tuple[str, int]] = field(default_factory=list)
+    ended: bool = False
+    bf16: bool = False
+    max_seq_length: int | None = None
+
+    def write(self, folder: Path) -> None:
+        """Keep it for a later call."""
+        with atomic_write(folder / PLAN) as temporary:
+            write_json(temporary, asdict(self))
+
+
+def read_plan(folder: Path) -> Plan | None:
+    """The plan of an earlier call; None if there was none."""
+    path = folder / PLAN
+    return Plan(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> dict[str, Trial]:
+    """Train every arm, then train the best ones on (successive halving). A best one that is not averaged with another
+    then goes on for as long as its score rises and time is left. A repeated call goes on where it stopped.
+
+    Args:
+        arms: the arms.
+        common: what they share.
+        seconds: the time for all of it. The first call measures the time of a step and plans by it.
+        max_steps: steps of a finalist, instead of a time.
+    """
+    end = time.perf_counter() + seconds
+    plan = read_plan(common.folder)
+    if plan is None:
+        plan = new_plan(arms, common, seconds, max_steps)
+        plan.write(common.folder)
+    else:
+        check_arms(plan, arms, common.folder)
+        end -= seconds_spent(plan, common.folder)
+    rounds = Rounds(plan, common, end)
+    rounds.first()
+    rounds.second()
+    rounds.further()
+    return rounds.trials
+
+
+def new_plan(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> Plan:
+    """The plan for this time, by a short run of the first arm, or for so many steps of a finalist."""
+    names, besides, prepared = list(arms), None, 0.0
+    if max_steps is None:
+        start = time.perf_counter()
+        trial = run_arm(names[0], arms[names[0]], common, FIRST_STEPS, EVERY)
+        spent, prepared = time.perf_counter() - start, prepared_seconds(trial)
+        kinds = len(best_of_each_kind(dict.fromkeys(names, trial), arms, common.finished))
+        names, first, besides = plan_steps(names, kinds, trial, spent, seconds, common.finished)
+        steps = [first]
+    else:
+        first = max(max_steps // LONGER, min(compared_steps(common.finished), max_steps))
+        steps = [first, max_steps]
+    shared = {name: common.fields[name] for name in ("bf16", "max_seq_length") if name in common.fields}
+    return Plan({name: arms[name] for name in names}, steps, min(EVERY, first), besides, prepared, **shared)
+
+
+def check_arms(plan: Plan, arms: Arms, folder: Path) -> None:
+    """Check that a later call asks for the arms of the first one.
+
+    Raises:
+        InputError: it does not.
+    """
+    if {name: arms.get(name) for name in plan.arms} != plan.arms:
+        raise InputError(
+            f"{folder} expects the arms that it was started with ({', '.join(plan.arms)}), found other fields; start "
+            "again with another --output_dir"
+        )
+
+
+def seconds_spent(plan: Plan, folder: Path) -> float:
+    """The time that an earlier call has spent on the arms, so that going on does not start the clock again."""
+    if plan.besides is None:
+        return 0.0
+    done = [read_trial(run_folder(folder, name)) for name in plan.arms]
+    return sum(trial.record["train_seconds"] + plan.besides for trial in done if trial is not None)
+
+
+class Rounds:
+    """The arms while they are trained.
+
+    Args:
+        plan: what to train. It is written again whenever more is known.
+        common: what the arms share.
+        end: when the time is over.
+    """
+
+    def __init__(self, plan: Plan, common: Common, end: float) -> None:
+        self.plan, self.common, self.end = plan, common, end
+        self.trials: dict[str, Trial] = {}
+
+    def first(self) -> None:
+        """Train every arm."""
+        for name in self.plan.arms:
+            self.train(name, self.plan.steps[0])
+
+    def second(self) -> None:
+        """Train the best ones on: those that are averaged, else the best `FINALISTS`."""
+        plan, names = self.plan, self.averaged()
+        if not names:
+            names = sorted(self.trials, key=lambda name: self.trials[name].score, reverse=True)[:FINALISTS]
+        if len(plan.steps) == 1:  # the time that is left says the rest
+            plan.prepared = max(plan.prepared, *map(prepared_seconds, self.trials.values()))
+            plan.steps.append(self.steps_of(names))
+            plan.write(self.common.folder)
+        for name in names:
+            self.train(name, plan.steps[1])
+
+    def steps_of(self, names: list[str]) -> int:
+        """The step that these arms can train on to."""
+        assert self.plan.besides is not None
+        records, first = [self.trials[name].record for name in names], self.plan.steps[0]
+        again = [record["unscored_seconds_per_step"] for record in records]  # on the second split
+        if not self.averaged():
+            again = [max(again)] * self.common.finished
+        each = [record["seconds_per_step"] for record in records]
+        last = finalist_steps(each, again, first, self.left(), self.plan.besides)
+        return max(min(last, most_steps(self.common.finished)[1]), first)
+
+    def further(self) -> None:
+        """Train the best one on for as long as its score rises and time is left, if it is averaged with no other."""
+        plan = self.plan
+        for name, step in plan.further:  # of an earlier call
+            self.train(name, step)
+        while plan.besides is not None and not plan.ended and not self.averaged():
+            name = max(self.trials, key=lambda name: self.trials[name].score)
+            step = further_steps(self.trials[name], self.left(), plan.besides, self.common.finished)
+            step = min(step, most_steps(self.common.finished)[1])
+            if step <= self.trials[name].steps:
+                plan.ended = True  # a later call may have more time left than is known
+            else:
+                plan.further.append((name, step))
+            plan.write(self.common.folder)
+            if not plan.ended:
+                self.train(name, step)
+
+    def train(self, name: str, step: int) -> None:
+        """Train an arm to this step."""
+        self.trials[name] = run_arm(name, self.plan.arms[name], self.common, step, self.plan.every)
+
+    def left(self) -> float:
+        """Seconds that are left for training. The teachers prepare once more, for the second split."""
+        return self.end - time.perf_counter() - self.plan.prepared
+
+    def averaged(self) -> list[str]:
+        """The arms whose weights are averaged, if there are several kinds."""
+        best = best_of_each_kind(self.trials, self.plan.arms, self.common.finished)
+        return best if len(best) > 1 else []
+
+
+def best_of_each_kind(trials: dict[str, Trial], arms: Arms, finished: bool) -> list[str]:
+    """The arms whose weights are averaged: the best one of each kind in `AVERAGED`. Without one of them, or from a
+    plain backbone, the best one of all."""
+    kinds = [[name for name in trials if arms[name]["views"] == kind] for kind in AVERAGED]
+    if not finished or not all(kinds):
+        kinds = [list(trials)]
+    return [max(names, key=lambda name: trials[name].score) for names in kinds]

@@ -1,0 +1,94 @@
+"""The run of one arm, in a folder of its own."""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cmlmcse.training.command import field_arguments
+
+from .crew import Train
+
+RECIPE = "adapt"
+EVERY = 20  # steps between development scores; of a plain backbone the best is kept, so too many steps do no harm
+
+
+class Trial(NamedTuple):
+    """An arm after training.
+
+    Attributes:
+        folder: its run's folder; `export/` in it is the encoder with the arm's best development score, or of a finished
+            encoder the last one.
+        steps: how long it was trained.
+        score: the development score of the export.
+        record: the content of its run.json, and of its log `dev_scores`, `seconds_per_step` with its part of the
+            development scores, and `unscored_seconds_per_step` without.
+        best_step: the step of that score, and of the export.
+    """
+
+    folder: Path
+    steps: int
+    score: float
+    record: dict[str, Any]
+    best_step: int = 0
+
+
+class Common(NamedTuple):
+    """What all arms share.
+
+    Attributes:
+        folder: holds a folder for each arm, and the plan.
+        fields: fields of the recipe.
+        start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
+        train: what trains a run, on all processes of the launch.
+        finished: whether the start is a finished encoder, and not a plain backbone.
+    """
+
+    folder: Path
+    fields: dict[str, Any]
+    start_values: NDArray[np.float64]
+    train: Train
+    finished: bool = False
+
+
+def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:
+    """Train one arm to `steps` steps, scored and saved `every` so many; a run that has them already is only read."""
+    run = run_folder(common.folder, name)
+    done = read_trial(run)
+    if done is None or done.steps < steps:
+        resume = "auto" if any(run.glob("checkpoint-*")) else None
+        run.mkdir(parents=True, exist_ok=True)
+        print(f"{name}: training to step {steps} …", file=sys.stderr, flush=True)
+        with open(run / "train.log", "a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
+            own = {"output_dir": run, "max_steps": steps, "eval_steps": every, "save_steps": every,
+                   "logging_steps": every, "disable_tqdm": True, "resume_from_checkpoint": resume}  # fmt: skip
+            common.train([RECIPE, *field_arguments({**common.fields, **fields, **own})], common.start_values)
+        done = read_trial(run)
+        assert done is not None
+        print(f"{name}: score {done.score:.2f}", file=sys.stderr, flush=True)
+    return done
+
+
+def read_trial(run: Path) -> Trial | None:
+    """A finished run of an arm; None if it has not finished."""
+    if not (run / "results.json").exists():
+        return None
+    results, record = (json.loads((run / name).read_text(encoding="utf-8")) for name in ("results.json", "run.json"))
+    steps = record["steps"]
+    scores = [row["eval_runtime"] for row in record["log"] if "eval_runtime" in row]
+    training = max(record["train_seconds"] - sum(scores), 0.0) / max(steps, 1)
+    record["dev_scores"] = [row["eval_dev_score"] for row in record["log"] if row.get("eval_dev_score") is not None]
+    record["unscored_seconds_per_step"] = training
+    record["seconds_per_step"] = training + (scores[-1] if scores else 0.0) / EVERY  # a score belongs to its steps
+    kept = record["best_checkpoint"] if record["fields"].get("load_best_model_at_end", True) else None
+    best = int(kept.split("-")[-1]) if kept else steps
+    return Trial(run, record["fields"].get("max_steps", steps), results["dev"]["score"], record, best)
+
+
+def run_folder(folder: Path, name: str) -> Path:
+    """The folder of an arm's run."""
+    return folder / "arms" / name.replace(", rate ", "-").replace("+", "-")

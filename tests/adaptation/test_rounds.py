@@ -1,0 +1,122 @@
+"""How long adapt trains its arms, and which of them go on."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from cmlmcse.adaptation import rounds
+from cmlmcse.adaptation.budget import finalist_steps, further_steps, most_steps, plan_steps
+from cmlmcse.adaptation.crew import run
+from cmlmcse.adaptation.rounds import Plan, best_of_each_kind, run_arms
+from cmlmcse.adaptation.runs import Common, Trial
+
+
+@pytest.mark.parametrize(
+    "minutes, step, expected",
+    [
+        (15, 1.0, ((5, 60, 200), (5, 20, 80))),
+        (8, 1.0, ((3, 40, 120), (3, 20, 60))),
+        (5, 1.0, ((1, 60, 180), (2, 40, 40))),
+        (2.5, 1.0, ((1, 20, 80), (1, 20, 40))),
+        (1.5, 1.0, ((1, 20, 20), (1, 20, 20))),
+        (1, 1.0, ((1, 20, 20), (1, 20, 20))),
+        (500, 0.1, ((5, 160, 480), (5, 40, 80))),
+    ],
+)
+@pytest.mark.parametrize("prepared", [0.0, 90.0])
+@pytest.mark.parametrize("finished", [False, True])
+def test_plan(minutes, step, expected, prepared, finished, tmp_path):
+    """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left. So do
+    the runs on another split. What the first arm's teachers took is paid once for each split."""
+    trial = Trial(tmp_path, 20, 0.0, {"seconds_per_step": step, "prepared_seconds": prepared})
+    seconds = 45 * minutes + 2 * prepared
+    kinds = 2 if finished else 1
+    names, first, besides = plan_steps(list("abcde"), kinds, trial, 30.0 + prepared, seconds, finished)
+    assert besides == 30 - 20 * step
+    count, finalists = len(names), min(2, len(names))
+    again = min(2, count) if finished else 0
+    spent = 30 + prepared + count * besides + (count * first - 20) * step
+    last = finalist_steps([step] * finalists, [step] * again, first, seconds - spent - prepared, besides)
+    last = max(min(last, most_steps(finished)[1]), first)
+    assert (count, first, last) == expected[finished]
+    taken = step * (count * first + finalists * (last - first) + again * last)
+    taken += (count + 1 + finalists * (last > first) + again) * besides
+    over = 10 * step * (finalists + again)  # the finalists' steps are rounded to the nearest 20
+    assert taken <= 45 * minutes + over or (count, first, last) == (1, 20, 20)
+
+
+@pytest.mark.parametrize(
+    "scores, seconds, expected",
+    [
+        ([10, 11, 12], 50, 80),
+        ([10, 12, 11], 50, 0),
+        ([10, 11, 12], 19, 40),
+        ([10, 11, 12], -9, 40),
+        ([1, 2], 9999, 10_020),
+    ],
+)
+def test_further_steps(scores, seconds, expected, tmp_path):
+    """An arm whose last score is its best goes on for as many steps as fit into the time, in blocks of 20."""
+    trial = Trial(tmp_path, 40, 12.0, {"dev_scores": scores, "seconds_per_step": 1.0})
+    assert further_steps(trial, seconds + 10, 10.0, again=False) == expected
+    twice = seconds + max(expected - 40, 0) + 40 + 20  # all steps on another split, and what two runs cost besides
+    assert further_steps(trial, twice, 10.0, again=True) == expected
+
+
+def test_the_best_arm_goes_on(monkeypatch, tmp_path):
+    """After both rounds, while its score rises and time is left; a repeated call trains to the same steps again, and no
+    further without time."""
+    asked, now = [], [0.0]
+
+    def run_arm(name, fields, common, steps, every):
+        asked.append((name, steps))
+        now[0] += 30.0 if len(asked) <= 2 else 5.0  # the finalists are faster than was planned
+        scores = [0.0, *(float(min(step, 120)) for step in range(20, steps + 1, 20))]
+        return Trial(
+            tmp_path,
+            steps,
+            max(scores) + (name == "best"),
+            {"seconds_per_step": 1.0, "unscored_seconds_per_step": 1.0, "dev_scores": scores},
+        )
+
+    monkeypatch.setattr(rounds, "run_arm", run_arm)
+    planned = partial(Plan, steps=[20], every=20, besides=10.0, prepared=7.0)
+    monkeypatch.setattr(rounds, "new_plan", lambda arms, *_: planned(arms))
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: now[0])
+    common = Common(tmp_path, {}, np.zeros(1), run)
+    alike = {"other": {"views": "words"}, "best": {"views": "words"}}
+    found = run_arms(alike, common, 300.0, None)
+    assert asked[2:4] == [("best", 120), ("other", 120)]  # 240 seconds are left, less 7 for teachers and 10 for each
+    assert asked[4:] == [("best", 320)]  # 223 seconds are left, less 10; then the score no longer rises
+    assert found["best"].steps == 320
+    again = list(asked)
+    asked.clear()
+    run_arms(alike, common, 0.0, None)
+    assert asked == again
+
+
+def test_two_kinds_go_on_together(monkeypatch, tmp_path):
+    """Of a finished encoder the best arm of each averaged kind is trained on, whatever else has a higher score; a plain
+    backbone has no such kinds."""
+    kinds = {"title": "title_body", "title2": "title_body", "search": "search", "search2": "search", "other": "dropout"}
+    tried = {name: {"views": views} for name, views in kinds.items()}
+    scores = dict(zip(kinds, (1.0, 2.0, 4.0, 3.0, 9.0), strict=True))
+    asked = []
+
+    def run_arm(name, fields, common, steps, every):
+        asked.append((name, steps))
+        return Trial(
+            tmp_path,
+            steps,
+            scores[name],
+            {"seconds_per_step": 1.0, "unscored_seconds_per_step": 1.0, "dev_scores": [0.0, 1.0]},
+        )
+
+    monkeypatch.setattr(rounds, "run_arm", run_arm)
+    trials = run_arms(tried, Common(tmp_path, {}, np.zeros(1), run, finished=True), 0.0, 60)
+    assert asked[5:] == [("title2", 60), ("search", 60)]
+    assert best_of_each_kind(trials, tried, finished=True) == ["title2", "search"]
+    assert best_of_each_kind(trials, tried, finished=False) == ["other"]
+    del trials["search"], trials["search2"]
+    assert best_of_each_kind(trials, tried, finished=True) == ["other"]
