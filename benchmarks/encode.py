@@ -5,8 +5,8 @@
 Arms: our `encode` in fp32; sentence-transformers at its default batch size and at its fastest one (found first); ours
 in int8 (dynamic quantisation of the linear layers, CPU only); both in bf16, theirs at its default batch size; and ours
 with [CLS] pooling. [CLS] pooling gives another embedding, and its last layer computes only the first position. All
-numbers are per 1,000 sentences. On a CPU bf16 encodes only every 20th sentence, because without AVX-512 or AMX it is
-many times slower.
+numbers are per 1,000 sentences. A CPU that is not faster in bf16 encodes only every 20th sentence in it: without
+AVX-512 or AMX it is many times slower.
 
 Before the timing, the fp32 embeddings are compared with those of sentence-transformers. After it, STS-B dev is scored
 in fp32 and int8, and 200 evenly spaced pairs of it in fp32 and bf16.
@@ -27,6 +27,7 @@ from common import DATA, device, interleaved, parser, print_table, report, timed
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
+from cmlmcse.common.cpu import bf16_is_faster
 from cmlmcse.evaluation.sts_data import load_sts, missing_sts, sentences_of
 from cmlmcse.training.dev_set import DevSet, load_dev_set
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -114,7 +115,8 @@ def main() -> None:
         encoders["int8"] = encoder(int8(model))
     difference = float(np.abs(theirs.encode(texts) - encoders["fp32"](texts)).max())
     print(f"{len(texts)} sentences; largest difference of an entry: {difference:.2e}")
-    best, halved = best_batch(theirs.encode, texts), texts[::20] if device() == "cpu" else texts
+    best = best_batch(theirs.encode, texts)
+    halved = texts if device() != "cpu" or bf16_is_faster() else texts[::20]
     arms = {
         "ours, batch 64": per_thousand(encoders["fp32"], texts),
         "sentence-transformers, default batch 32": per_thousand(theirs.encode, texts),

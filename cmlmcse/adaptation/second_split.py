@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cmlmcse.data.collection import next_seed
 from cmlmcse.training.command import field_arguments
 
 from .runs import EVERY, RECIPE, Common, Trial, read_trial, run_folder
@@ -37,7 +38,7 @@ def train_again(name: str, trial: Trial, fields: dict[str, Any], common: Common)
         resume = "auto" if any(folder.glob("checkpoint-*")) else None
         folder.mkdir(parents=True, exist_ok=True)
         print(f"{name}, on another split: training to step {trial.best_step} …", file=sys.stderr, flush=True)
-        own = {"output_dir": folder, "seed": common.fields["seed"] + 1, "dev_set": "auto_unscored",
+        own = {"output_dir": folder, "seed": next_seed(common.fields["seed"]), "dev_set": "auto_unscored",
                "early_stopping_patience": None, "max_steps": trial.best_step, "save_steps": EVERY,
                "logging_steps": EVERY, "disable_tqdm": True, "resume_from_checkpoint": resume}  # fmt: skip
         with open(folder / "train.log", "a", encoding="utf-8") as log, contextlib.redirect_stdout(log):

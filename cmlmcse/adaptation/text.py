@@ -8,7 +8,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from cmlmcse.data.collection import draw_documents, hold_out, letters, load_collection
+from cmlmcse.data.collection import draw_documents, hold_out, letters, load_collection, next_seed
 from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
@@ -202,7 +202,8 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
     together = asked_together(held_out, rest, args.seed) if finished else None
 
     def other_split() -> tuple[Dataset, Dataset]:
-        return hold_out(draw_documents(everything, args.max_documents, args.seed + 1), args.seed + 1)
+        seed = next_seed(args.seed)
+        return hold_out(draw_documents(everything, args.max_documents, seed), seed)
 
     facts = len(everything), len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
     return Text(*facts, criterion, finished, together, (rest, held_out), other_split, foreign(texts, start.tokenizer))

@@ -165,8 +165,8 @@ def draw_documents(documents: Dataset, count: int | None, seed: int) -> Dataset:
 def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     """Split documents into those for training and those for measuring: a fifth of them, from 20 to 600.
 
-    The choice depends only on the seed. A document for training whose text equals a held-out one, by letters and
-    digits, is dropped.
+    The choice depends only on the seed. Of held-out documents whose texts are equal, by letters and digits, the first
+    one stays, and none is for training.
 
     Raises:
         InputError: there are fewer than `MIN_DOCUMENTS` documents, or almost all of them are equal.
@@ -179,8 +179,9 @@ def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
         )
     count = min(int(len(documents) * HELD_OUT_SHARE), MAX_HELD_OUT)
     chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(documents), count, replace=False))
-    held = documents.select(chosen)
-    known = {letters(text) for text in held["text"]}
+    drawn = documents.select(chosen)["text"]
+    known = {letters(text): row for row, text in reversed(list(zip(chosen, drawn, strict=True)))}
+    held = documents.select(sorted(known.values()))
     rest = documents.select(np.setdiff1d(np.arange(len(documents)), chosen))
     others = rest.filter(lambda batch: [letters(text) not in known for text in batch["text"]], batched=True)
     if len(others) < 2:
@@ -189,6 +190,11 @@ def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
             "are no copy of a held-out one; add other text, or use cmlmcse train --dev_set none"
         )
     return others, held
+
+
+def next_seed(seed: int) -> int:
+    """The seed of another split. The largest seed that NumPy takes, 2³² − 1, is followed by 0."""
+    return (seed + 1) % (1 << 32)
 
 
 def letters(text: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.collection import Document, hold_out, load_collection, read_collection
+from cmlmcse.data.collection import Document, hold_out, load_collection, next_seed, read_collection
 
 
 def found(path, *columns):
@@ -81,15 +81,21 @@ def test_wrong_sources(make, message, tmp_path):
     assert message in str(error.value)
 
 
+def test_next_seed():
+    """The largest one is followed by the smallest one."""
+    assert [next_seed(seed) for seed in (0, 42, 2**32 - 1)] == [1, 43, 0]
+
+
 def test_hold_out():
-    """A fifth is held out, the same at every call, and no copy of a held-out text is trained on."""
+    """A fifth is held out, the same at every call, each text once, and no copy of a held-out text is trained on."""
     texts = [f"text number {row}" for row in range(200)] + [f"Text, number {row}!" for row in range(200)]
     documents = Dataset.from_dict({"title": [""] * 400, "text": texts})
     rest, held = hold_out(documents, 1)
-    assert len(held) == 80
     assert held["text"] == hold_out(documents, 1)[1]["text"] != hold_out(documents, 2)[1]["text"]
     numbers = [{"".join(filter(str.isdigit, text)) for text in part["text"]} for part in (rest, held)]
     assert not numbers[0] & numbers[1]
+    assert 60 < len(held) == len(numbers[1]) < 80
+    assert len(hold_out(documents.select(range(200)), 1)[1]) == 40
     assert len(rest) < 400 - 80
     with pytest.raises(InputError, match="at least 100 documents, found 99"):
         hold_out(documents.select(range(99)), 1)
