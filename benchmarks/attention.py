@@ -5,9 +5,10 @@
 
 Forward and backward, fp32 or bf16, on packed tokens: about --tokens of them, in rows whose lengths are drawn evenly
 between a half of the longest and all of it. "dropped out" is attention with dropout of 0.1 and "without" PyTorch's
-`scaled_dot_product_attention`, both as modeling_cmlmcse/attention.py calls them. The arms take turns. The values are
-medians: of the thread's own time with OMP_NUM_THREADS=1, else of the time that passes. `ROW_WEIGHTS`, `LEAST_HALF` and
-`GRAIN` of that module come from these tables.
+`scaled_dot_product_attention`, both as modeling_cmlmcse/attention.py calls them. With --bf16 two more arms, "kept in
+bf16", are the latter without its way to fp32. The arms take turns. The values are medians: of the thread's own time
+with OMP_NUM_THREADS=1, else of the time that passes. `ROW_WEIGHTS` and `LEAST_HALF` of that module come from these
+tables.
 """
 
 import statistics
@@ -18,7 +19,7 @@ import torch
 from common import interleaved, parser, print_table, write_record
 from torch import Tensor, nn
 
-from modeling_cmlmcse.attention import GridLayout, RowLayout, attention_of_blocks, attention_with_dropout
+from modeling_cmlmcse.attention import GridLayout, RowLayout, attention_of_blocks, attention_with_dropout, split_blocks
 from modeling_cmlmcse.packing import Packing
 
 HEADS = ((12, 32), (12, 64), (4, 64))  # heads and their dimensions: all-MiniLM-L6, BERT-base, assets/bert-mini-en
@@ -43,6 +44,10 @@ def arms(heads: int, size: int, longest: int, tokens: int, precision: torch.dtyp
     def without(layout: GridLayout, mask: Tensor | None) -> Tensor:
         return attention_of_blocks(nn.functional.scaled_dot_product_attention, *states, mask, layout)
 
+    def kept(layout: GridLayout, mask: Tensor | None) -> Tensor:  # autocast takes the blocks back to bf16
+        attend = nn.functional.scaled_dot_product_attention
+        return layout.join([attend(*block) for block in split_blocks(layout, *states, mask)], 0)
+
     def seconds(attend: Callable[[GridLayout, Tensor | None], Tensor], layout: GridLayout) -> Callable[[int], float]:
         mask = packing.added_mask(precision) if layout is grid else None
 
@@ -55,12 +60,13 @@ def arms(heads: int, size: int, longest: int, tokens: int, precision: torch.dtyp
 
         return once
 
+    in_bf16 = {"kept in bf16, grid": seconds(kept, grid), "kept in bf16, rows": seconds(kept, rows)}
     return {
         "dropped out, grid": seconds(dropped, grid),
         "dropped out, rows": seconds(dropped, rows),
         "without, grid": seconds(without, grid),
         "without, rows": seconds(without, rows),
-    }
+    } | (in_bf16 if precision == torch.bfloat16 else {})
 
 
 def main() -> None:

@@ -82,16 +82,16 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
 
 
 def check_schedule(run: RunArguments) -> None:
-    """Check that the learning-rate schedule takes its further numbers, and has those that it needs.
+    """Check that the learning-rate schedule takes its further numbers, and has those that it needs: build one.
 
     Raises:
-        InputError: a number that it does not know, or a missing one.
+        InputError: a number that it does not know, one that it refuses, or a missing one.
     """
-    rate = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=run.learning_rate)
     numbers = run.lr_scheduler_kwargs or {}
     assert isinstance(numbers, dict)  # TrainingArguments has read its JSON
     try:
-        get_scheduler(run.lr_scheduler_type, rate, 1, 10, dict(numbers))
+        get_scheduler(run.lr_scheduler_type, optimizer, 1, 10, numbers)
     except (TypeError, ValueError) as error:
         kind = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
         raise InputError(

@@ -129,8 +129,7 @@ def unset_nulls(parser: RecipeParser, arguments: list[str]) -> list[str]:
     Raises:
         InputError: a field that has no such value.
     """
-    fields = [field for kind in FIELDS for field in dataclasses.fields(kind)]
-    optional = {field.name for field in fields if field.default is None}
+    defaults = {field.name: field.default for kind in FIELDS for field in dataclasses.fields(kind)}
     kept: list[str] = []
     for word in arguments:
         if word == "null" and kept and kept[-1].startswith("--"):
@@ -141,9 +140,9 @@ def unset_nulls(parser: RecipeParser, arguments: list[str]) -> list[str]:
             kept.append(word)
             continue
         name = name.removeprefix("--").replace("-", "_")
-        if name not in {field.name for field in fields}:
+        if name not in defaults:
             parser.suggest(name, "the command line")
-        if name not in optional:
+        if defaults[name] is not None:
             raise InputError(f"{name} expects a value, found null; leave it out for the recipe's own")
         parser.set_defaults(**{name: None})
     return kept

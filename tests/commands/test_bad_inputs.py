@@ -90,6 +90,7 @@ BAD = [
     ("train", f"{TRAIN} --temp null", ["temp expects a value", "found null"]),
     ("train", f"{TRAIN} --lora_rr=null", ["lora_rr", "did you mean lora_r?"]),
     ("train", f'{TRAIN} --lr_scheduler_kwargs {{"num_decay_steps":5}}', ["linear", "num_decay_steps"]),
+    ("train", f'{TRAIN} --lr_scheduler_type polynomial --lr_scheduler_kwargs {{"lr_end":0.5}}', "polynomial"),
     ("train", f"{TRAIN} --lr_scheduler_type warmup_stable_decay", ["lr_scheduler_kwargs", "num_decay_steps"]),
     ("train", "missing.yaml", "missing.yaml"),
     ("train", "list.yaml", "list.yaml"),

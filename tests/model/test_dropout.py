@@ -143,6 +143,15 @@ def test_short_rows_in_half_precision_are_computed_in_fp32():
         assert torch.equal(half, under_autocast)
 
 
+def test_long_rows_stay_in_half_precision(monkeypatch):
+    """Also where the others are short; a grid stays as it is."""
+    *_, value, _, grids = attention_case()
+    monkeypatch.setattr("modeling_cmlmcse.attention.LEAST_HALF", 4)
+    precisions = [block.dtype for block in RowLayout(grids).split(value.bfloat16(), 1)]
+    assert precisions == [torch.bfloat16, torch.float32, torch.float32]
+    assert GridLayout(grids).split(value.bfloat16(), 1)[0].dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("layout", (GridLayout, RowLayout))
 def test_attention_without_dropout_trains_in_fp32(layout):
     """To the bit, forward and backward, where the model computes in bf16; without gradients a grid stays in bf16."""
