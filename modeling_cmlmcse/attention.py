@@ -238,7 +238,7 @@ def attention_of_blocks(
 ) -> Tensor:
     """(M, heads, D) queries, (S, heads, D) keys and values → (M, heads, D): PyTorch's attention of each block.
 
-    For CPUs. With gradients it computes in fp32: PyTorch's bf16 takes two to seven times as long for short rows, and
+    For CPUs. With gradients it computes in fp32: PyTorch's bf16 takes up to seven times as long for short rows, and
     about as long for rows of 512 (benchmarks/attention.py).
     """
     precision = query.dtype
