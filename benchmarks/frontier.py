@@ -1,10 +1,12 @@
 """The study of the frontier's options, with all that it needs, by one command.
 
-    python benchmarks/frontier.py --data_dir DIR --work WORK [--model FOLDER] [--workers N] [--field value ...]
+    python benchmarks/frontier.py --data_dir DIR --work WORK [--study YAML] [--model FOLDER] [--workers N]
+        [--field value ...]
 
 It makes the mixed text (docs/results/mixed-text.md) and the two teachers, then calls `cmlmcse study` on
-studies/frontier-bert-mini-59m.yaml. What is there already is not made again, so the same command goes on after an
-interruption. Fields are those of all runs of the study and of the teachers, for example `--use_cpu false --bf16 true`.
+studies/frontier-bert-mini-59m.yaml, or on another study of the same text and teachers. What is there already is not
+made again, so the same command goes on after an interruption. Fields are those of all runs of the study and of the
+teachers, for example `--use_cpu false --bf16 true`.
 
 The text: captions (SICK), news (MRPC), films (SUBJ, MR) and questions (TREC) of their training splits, in lower case,
 each sentence once; none that stands in a set that is scored.
@@ -37,10 +39,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_dir", type=Path, required=True, help="holds sts/ and transfer/")
     parser.add_argument("--work", type=Path, required=True, help="folder of the text and the teachers")
+    parser.add_argument("--study", type=Path, default=STUDY, help="YAML file of the study (default: all options)")
     parser.add_argument("--model", help="the backbone (default: the study's)")
     parser.add_argument("--workers", type=int, default=1)
     args, rest = parser.parse_known_args()
-    data, common = args.data_dir.resolve(), load_study(STUDY).common
+    data, file = args.data_dir.resolve(), args.study.resolve()
+    common = load_study(file).common
     model = args.model or str(STUDY.parents[1] / common["model_name_or_path"])
     model = str(Path(model).resolve()) if Path(model).is_dir() else model
     args.work.mkdir(parents=True, exist_ok=True)
@@ -56,7 +60,7 @@ def main() -> None:
             own = {"cmlm_weight": weight, "final_evaluation": "none", "seed": SEED, "output_dir": str(folder)}
             train("cmlmcse-bert-base", **{"bf16": False, **common, **shared, **own, "resume_from_checkpoint": "auto"})
     words = [word for name, value in shared.items() for word in (f"--{name}", value)]
-    study([str(STUDY), "--workers", str(args.workers), *words])
+    study([str(file), "--workers", str(args.workers), *words])
 
 
 def mixed_text(data: Path) -> list[str]:
