@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .backbone import max_positions, quiet_loading
+from .dropout import without_dropout
 from .families import Module
 from .fast_cpu import use_fast_cpu_kernels
 from .packing import Packing, pack_sequences
@@ -109,13 +110,11 @@ class TextEncoding(Base):
         batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
         embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
         rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
-        mode = self.training
-        self.eval()
         shown = logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False)
-        found = (self._encode_batch([tokens[i] for i in order[chosen]], device)[:, :width].float() for chosen in shown)
-        for chosen, vectors in zip(batches, found if convert_to_tensor else read_behind(found), strict=True):
-            embeddings.index_copy_(0, rows[chosen], vectors)
-        self.train(mode)
+        with without_dropout(self):
+            found = (self._encode_batch([tokens[i] for i in order[each]], device)[:, :width].float() for each in shown)
+            for chosen, vectors in zip(batches, found if convert_to_tensor else read_behind(found), strict=True):
+                embeddings.index_copy_(0, rows[chosen], vectors)
         if self.config.normalize if normalize is None else normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
         return embeddings if convert_to_tensor else embeddings.numpy()

@@ -184,14 +184,13 @@ class TrainingLosses(nn.Module):
         objective ignores the vectors and so hardly trains the encoder. One cause is that all vectors are almost equal,
         as [CLS] is in a model whose pre-training never used it.
         """
-        objective, mode = self.model.objectives["cmlm"], self.training
-        self.eval()
-        vectors = self.sentence_vectors(views).flatten(0, 1)  # (V·N, H)
-        if objective.condition == "after_head":
-            vectors = self.model.projection(vectors)
-        own = vectors[: len(masked["lengths"])]  # (B, H)
-        losses = [objective(self.model.backbone, rows, masked).total for rows in (own, own.roll(1, dims=0))]
-        self.train(mode)
+        objective = self.model.objectives["cmlm"]
+        with without_dropout(self):
+            vectors = self.sentence_vectors(views).flatten(0, 1)  # (V·N, H)
+            if objective.condition == "after_head":
+                vectors = self.model.projection(vectors)
+            own = vectors[: len(masked["lengths"])]  # (B, H)
+            losses = [objective(self.model.backbone, rows, masked).total for rows in (own, own.roll(1, dims=0))]
         return (losses[1] - losses[0]) / max(objective.terms(masked), 1)
 
 

@@ -118,6 +118,22 @@ def test_encode_takes_what_holds_texts(backbone_folders, tmp_path):
     assert isinstance(loaded.similarity(torch.ones(2, 3), torch.ones(4, 3)), torch.Tensor)
 
 
+def test_dropout_comes_back_after_an_interrupted_encode(backbone_folders, monkeypatch):
+    """Ctrl-C in a notebook must not leave a model in training without dropout, and without a word."""
+    model, tokenizer = load(backbone_folders["bert"]).train(), tiny_tokenizer("bert")
+    model.encode(TEXTS, tokenizer)
+    assert model.training
+
+    def interrupted(*_):
+        assert not model.training
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model, "_encode_batch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.encode(TEXTS, tokenizer)
+    assert model.training
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ("bert", "roberta", "mpnet", "modernbert"))
 @torch.no_grad()
