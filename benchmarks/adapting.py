@@ -75,14 +75,16 @@ def similarity_of(model: str, data_dir: Path) -> dict[str, float]:
 def summary(model: str, name: str, seed: int, minutes: float, results: dict[str, Any]) -> dict[str, Any]:
     """What the record keeps of one result."""
     retrieval = results["labelled"]["retrieval"]
-    scores = {side: retrieval[side]["retrieval"][name]["ndcg@10"] for side in ("before", "after")}
-    found = {name: value for name, value in results["adapt"].items() if name != "settings"}  # which name local files
+    found = {side: retrieval[side]["retrieval"][name] for side in ("before", "after")}
+    scores = {side: each["ndcg@10"] for side, each in found.items()}
+    both = {side: each["hybrid"]["ndcg@10"] for side, each in found.items()}
+    choice = {name: value for name, value in results["adapt"].items() if name != "settings"}  # which name local files
     return {"model": model, "collection": name, "seed": seed, "minutes": minutes, "seconds": results["seconds"],
-            "ndcg@10": scores, "text": results["text"], "adapt": found}  # fmt: skip
+            "ndcg@10": scores, "with_bm25": both, "text": results["text"], "adapt": choice}  # fmt: skip
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """One line for each model and collection."""
+    """One line for each model, collection and seed."""
     cells = []
     for row in rows:
         before, after = (row["ndcg@10"][side] for side in ("before", "after"))
