@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cmlmcse.models.encoders import Encoder
 
 DTYPES = ("fp32", "bf16", "fp16")
-TEXT, EMBEDDING = "text", "embedding"  # columns of a .parquet
+TEXT, EMBEDDING, TITLE = "text", "embedding", "title"  # columns of a .parquet
 WAIT = timedelta(days=7)  # for other processes; NCCL's ten minutes are too short while the first one merges
 METADATA = b"cmlmcse"  # key in a .parquet's metadata; the value is JSON that names the model
 
@@ -53,6 +53,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, required=True, metavar="OUT", help="OUT.npy, rows x H float32; or "
                         "OUT.parquet with the columns `text`, `embedding` and every other column of IN")  # fmt: skip
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
+    parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
+                        "adapt reads them (default: titles are not read)")  # fmt: skip
     parser.add_argument("--no_text", action="store_true", help="leave the texts out of OUT.parquet")
     parser.add_argument("--rows_per_shard", type=positive, metavar="N", help="write several files of N rows, "
                         "OUT-00000-of-00010.npy and so on (default: one file)")  # fmt: skip
@@ -87,7 +89,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     from cmlmcse.data.tables import scan
 
-    source = scan(args.input, args.text_column)
+    source = scan(args.input, args.text_column, args.title_column)
     copied = columns_to_copy(args, source)
 
     import torch
@@ -114,11 +116,13 @@ def main(argv: list[str] | None = None) -> None:
     width = args.truncate_dim or width
     provenance = model_provenance(args.model, encoder.settings["pooling"])
     provenance |= {name: encoder.arguments[name] for name in ("truncate_dim", "prompt")}
+    provenance |= {"title_column": source.title_column} if source.title_column else {}
     job = Job(
         args.output, source.rows, width, args.rows_per_shard, output_schema(args, source, copied, width, provenance)
     )
     with state.main_process_first():
         if state.is_main_process:
+            mention_titles(source)
             job.claim_parts(job_settings(args, source, encoder.settings, provenance), args.overwrite)
             if done := job.rows_done():
                 print(f"{done:,} of {source.rows:,} rows were done already; they are kept and reused", flush=True)
@@ -131,6 +135,16 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{source.rows} rows × {width} → {first}")
     state.wait_for_everyone()
     state.destroy_process_group()
+
+
+def mention_titles(source: "TextFile") -> None:
+    """Say where titles that `cmlmcse adapt` would read are not read."""
+    if source.title_column is None and TITLE in source.schema.names and source.text_column != TITLE:
+        print(
+            f"{source.path}: the column {TITLE} is not read; --title_column {TITLE} puts each title before its text, "
+            "as cmlmcse adapt reads them",
+            file=sys.stderr,
+        )
 
 
 def chosen_prompt(args: argparse.Namespace, encoder: "Encoder") -> str:
@@ -197,6 +211,7 @@ def job_settings(
         "model": provenance["fingerprint"] or provenance["model"],
         "encoding": {name: encoding[name] for name in ("pooling", "max_seq_length")},
         "prompt": provenance["prompt"],
+        **({"title_column": source.title_column} if source.title_column else {}),
         "input": [args.input.name, args.input.stat().st_size, args.input.stat().st_mtime_ns, source.rows],
         **{name: getattr(args, name) for name in options},
     }
@@ -219,10 +234,10 @@ def encode_parts(
     shown = process_index == 0 and sys.stderr.isatty()
     for path, _ in logging.tqdm(todo, desc="Encoding", disable=not shown):
         table = next(tables)
-        texts = source.texts(table)
-        vectors = encode(texts)  # (rows, H)
+        vectors = encode(source.titled_texts(table))  # (rows, H)
         try:
-            job.write_part(path, vectors if path.suffix == ".npy" else output_table(job.schema, table, texts, vectors))
+            new = vectors if path.suffix == ".npy" else output_table(job.schema, table, source.texts(table), vectors)
+            job.write_part(path, new)
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror}; the parts before it are kept") from error
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import InputError, Parser, command
-from cmlmcse.encode import EMBEDDING, METADATA, TEXT, model_provenance
+from cmlmcse.encode import EMBEDDING, METADATA, TEXT, mention_titles, model_provenance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +53,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "words too: the score is the cosine + WEIGHT x BM25, divided by the query's best BM25 "
                         f"(default: cosine alone; without WEIGHT: {WEIGHT}). Put it behind QUERY")  # fmt: skip
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
+    parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
+                        "adapt reads them (default: those that the .parquet was encoded with)")  # fmt: skip
     parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results here, one line per query: "
                         "rank, row (from 0), score, with --bm25 its parts, and all columns of each text")  # fmt: skip
     parser.add_argument("--pooling", help="pooling for models that record none: cls_before_pooler, avg, avg_top2, …")
@@ -74,7 +76,7 @@ def main(argv: list[str] | None = None) -> None:
     queries = read_queries(args.query)
     from cmlmcse.data.tables import scan
 
-    source = None if has_embeddings(args.corpus) else scan(args.corpus, args.text_column)
+    source = None if has_embeddings(args.corpus) else scan(args.corpus, args.text_column, args.title_column)
     column = source.text_column if source else args.text_column or TEXT
 
     from cmlmcse.evaluation.bm25 import BM25, BM25Shares
@@ -87,16 +89,19 @@ def main(argv: list[str] | None = None) -> None:
     blocks: Iterator[tuple[pyarrow.Table, np.ndarray]]
     texts: Iterator[str]
     if source:
-        blocks = ((table, encode_as(encoder, DOCUMENT, source.texts(table))) for table in source.tables())
-        texts = (text for table in source.tables() for text in source.texts(table))
+        mention_titles(source)
+        title = source.title_column
+        blocks = ((table, encode_as(encoder, DOCUMENT, source.titled_texts(table))) for table in source.tables())
+        texts = (text for table in source.tables() for text in source.titled_texts(table))
     else:
-        check_provenance(args.corpus, args.model, encoder)
-        blocks, texts = embedded_blocks(args.corpus), stored_texts(args.corpus, column)
+        stored = check_provenance(args.corpus, args.model, encoder)
+        title = stored_title(args.corpus, stored, args.title_column)
+        blocks, texts = embedded_blocks(args.corpus), stored_texts(args.corpus, column, title)
     shares = BM25Shares(BM25(texts, queries), queries) if args.bm25 else None
     found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, args.bm25 or 0.0)
     if not any(found):
         raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
-    show_results(queries, found, column)
+    show_results(queries, found, [title, column] if title else [column])
     if args.output is not None:
         write_results(args.output, queries, found)
 
@@ -138,15 +143,31 @@ def has_embeddings(path: Path) -> bool:
     return lists and types.is_floating(kind.value_type)
 
 
-def stored_texts(path: Path, column: str) -> Iterator[str]:
-    """Yield the texts of an encoded file; a missing one is empty.
+def stored_title(path: Path, stored: dict[str, Any], wanted: str | None) -> str | None:
+    """The column of the titles that an encoded file was encoded with, if any.
+
+    Raises:
+        InputError: --title_column names another one.
+    """
+    title: str | None = stored.get("title_column")
+    if wanted is not None and wanted != title:
+        with_what = f"those of {title}" if title else "none"
+        raise InputError(
+            f"{path}: --title_column {wanted} expects texts that were encoded with these titles, found {with_what}; "
+            f"encode the corpus again with --title_column {wanted}"
+        )
+    return title
+
+
+def stored_texts(path: Path, column: str, title: str | None) -> Iterator[str]:
+    """Yield the texts of an encoded file, each behind its title if there are titles; a missing one is empty.
 
     Raises:
         InputError: it has no such column of texts.
     """
     from pyarrow import parquet
 
-    from cmlmcse.data.tables import TABLE_ROWS, is_text
+    from cmlmcse.data.tables import TABLE_ROWS, is_text, with_titles
 
     with parquet.ParquetFile(path) as file:
         texts = [field.name for field in file.schema_arrow if is_text(field.type)]
@@ -155,14 +176,18 @@ def stored_texts(path: Path, column: str) -> Iterator[str]:
                 f"{path}: --bm25 expects the texts in the column {column}, found columns of text: "
                 f"{', '.join(texts) or 'none'}; encode the corpus again without --no_text, or give --text_column"
             )
-        for batch in file.iter_batches(batch_size=TABLE_ROWS, columns=[column]):
-            yield from (text or "" for text in batch.column(0).to_pylist())
+        for batch in file.iter_batches(batch_size=TABLE_ROWS, columns=[column, *([title] if title else [])]):
+            texts = [text or "" for text in batch[column].to_pylist()]
+            yield from with_titles(batch[title].to_pylist(), texts) if title else texts
 
 
-def check_provenance(path: Path, model: str, encoder: "Encoder") -> None:
+def check_provenance(path: Path, model: str, encoder: "Encoder") -> dict[str, Any]:
     """Check that the embeddings of a file can be compared with those of this model.
 
     If the file's embeddings were truncated, the encoder is set to truncate its own to the same number of dimensions.
+
+    Returns:
+        What the file says about how it was encoded; empty if `cmlmcse encode` did not write it.
 
     Raises:
         InputError: the file's embeddings are of another model, pooling or prompt, or have another number of dimensions.
@@ -170,7 +195,7 @@ def check_provenance(path: Path, model: str, encoder: "Encoder") -> None:
     from pyarrow import parquet
 
     stored = (parquet.read_schema(path).metadata or {}).get(METADATA)
-    theirs = json.loads(stored) if stored else {}
+    theirs: dict[str, Any] = json.loads(stored) if stored else {}
     ours = model_provenance(model, encoder.settings["pooling"])
     known = "fingerprint" if theirs.get("fingerprint") and ours["fingerprint"] else "model"
     both_names = not (theirs.get("fingerprint") or ours["fingerprint"])
@@ -196,6 +221,7 @@ def check_provenance(path: Path, model: str, encoder: "Encoder") -> None:
             f"{path}: expected embeddings of {width} dimensions, as {model} makes them, found {found}; give the model "
             "that the corpus was encoded with"
         )
+    return theirs
 
 
 def embedded_blocks(path: Path) -> Iterator[tuple["pyarrow.Table", "np.ndarray"]]:
@@ -282,14 +308,14 @@ def unit(vectors: "np.ndarray") -> "np.ndarray":
     return vectors / np.where(lengths == 0, 1, lengths)
 
 
-def show_results(queries: list[str], found: list[list[dict[str, Any]]], column: str) -> None:
-    """Print the score and the start of each text, below its query if there are several."""
+def show_results(queries: list[str], found: list[list[dict[str, Any]]], shown_columns: list[str]) -> None:
+    """Print the score and the start of each title and text, below its query if there are several."""
     for query, nearest in zip(queries, found, strict=True):
         if len(queries) > 1:
             print(query)
         for result in nearest:
-            text = result["columns"].get(column)
-            shown = f"row {result['row']}" if text is None else " ".join(str(text).split())[:SHOWN_CHARACTERS]
+            texts = [str(result["columns"][name] or "") for name in shown_columns if name in result["columns"]]
+            shown = " ".join(" ".join(texts).split())[:SHOWN_CHARACTERS] if texts else f"row {result['row']}"
             print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {shown}")
 
 

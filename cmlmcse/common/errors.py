@@ -4,6 +4,7 @@ import argparse
 import atexit
 import functools
 import os
+import select
 import signal
 import sys
 import threading
@@ -94,7 +95,8 @@ def terminable() -> Iterator[None]:
 def command(main: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command's `main`, so that expected errors print one line on stderr and set the exit status.
 
-    The status is 2 after an :class:`InputError`, 130 after Ctrl-C, and its own after :class:`Stopped`.
+    The status is 2 after an :class:`InputError`, 130 after Ctrl-C, its own after :class:`Stopped`, and 141 without a
+    line where nobody reads the output any more, as after `| head`.
     """
 
     @functools.wraps(main)
@@ -105,6 +107,11 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         try:
             with interruptible(lambda: "what was finished before is kept"):
                 main(*args, **kwargs)
+                sys.stdout.flush()  # here, where a reader that has gone is answered
+        except BrokenPipeError:
+            if not reader_has_gone():
+                raise
+            status = 128 + signal.SIGPIPE
         except InputError as error:
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
             status = 2
@@ -117,6 +124,16 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
             sys.exit(status)
 
     return wrapped
+
+
+def reader_has_gone() -> bool:
+    """Whether nobody reads standard output any more. What is still to be written to it is then dropped."""
+    pipe = select.poll()
+    pipe.register(sys.stdout, select.POLLERR)
+    gone = bool(pipe.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return gone
 
 
 class ImmediateExit:

@@ -34,12 +34,14 @@ class TextFile:
         text_column: the column of the texts.
         schema: all columns with their types.
         rows: number of rows.
+        title_column: the column of the titles, if they are to be read.
     """
 
     path: Path
     text_column: str
     schema: pyarrow.Schema
     rows: int
+    title_column: str | None = None
 
     def tables(self) -> Iterator[pyarrow.Table]:
         """All rows in order, `TABLE_ROWS` at a time, every table with the columns of `schema`."""
@@ -52,13 +54,24 @@ class TextFile:
         """The texts of a table; a missing text becomes an empty one."""
         return [text or "" for text in table[self.text_column].to_pylist()]
 
+    def titled_texts(self, table: pyarrow.Table) -> list[str]:
+        """The texts of a table, each behind its title if titles are read."""
+        texts = self.texts(table)
+        return with_titles(table[self.title_column].to_pylist(), texts) if self.title_column else texts
 
-def scan(path: Path, text_column: str | None = None) -> TextFile:
+
+def with_titles(titles: Iterable[str | None], texts: Iterable[str]) -> list[str]:
+    """Each title and text as one text, joined as in BEIR: a space between, no white space around."""
+    return [f"{title or ''} {text}".strip() for title, text in zip(titles, texts, strict=True)]
+
+
+def scan(path: Path, text_column: str | None = None, title_column: str | None = None) -> TextFile:
     """Read a file once, so that an error in it is found before the work starts.
 
     Args:
         path: the file.
         text_column: the column of the texts (default: `text`, or the only column of strings).
+        title_column: the column of the titles (default: titles are not read).
 
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8, or there is no such column.
@@ -66,8 +79,9 @@ def scan(path: Path, text_column: str | None = None) -> TextFile:
     if not path.is_file():
         raise InputError(f"{path}: expected a file of texts, found {'a folder' if path.is_dir() else 'none'}")
     kind = _kind(path)
-    if text_column is not None and kind == "lines":
-        raise InputError(f"--text_column expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
+    for option, column in (("--text_column", text_column), ("--title_column", title_column)):
+        if column is not None and kind == "lines":
+            raise InputError(f"{option} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
     schema, rows = _empty_schema(path), 0
     for columns in _read(path):
         rows += _row_count(columns)
@@ -76,7 +90,12 @@ def scan(path: Path, text_column: str | None = None) -> TextFile:
         except pyarrow.ArrowException as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{path}: expected one type of value in a column, found {reason}; fix it") from error
-    return TextFile(path, _choose_column(path, schema, text_column), schema, rows)
+    column = _choose_column(path, schema, text_column, title_column)
+    if title_column is not None:
+        _check_column(path, schema, title_column, "--title_column")
+        if title_column == column:
+            raise InputError(f"{path}: --title_column expects another column than that of the texts, found {column}")
+    return TextFile(path, column, schema, rows, title_column)
 
 
 def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Iterator[pyarrow.Table]:
@@ -200,21 +219,30 @@ def is_text(kind: pyarrow.DataType) -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
-def _choose_column(path: Path, schema: pyarrow.Schema, wanted: str | None) -> str:
+def _choose_column(path: Path, schema: pyarrow.Schema, wanted: str | None, title: str | None) -> str:
     """The column of the texts.
 
     Raises:
         InputError: there is no such column, it holds no text, or the choice is ambiguous.
     """
-    found = ", ".join(schema.names) or "none"
-    strings = [field.name for field in schema if is_text(field.type)]
     if wanted is None and TEXT not in schema.names:
+        strings = [field.name for field in schema if is_text(field.type) and field.name != title]
         if len(strings) != 1:
+            found = ", ".join(schema.names) or "none"
             raise InputError(f"{path}: expected a column {TEXT}, found the columns {found}; give --text_column")
         return strings[0]
-    name = wanted or TEXT
+    return _check_column(path, schema, wanted or TEXT, "--text_column")
+
+
+def _check_column(path: Path, schema: pyarrow.Schema, name: str, option: str) -> str:
+    """The name of a column, which must be there and hold texts.
+
+    Raises:
+        InputError: it is not there, or holds something else.
+    """
     if name not in schema.names:
-        raise InputError(f"{path}: expected a column {name}, found the columns {found}; see --text_column")
-    if name not in strings:
+        found = ", ".join(schema.names) or "none"
+        raise InputError(f"{path}: expected a column {name}, found the columns {found}; see {option}")
+    if not is_text(schema.field(name).type):
         raise InputError(f"{path}: expected text in the column {name}, found {schema.field(name).type}")
     return name

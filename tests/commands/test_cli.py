@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,30 @@ def test_help_is_light(verb: str) -> None:
         for name, entry in cli.VERBS.items():
             assert f"  {name} " in done.stdout
             assert entry.help in done.stdout
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_gone(unbuffered: str) -> None:
+    """`cmlmcse recipes | head -1` ends without a traceback, whether the output was written at once or at the end."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    words = [sys.executable, "-m", "cmlmcse", "recipes"]
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_another_broken_pipe_is_an_error() -> None:
+    """Standard output is whole, so the traceback says what went wrong."""
+    code = (
+        "from cmlmcse.common.errors import command\n"
+        "@command\ndef main():\n    raise BrokenPipeError('a worker')\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "BrokenPipeError: a worker")
 
 
 @pytest.mark.parametrize(

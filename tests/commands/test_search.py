@@ -129,6 +129,48 @@ def test_words_without_prompts_and_without_a_match(place, monkeypatch) -> None:
         assert all((one["bm25"], one["score"]) == (0.0, one["cosine"]) for one in unknown)
 
 
+def test_titles_are_read_where_they_are_asked_for(place, capsys) -> None:
+    """A title goes before its text, joined as in BEIR, for the vectors and for the words; from a table and from an
+    encoded file alike. Without the option one line says that titles are there."""
+    rows = [("the cat", "sat on a tree"), (None, "the cat"), ("a dog", None), ("", "a big mat")]
+    joined = ["the cat sat on a tree", "the cat", "a dog", "a big mat"]
+    Path("titled.jsonl").write_text("".join(json.dumps({"title": one, "text": two}) + "\n" for one, two in rows))
+    Path("joined.txt").write_text("\n".join(joined) + "\n")
+    read = ["--title_column", "title"]
+    encode.main(["model", "titled.jsonl", "--pooling", "avg", "--output", "titled.parquet", *read])
+    encode.main(["model", "titled.jsonl", "--pooling", "avg", "--output", "titled.npy", *read])
+    encode.main(["model", "joined.txt", "--pooling", "avg", "--output", "joined.npy"])
+    np.testing.assert_allclose(np.load("titled.npy"), np.load("joined.npy"), atol=1e-6)
+    stored = parquet.read_table("titled.parquet")
+    assert stored["text"].to_pylist() == ["sat on a tree", "the cat", "", "a big mat"]
+    assert stored["title"].to_pylist() == ["the cat", None, "a dog", ""]
+    found = []
+    for corpus, options in (
+        ("joined.txt", []),
+        ("titled.jsonl", read),
+        ("titled.parquet", []),
+        ("titled.parquet", read),
+    ):
+        capsys.readouterr()
+        search.main(["model", corpus, "the cat", "--bm25", "--pooling", "avg", "--output", "out.jsonl", *options])
+        said = capsys.readouterr()
+        assert "is not read" not in said.err
+        (line,) = map(json.loads, Path("out.jsonl").read_text().splitlines())
+        found.append(([(one["row"], one["score"], one["bm25"]) for one in line["results"]], said.out))
+        Path("out.jsonl").unlink()
+    for scores, shown in found[1:]:
+        np.testing.assert_allclose(scores, found[0][0], atol=2e-6)
+        assert shown == found[0][1]
+    search.main(["model", "titled.jsonl", "the cat", "--pooling", "avg"])
+    said = capsys.readouterr()
+    assert "titled.jsonl: the column title is not read; --title_column title puts each title before" in said.err
+    assert "the cat sat" not in said.out
+    encode.main(["model", "titled.jsonl", "--pooling", "avg", "--output", "bare.parquet"])
+    with pytest.raises(SystemExit, match="2"):
+        search.main(["model", "bare.parquet", "the cat", "--pooling", "avg", *read])
+    assert "with these titles, found none; encode the corpus again with --title_column" in capsys.readouterr().err
+
+
 def test_standard_input(place, monkeypatch, capsys) -> None:
     """A query a line, blank ones left out; each with its own results; no more of them than there are rows."""
     Path("few.txt").write_text("a red dog\nthe big tree\n")
@@ -191,6 +233,15 @@ def test_another_model(place, backbone_folders, capsys) -> None:
         (["model", "texts.txt", "a", "--output", "texts.txt"], "--output texts.txt: exists; choose another name"),
         (["model", "texts.txt", "a", "--output", "no/out.jsonl"], "expected the folder no to exist"),
         (["model", "texts.jsonl", "a"], "expected a column text, found the columns sentence, id"),
+        (
+            ["model", "texts.jsonl", "a", "--text_column", "sentence", "--title_column", "sentence"],
+            "--title_column expects another column than that of the texts, found sentence",
+        ),
+        (
+            ["model", "texts.jsonl", "a", "--text_column", "sentence", "--title_column", "head"],
+            "expected a column head, found the columns sentence, id; see --title_column",
+        ),
+        (["model", "texts.txt", "a", "--title_column", "title"], "--title_column expects a table"),
         (["model", "empty.txt", "a"], "expected texts to search, found no row"),
         (["model", "broken.parquet", "a"], "expected a Parquet file"),
         (["no/model", "texts.txt", "a"], "no/model"),
