@@ -25,7 +25,8 @@ MINUTES = 15.0
 MOST_DOCUMENTS = 200_000
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
 TRUTHS = {"true", "false", "yes", "no", "t", "f", "y", "n", "1", "0"}  # that a switch may be followed by
-OWN_RESULTS = ("export", "report.md", "report.html", "results.json")
+OWN = ("export", "report.md", "report.html", "results.json", "arms", "second-split", "plan.json",
+       "request.json")  # fmt: skip
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
          "second_prompt_template", "query_prompt", "document_prompt", "normalize", "stage", "streaming", "data_seed",
          "max_train_samples", "eval_steps", "save_steps", "logging_steps", "disable_tqdm")  # fmt: skip
@@ -47,7 +48,7 @@ def adapt(
     model: str | Path,
     text: str | Path,
     output_dir: str | Path,
-    minutes: float = MINUTES,
+    minutes: float | None = None,
     max_steps: int | None = None,
     data_dir: str | Path | None = None,
     **fields: Any,
@@ -58,7 +59,7 @@ def adapt(
         model: an exported folder, a sentence-transformers folder, a Hub name, `package:NAME/path`, or a plain backbone.
         text: a .txt file, a folder of such files, a table (.csv, .jsonl, .parquet) or BEIR's corpus.jsonl.
         output_dir: where everything is written.
-        minutes: the time that training and choosing may take, on this machine.
+        minutes: the time that training and choosing may take, on this machine (default: 15).
         max_steps: steps of the arms that train longest, instead of a time.
         data_dir: labelled data to score start and result with; no choice reads them.
         fields: fields of the recipe `adapt` that hold in every arm: `per_device_train_batch_size=32`.
@@ -80,7 +81,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     Raises:
         InputError: an argument is invalid.
     """
-    from cmlmcse.evaluation.options import positive, positive_number
+    from cmlmcse.evaluation.options import positive, positive_number, seed
 
     parser = Parser(
         prog="cmlmcse adapt",
@@ -94,7 +95,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "a document), a folder of .txt files, .csv, .tsv, .jsonl or .parquet with a text column and "
                         "perhaps a title column")  # fmt: skip
     parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="where everything is written")
-    parser.add_argument("--minutes", type=positive_number, default=MINUTES, metavar="M", help="time to spend "
+    parser.add_argument("--minutes", type=positive_number, metavar="M", help="time to spend "
                         f"(default: {MINUTES:g})")  # fmt: skip
     parser.add_argument("--max_steps", type=positive, metavar="N", help="steps of the arms that train longest, instead "
                         "of --minutes")  # fmt: skip
@@ -109,10 +110,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "documents of a text that has more, drawn by the seed (default: "
                         f"{MOST_DOCUMENTS:,})")  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda, … for scoring (default: cuda if there is one)")
-    parser.add_argument("--seed", type=int, default=42, help="seed of the split and of training (default: 42)")
+    parser.add_argument("--seed", type=seed, default=42, help="seed of the split and of training (default: 42)")
     parser.add_argument("--resume_from_checkpoint", choices=["auto"], help="go on with an interrupted command")
     own, fields = fields_apart(sys.argv[1:] if argv is None else argv, set(parser._option_string_actions))
     args, others = parser.parse_known_args(own)
+    if args.minutes is not None and args.max_steps is not None:
+        parser.error("--minutes expects no --max_steps, found both; drop one of them")
+    args.minutes = MINUTES if args.minutes is None else args.minutes
     args.fields = train_fields([*others, *fields])
     return args
 
@@ -223,9 +227,12 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     """
     from cmlmcse.training.precision import precision_is_named
 
+    from .request import check_request
+
     training = check_fields(args.model, args.fields)
     bf16 = training.mixed_precision == "bf16" if precision_is_named(training) else has_fast_bf16(args.device)
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
+    check_request(folder, args)
     if (folder / "results.json").exists():
         print(f"{folder} is finished: report.html, export/", file=sys.stderr)
         return Adapted(folder, json.loads((folder / "results.json").read_text(encoding="utf-8")))
@@ -281,7 +288,7 @@ def claim_folder(folder: Path, resume: bool) -> Path:
     Raises:
         InputError: it holds an earlier result and is not resumed, or it cannot be written.
     """
-    held = [name for name in (*OWN_RESULTS, "arms") if (folder / name).exists()]
+    held = [name for name in OWN if (folder / name).exists()]
     if held and not resume:
         raise InputError(
             f"output_dir must be new or empty, found {held[0]} in {folder}; choose another --output_dir, or go on with "

@@ -59,9 +59,21 @@ class Plan:
 
 
 def read_plan(folder: Path) -> Plan | None:
-    """The plan of an earlier call; None if there was none."""
+    """The plan of an earlier call; None if there was none.
+
+    Raises:
+        InputError: another version wrote it.
+    """
     path = folder / PLAN
-    return Plan(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: expected the plan of this version of cmlmcse, found {error}; start again with another "
+            "--output_dir"
+        ) from error
 
 
 def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> dict[str, Trial]:

@@ -1,7 +1,8 @@
-"""The run of one arm, in a folder of its own."""
+"""A run of an arm, in a folder of its own."""
 
 import contextlib
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.training.command import field_arguments
 
 from .crew import Train
@@ -24,7 +26,7 @@ class Trial(NamedTuple):
         folder: its run's folder; `export/` in it is the encoder with the arm's best development score, or of a finished
             encoder the last one.
         steps: how long it was trained.
-        score: the development score of the export.
+        score: the development score of the export; NaN for a run that takes none.
         record: the content of its run.json, and of its log `dev_scores`, `seconds_per_step` with its part of the
             development scores, and `unscored_seconds_per_step` without.
         best_step: the step of that score, and of the export.
@@ -57,19 +59,43 @@ class Common(NamedTuple):
 
 def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:
     """Train one arm to `steps` steps, scored and saved `every` so many; a run that has them already is only read."""
-    run = run_folder(common.folder, name)
-    done = read_trial(run)
-    if done is None or done.steps < steps:
-        resume = "auto" if any(run.glob("checkpoint-*")) else None
-        run.mkdir(parents=True, exist_ok=True)
-        print(f"{name}: training to step {steps} …", file=sys.stderr, flush=True)
+    own = {"max_steps": steps, "eval_steps": every, "save_steps": every, "logging_steps": every}
+    return train_run(name, run_folder(common.folder, name), {**fields, **own}, common, common.start_values)
+
+
+def train_run(
+    title: str, run: Path, fields: dict[str, Any], common: Common, start_values: NDArray[np.float64] | None
+) -> Trial:
+    """Train a run to `max_steps` steps, from its newest checkpoint if it has one. A run that has so many is only read.
+
+    Args:
+        title: what the screen calls it.
+        run: its folder.
+        fields: its own fields, `max_steps` among them.
+        common: what all runs share.
+        start_values: of the choosing documents, where they are scored.
+
+    Raises:
+        InputError, Stopped: the run cannot go on; the message begins with its title.
+    """
+    done, steps = read_trial(run), fields["max_steps"]
+    if done is not None and done.steps >= steps:
+        return done
+    resume = "auto" if any(run.glob("checkpoint-*")) else None
+    run.mkdir(parents=True, exist_ok=True)
+    print(f"{title}: training to step {steps} …", file=sys.stderr, flush=True)
+    own = {"output_dir": run, "disable_tqdm": True, "resume_from_checkpoint": resume}
+    try:
         with open(run / "train.log", "a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
-            own = {"output_dir": run, "max_steps": steps, "eval_steps": every, "save_steps": every,
-                   "logging_steps": every, "disable_tqdm": True, "resume_from_checkpoint": resume}  # fmt: skip
-            common.train([RECIPE, *field_arguments({**common.fields, **fields, **own})], common.start_values)
-        done = read_trial(run)
-        assert done is not None
-        print(f"{name}: score {done.score:.2f}", file=sys.stderr, flush=True)
+            common.train([RECIPE, *field_arguments({**common.fields, **fields, **own})], start_values)
+    except InputError as error:
+        raise InputError(f"{title}: {error}") from error
+    except Stopped as stop:
+        raise Stopped(f"{title}: {stop}", status=stop.status) from stop
+    done = read_trial(run)
+    assert done is not None
+    if not math.isnan(done.score):
+        print(f"{title}: score {done.score:.2f}", file=sys.stderr, flush=True)
     return done
 
 
@@ -86,7 +112,8 @@ def read_trial(run: Path) -> Trial | None:
     record["seconds_per_step"] = training + (scores[-1] if scores else 0.0) / EVERY  # a score belongs to its steps
     kept = record["best_checkpoint"] if record["fields"].get("load_best_model_at_end", True) else None
     best = int(kept.split("-")[-1]) if kept else steps
-    return Trial(run, record["fields"].get("max_steps", steps), results["dev"]["score"], record, best)
+    score = results.get("dev", {}).get("score", math.nan)
+    return Trial(run, record["fields"].get("max_steps", steps), score, record, best)
 
 
 def run_folder(folder: Path, name: str) -> Path:

@@ -51,6 +51,7 @@ from .choice import (
 from .command import PLAIN_POOLING
 from .crew import Train
 from .report import last_line, write_report
+from .request import keep_request
 from .results import adapt_results, labelled_results, load_labelled
 from .rounds import best_of_each_kind, read_plan, run_arms
 from .runs import Common, Trial
@@ -108,6 +109,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     labelled = load_labelled(args.data_dir) if args.data_dir else {}
     start = begin(args, bf16, say)
     text = start.text
+    keep_request(folder, args)
 
     arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
     common = Common(folder, shared_fields(args, start), start.values, train, text.finished)
@@ -204,9 +206,9 @@ def train_second(
 ) -> Second:
     """Train the chosen arms once more, on another split of the text, and average them as on the first one."""
     found = [train_again(name, trial, arms[name], common) for name, trial in chosen.items()]
-    adapted = mean_weights([folder for folder, _ in found], start, args.device)
+    adapted = mean_weights([run.folder for run in found], start, args.device)
     encoder = mix(start.load(), adapted, share)
-    records = [record for _, record in found]
+    records = [run.record for run in found]
     seconds, tokens = (sum(record[name] for record in records) for name in ("train_seconds", "tokens"))
     steps = {name: record["steps"] for name, record in zip(chosen, records, strict=True)}
     return Second(encoder, EncodeOnce(encoder), {"steps": steps, "seconds": round(seconds, 1), "tokens": tokens})

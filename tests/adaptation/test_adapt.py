@@ -92,8 +92,8 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as stopped:
         main([backbone, str(corpus), "--output_dir", str(folder)])
     assert stopped.value.code == 2
-    again = ["--output_dir", str(folder), "--max_steps", "60", "--resume_from_checkpoint", "auto"]
-    main([backbone, str(corpus), *again])
+    again = ["--output_dir", str(folder), "--max_steps", "60", "--resume_from_checkpoint", "auto", "--bf16", "False"]
+    main([backbone, str(corpus), *again, "--per_device_train_batch_size", "16"])
     assert "is finished" in capsys.readouterr().err
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -194,6 +195,55 @@ def test_sigterm_on_the_second_split(corpus, encoder, tmp_path, capsys, monkeypa
     assert steps == made  # no step was made twice
     assert_equal(tmp_path / "out", tmp_path / "whole")
 
+    steps.clear()
+    stop[0], write = None, work.write_folder
+    monkeypatch.setattr(work, "write_folder", lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # both splits are done
+    assert stopped_by(given, tmp_path / "late", capsys) == (143, line("by SIGTERM", tmp_path / "late"))
+    monkeypatch.setattr(work, "write_folder", write)
+    main([*given, "--output_dir", str(tmp_path / "late"), *RESUME])
+    assert steps == made
+    assert_equal(tmp_path / "late", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--seed", "7"], "expects the seed that it was started with, 42, found 7; give the same command"),
+        (["--learning_rate", "1e-3"], "expects the learning_rate that it was started with, none, found 1e-3"),
+        (["--max_documents", "200"], "expects the max_documents that it was started with, 200000, found 200"),
+        ("text", "expects the text that it was started with, corpus.jsonl, found another content under that name"),
+        ("model", "expects the model that it was started with, {model}, found another content under that name"),
+    ],
+)
+def test_another_request_does_not_go_on(change, words, corpus, backbone, tmp_path, capsys, monkeypatch):
+    """The arms of the first call have trained on documents that another seed or text holds out."""
+    shutil.copytree(backbone, tmp_path / Path(backbone).name)
+    shutil.copy(corpus, tmp_path / "corpus.jsonl")
+    given = [str(tmp_path / Path(backbone).name), str(tmp_path / "corpus.jsonl"), "--views", "crops", "--bf16=false"]
+
+    def interrupted(*_):
+        raise Stopped("by Ctrl-C", status=130)
+
+    monkeypatch.setattr(crew, "run", interrupted)
+    assert stopped_by([*given, "--max_steps", "8"], tmp_path / "out", capsys)[0] == 130
+    if change == "text":
+        lines = (tmp_path / "corpus.jsonl").read_text().splitlines()
+        (tmp_path / "corpus.jsonl").write_text("\n".join(reversed(lines)) + "\n")
+    if change == "model":
+        (tmp_path / Path(backbone).name / "config.json").open("a").write("\n")
+    more = change if isinstance(change, list) else []
+    words = words.format(model=Path(backbone).name)
+    status, said = stopped_by([*given, "--max_steps", "8", *more, *RESUME], tmp_path / "out", capsys)
+    assert (status, words in said) == (2, True), said
+
+
+def test_a_plan_of_another_version(corpus, backbone, tmp_path, capsys):
+    """It is no new folder; and who goes on there is told."""
+    (tmp_path / "plan.json").write_text('{"other": 1}')
+    given = [backbone, str(corpus), "--max_steps", "8"]
+    assert "must be new or empty, found plan.json" in stopped_by(given, tmp_path, capsys)[1]
+    assert "expected the plan of this version of cmlmcse" in stopped_by([*given, *RESUME], tmp_path, capsys)[1]
+
 
 def test_what_else_ends_an_arm_says_so(words, tmp_path, capsys, monkeypatch):
     """A loss that is no number is not Ctrl-C."""
@@ -202,7 +252,10 @@ def test_what_else_ends_an_arm_says_so(words, tmp_path, capsys, monkeypatch):
         raise Stopped("the loss of a batch of step 4 is nan")
 
     monkeypatch.setattr(crew, "run", diverged)
-    assert stopped_by(words, tmp_path / "out", capsys) == (1, "stopped: the loss of a batch of step 4 is nan")
+    assert stopped_by(words, tmp_path / "out", capsys) == (
+        1,
+        "stopped: crops, rate 0.0003: the loss of a batch of step 4 is nan",
+    )
 
 
 def wait_for_sigterm() -> None:
