@@ -2,7 +2,7 @@
 criteria."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from .tables import scan
 from .text import as_text_error, load_sentences, source_kind
 
 TITLE = "title"
+VERSION = 2  # of what makes documents of a source; another one reads the source again
 FEATURES = Features({"title": Value("string"), "text": Value("string")})
 MIN_DOCUMENTS = 100  # with fewer, a score on held-out documents cannot tell a better model from chance
 HELD_OUT_SHARE = 0.2  # of the documents
@@ -54,24 +55,38 @@ def load_collection(
         InputError: the source is missing, unreadable, or holds no text.
     """
     path = resolve(source)
+    check_columns(path, text_column, title_column)
     if not os.path.isdir(path) and source_kind(path) in ("wikipedia", "hub"):
         texts = load_sentences(path, text_column, documents=True)
         return texts.map(_without_title, batched=True, features=FEATURES)
     state = tuple(_state(file) for file in ([path] if os.path.isfile(path) else files_in(path)))
     columns = {"text_column": text_column, "title_column": title_column}
     try:
-        documents = Dataset.from_generator(
+        return Dataset.from_generator(
             _rows,
             features=FEATURES,
             cache_dir=cache_dir,
-            gen_kwargs={"path": path, **columns, "state": (state,)},
+            gen_kwargs={"path": path, **columns, "state": (state,), "version": VERSION},
             writer_batch_size=BLOCK_ROWS,
         )
-    except DatasetsError as error:
+    except (DatasetsError, ValueError) as error:  # a ValueError says that there is no row
         raise as_text_error("text", source, error) from error
-    if not len(documents):
-        raise InputError(f"{source}: expected documents, found no text; give a file or a folder with text in it")
-    return documents
+
+
+def check_columns(path: str, text_column: str | None, title_column: str | None) -> None:
+    """Check that columns are named for what has them: a text column for a table or a Hub dataset, a title column for a
+    table.
+
+    Raises:
+        InputError: they are named for something else.
+    """
+    kind = "folder" if os.path.isdir(path) else source_kind(path)
+    for name, column, without in (
+        ("text_column", text_column, ("folder", "text", "wikipedia")),
+        ("title_column", title_column, ("folder", "text", "wikipedia", "hub")),
+    ):
+        if column is not None and kind in without:
+            raise InputError(f"{name} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
 
 
 def _without_title(batch: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -85,8 +100,10 @@ def _state(path: str) -> tuple[str, int, int]:
     return os.path.abspath(path), status.st_size, status.st_mtime_ns
 
 
-def _rows(path: str, text_column: str | None, title_column: str | None, state: object) -> Iterator[dict[str, str]]:
-    """The rows of the dataset. `state` is used only for the cache key."""
+def _rows(
+    path: str, text_column: str | None, title_column: str | None, state: object, version: int
+) -> Iterator[dict[str, str]]:
+    """The rows of the dataset. `state` and `version` are used only for the cache key."""
     for document in read_collection(path, text_column, title_column):
         yield document._asdict()
 
@@ -118,23 +135,43 @@ def _untidied(path: str, text_column: str | None, title_column: str | None) -> I
         yield from (Document("", "\n".join(read_lines(file))) for file in files_in(path))
     elif source_kind(path) != "text":
         yield from _table(path, text_column, title_column)
-    elif any(not line.strip() for line in read_lines(path, blank=True)):
+    elif has_separators(read_lines(path, blank=True)):
         yield from (Document("", "\n".join(lines)) for lines in read_documents(path))
     else:
         yield from (Document("", line) for line in read_lines(path))
 
 
+def has_separators(lines: Iterable[str]) -> bool:
+    """Whether a blank line stands between two lines with text. One at the start or at the end separates nothing."""
+    begun = gap = False
+    for line in lines:
+        if not line.strip():
+            gap = begun
+        elif gap:
+            return True
+        else:
+            begun = True
+    return False
+
+
 def files_in(folder: str) -> list[str]:
-    """The text files of a folder and its subfolders, sorted by name.
+    """The text files of a folder and its subfolders, sorted by name. What begins with a dot is hidden, and not read.
 
     Raises:
         InputError: there is none.
     """
-    found = [path for path in Path(folder).rglob("*") if path.is_file() and not path.name.startswith(".")]
-    texts = sorted(str(path) for path in found if Path(split_compression(path.name)[0]).suffix.lower() == ".txt")
+    texts, _ = text_files(folder)
     if not texts:
         raise InputError(f"{folder}: expected text files (.txt, also compressed), found none; name a file or a folder")
     return texts
+
+
+def text_files(folder: str) -> tuple[list[str], int]:
+    """The text files of a folder, and how many other files it holds, hidden ones aside."""
+    below = [path.relative_to(folder) for path in Path(folder).rglob("*") if path.is_file()]
+    shown = [path for path in below if not any(part.startswith(".") for part in path.parts)]
+    texts = [path for path in shown if Path(split_compression(path.name)[0]).suffix.lower() == ".txt"]
+    return sorted(str(Path(folder, path)) for path in texts), len(shown) - len(texts)
 
 
 def _table(path: str, text_column: str | None, title_column: str | None) -> Iterator[Document]:
@@ -143,7 +180,7 @@ def _table(path: str, text_column: str | None, title_column: str | None) -> Iter
     Raises:
         InputError: a named column is missing.
     """
-    table = scan(Path(path), text_column)
+    table = scan(Path(path), text_column, others=False)
     if title_column is not None and title_column not in table.schema.names:
         raise InputError(
             f"{path}: expected the column {title_column!r}, found {', '.join(table.schema.names)}; set title_column"
@@ -156,7 +193,13 @@ def _table(path: str, text_column: str | None, title_column: str | None) -> Iter
 
 
 def draw_documents(documents: Dataset, count: int | None, seed: int) -> Dataset:
-    """At most `count` of the documents, drawn by the seed, in their order; all of them if it is None."""
+    """At most `count` of the documents, drawn by the seed, in their order; all of them if it is None.
+
+    Raises:
+        InputError: `count` is below `MIN_DOCUMENTS`.
+    """
+    if count is not None and count < MIN_DOCUMENTS:
+        raise InputError(f"max_documents must be at least {MIN_DOCUMENTS}, found {count}; raise it")
     if count is None or len(documents) <= count:
         return documents
     return documents.select(np.sort(np.random.default_rng([seed, 6]).choice(len(documents), count, replace=False)))
@@ -174,8 +217,8 @@ def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     if len(documents) < MIN_DOCUMENTS:
         raise InputError(
             f"a label-free score expects at least {MIN_DOCUMENTS} documents, found {len(documents)}; fewer cannot tell "
-            "a better model from chance: add text, put blank lines between documents, or use cmlmcse train --dev_set "
-            "none"
+            "a better model from chance: add text, or use cmlmcse train --dev_set none. In a .txt file with blank "
+            "lines these separate the documents; without any, each line is one"
         )
     count = min(int(len(documents) * HELD_OUT_SHARE), MAX_HELD_OUT)
     chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(documents), count, replace=False))

@@ -60,10 +60,11 @@ def readable(path: str) -> Iterator[BinaryIO]:
 
 
 def _not_utf8(path: str, offset: int, byte: int) -> InputError:
-    """Return the error for a byte that is not UTF-8."""
+    """Return the error for a byte that is not UTF-8. UTF-16 begins with the bytes FF FE or FE FF."""
+    code = "utf-16" if offset == 0 and byte in (0xFF, 0xFE) else "latin1"
     return InputError(
         f"{path}: expected UTF-8 text, found byte 0x{byte:02x} at offset {offset}; convert it, as in "
-        "`iconv -f latin1 -t utf-8`"
+        f"`iconv -f {code} -t utf-8`"
     )
 
 

@@ -65,13 +65,14 @@ def with_titles(titles: Iterable[str | None], texts: Iterable[str]) -> list[str]
     return [f"{title or ''} {text}".strip() for title, text in zip(titles, texts, strict=True)]
 
 
-def scan(path: Path, text_column: str | None = None, title_column: str | None = None) -> TextFile:
+def scan(path: Path, text_column: str | None = None, title_column: str | None = None, others: bool = True) -> TextFile:
     """Read a file once, so that an error in it is found before the work starts.
 
     Args:
         path: the file.
         text_column: the column of the texts (default: `text`, or the only column of strings).
         title_column: the column of the titles (default: titles are not read).
+        others: whether the other columns are needed. If not, those whose values have several types are left out.
 
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8, or there is no such column.
@@ -82,14 +83,18 @@ def scan(path: Path, text_column: str | None = None, title_column: str | None = 
     for option, column in (("--text_column", text_column), ("--title_column", title_column)):
         if column is not None and kind == "lines":
             raise InputError(f"{option} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
-    schema, rows = _empty_schema(path), 0
+    fields, mixed, rows = {field.name: field for field in _empty_schema(path)}, {}, 0
     for columns in _read(path):
         rows += _row_count(columns)
-        try:
-            schema = pyarrow.unify_schemas([schema, _schema(columns)], promote_options="permissive")
-        except pyarrow.ArrowException as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{path}: expected one type of value in a column, found {reason}; fix it") from error
+        for name, values in columns.items():
+            try:
+                fields[name] = _merged(fields.get(name), pyarrow.field(name, _array(values).type))
+            except pyarrow.ArrowException as error:
+                mixed[name] = " ".join(str(error).split())
+    if mixed and others:
+        name, reason = next(iter(mixed.items()))
+        raise InputError(f"{path}: expected one type of value in the column {name}, found {reason}; fix it")
+    schema = pyarrow.schema([field for name, field in fields.items() if name not in mixed])
     column = _choose_column(path, schema, text_column, title_column)
     if title_column is not None:
         _check_column(path, schema, title_column, "--title_column")
@@ -165,6 +170,13 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
     with readable(str(path)) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, **style)
         header = next(reader, [])
+        other = [mark for mark in (";", "\t") if len(header) == 1 and mark in header[0]]
+        if other:
+            mark = "tabs" if tabs else "commas"
+            raise InputError(
+                f"{path}: expected {mark} between the columns, found {other[0]!r} in the header {header[0]!r}; save it "
+                f"with {mark}"
+            )
         try:
             for row in reader:
                 if row and len(row) != len(header):
@@ -189,6 +201,10 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line)
             except ValueError as error:
                 raise InputError(f"{path}: expected one JSON object per line, found line {number}: {error}") from error
+            if b"\\u" in line and not _well_formed(row):
+                raise InputError(
+                    f"{path}: expected text in line {number}, found half of a character (\\ud800 to \\udfff); fix it"
+                )
             if not isinstance(row, dict):
                 raise InputError(
                     f"{path}: expected one JSON object per line, found {type(row).__name__} in line {number}"
@@ -196,14 +212,30 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def _well_formed(row: Any) -> bool:
+    """Whether the strings of a JSON value are text: no half of a pair of surrogates."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _row_count(columns: dict[str, Any]) -> int:
     """The number of rows in columns from :func:`_read`."""
     return len(next(iter(columns.values()), []))
 
 
-def _schema(columns: dict[str, Any]) -> pyarrow.Schema:
-    """The names and types of columns."""
-    return pyarrow.schema([(name, _array(values).type) for name, values in columns.items()])
+def _merged(known: pyarrow.Field | None, found: pyarrow.Field) -> pyarrow.Field:
+    """One field for the values of two blocks of a column.
+
+    Raises:
+        ArrowException: no type holds both.
+    """
+    if known is None:
+        return found
+    both = [pyarrow.schema([field]) for field in (known, found)]
+    return pyarrow.unify_schemas(both, promote_options="permissive").field(0)
 
 
 def _array(values: Any, kind: pyarrow.DataType | None = None) -> Any:

@@ -155,7 +155,7 @@ def test_tables(name, model, arguments, tmp_path, monkeypatch) -> None:
         ("in.csv", 'text\n"the cat\n', [], "expected CSV, found line 2"),
         ("in.jsonl", '{"text": "a"}\n{"text": \n', [], "expected one JSON object per line, found line 2"),
         ("in.jsonl", '["a"]\n', [], "expected one JSON object per line, found list in line 1"),
-        ("in.jsonl", '{"text": "a"}\n{"text": 1}\n', [], "expected one type of value in a column"),
+        ("in.jsonl", '{"text": "a"}\n{"text": 1}\n', [], "expected one type of value in the column text"),
         (
             "in.jsonl",
             '{"a": "x", "b": "y"}\n',

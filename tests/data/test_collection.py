@@ -7,7 +7,17 @@ import pytest
 from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.collection import Document, hold_out, load_collection, next_seed, read_collection
+from cmlmcse.data import collection
+from cmlmcse.data.collection import (
+    Document,
+    draw_documents,
+    hold_out,
+    load_collection,
+    next_seed,
+    read_collection,
+    text_files,
+)
+from cmlmcse.data.tables import scan
 
 
 def found(path, *columns):
@@ -26,7 +36,13 @@ def test_text_files(tmp_path):
     with gzip.open(tmp_path / "folder" / "deep" / "a.txt.gz", "wt") as file:
         file.write("a one\n")
     (tmp_path / "folder" / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "folder" / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "folder" / ".ipynb_checkpoints" / "b.txt").write_text("hidden\n")
     assert found(tmp_path / "folder") == [Document("", "b one\nb two"), Document("", "a one")]
+    assert text_files(str(tmp_path / "folder"))[1] == 1  # the picture
+    for text in ("\none a\ntwo b\n", "one a\ntwo b\n\n", " \none a\ntwo b\n\t\n\n"):
+        lines.write_text(text)  # blank lines at the ends separate nothing
+        assert found(lines) == [Document("", "one a"), Document("", "two b")]
 
 
 def test_tables(tmp_path):
@@ -47,6 +63,26 @@ def test_tables(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("name,body\nA name,Some text\n")
     assert found(table, "body", "name") == [Document("A name", "Some text")]
+
+
+def test_a_column_that_is_not_read_may_hold_anything(tmp_path):
+    """Numbers and words in one column stop a command that copies the column, and not one that reads others."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"title": "A", "text": "One.", "id": 1}\n{"title": "B", "text": "Two.", "id": "B2"}\n')
+    assert found(path) == [Document("A", "One."), Document("B", "Two.")]
+    with pytest.raises(InputError, match="expected one type of value in the column id, found"):
+        scan(path)
+
+
+def test_other_rules_read_the_source_again(tmp_path, monkeypatch):
+    """What an earlier version kept of the same file is not used."""
+    path, cache = tmp_path / "text.txt", str(tmp_path / "cache")
+    path.write_text("one a\ntwo b\n")
+    assert len(load_collection(str(path), cache_dir=cache)) == 2
+    monkeypatch.setattr(collection, "read_collection", lambda *_: iter([Document("", "other")]))
+    assert len(load_collection(str(path), cache_dir=cache)) == 2
+    monkeypatch.setattr(collection, "VERSION", collection.VERSION + 1)
+    assert load_collection(str(path), cache_dir=cache)["text"] == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +115,35 @@ def test_wrong_sources(make, message, tmp_path):
     with pytest.raises(InputError) as error:
         found(path, None, "title")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "message"),
+    [
+        ("a.txt", "one\n", ("text", None), "text_column expects a table (.csv, .tsv, .jsonl, .parquet), found"),
+        ("a.txt", "one\n", (None, "title"), "title_column expects a table (.csv, .tsv, .jsonl, .parquet), found"),
+        ("a.csv", "title;text\nA;One\n", (None, None), "expected commas between the columns, found ';' in the header"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text": "a \\ud83d b"}\n',
+            (None, None),
+            "text in line 2, found half of a character",
+        ),
+        ("a.txt", "\n\n", (None, None), "expected sentences, found no non-empty row"),
+    ],
+)
+def test_wrong_columns_and_text(name, content, columns, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError) as error:
+        load_collection(str(tmp_path / name), *columns, cache_dir=str(tmp_path / "cache"))
+    assert message in str(error.value)
+
+
+def test_few_documents_are_asked_for():
+    documents = Dataset.from_dict({"title": [""] * 200, "text": [str(row) for row in range(200)]})
+    with pytest.raises(InputError, match="max_documents must be at least 100, found 50"):
+        draw_documents(documents, 50, 1)
+    assert len(draw_documents(documents, 100, 1)) == 100
 
 
 def test_next_seed():
