@@ -87,24 +87,6 @@ class Change(NamedTuple):
         return self.interval[0] > 0
 
 
-class Verdict(NamedTuple):
-    """Whether the choice is better than the start.
-
-    Attributes:
-        change: by the questions that confirm.
-        asked: whether there were such questions. If a finished encoder's arms practised all that the text can ask, the
-            change is by what they practised, and counts for nothing.
-    """
-
-    change: Change
-    asked: bool = True
-
-    @property
-    def better(self) -> bool:
-        """Whether the choice is handed back."""
-        return self.asked and self.change.better
-
-
 class Average(NamedTuple):
     """An average of weights: the encoder, the same one remembering its texts, the `share` of the adapted weights in it,
     and the score of each share."""
@@ -131,14 +113,14 @@ class Choice(NamedTuple):
         names: of the arms whose weights are averaged.
         average: of their weights and the start's.
         second: the same on another split of the text; None if that was not trained.
-        verdict: whether they are better than the start.
+        change: of the score, by the questions that confirm.
         confirming: the questions that say so.
     """
 
     names: list[str]
     average: Average
     second: Second | None
-    verdict: Verdict
+    change: Change
     confirming: Splits
 
     @property

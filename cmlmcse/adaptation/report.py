@@ -8,8 +8,8 @@ from typing import Any
 
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.common.tables import markdown_table
+from cmlmcse.data.collection import SAME_WORDS
 from cmlmcse.evaluation.tables import cell, labelled_scores
-from cmlmcse.evaluation.together import ASKED
 from cmlmcse.hub.adapted_card import tokens_trained_on
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -22,6 +22,8 @@ STYLE = (
     "pre{background:#f4f4f4;padding:.8rem;overflow-x:auto}"
     "@media(max-width:40rem){table{font-size:.85rem}td,th{padding:.3rem .4rem}.whole{white-space:normal}}"
 )
+NOT_BETTER = "Nothing was better than the start beyond chance. So export/ is the model that it started from."
+OVERLAPS = 0.1  # share of the held-out documents that repeat other documents, from which the report warns
 WHOLE = 20  # characters of a cell that stays on one line where there is room: a number, an interval
 
 Block = tuple[str, Any]
@@ -54,15 +56,12 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     """The report as a list of pieces."""
     found, text = results["adapt"], results["text"]
     kept = found["chosen"] == "start"
-    verdict = (
-        f"{why_kept(found)} So export/ is the model that it started from."
-        if kept
-        else f"The adapted model is better for this text. Chosen: {found['chosen']}."
-    )
+    verdict = NOT_BETTER if kept else f"The adapted model is better for this text. Chosen: {found['chosen']}."
     blocks: list[Block] = [
         ("h1", "Adapted"),
         ("p", verdict),
         *([("p", text["note"])] if text["note"] else []),
+        *on_overlap(text),
         ("table", (
             ["score × 100: how well", "before", "best that was tried", "change", "95 % interval"],
             [[found["title"], *change_cells(found)]],
@@ -70,7 +69,8 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("p", f"A query has to find its answer among up to {found['candidates']:,} passages of the same text. The "
               "score is nDCG × 100 without a cut-off: 100 / log2(1 + rank). It needs no labels. "
               f"{found['documents']['choose']} documents were used to choose the model, "
-              f"{found['documents']['confirm']} others for this table. The model that was asked had not seen them. "
+              f"{found['documents']['confirm']} others for this table. The model that was asked had not trained on "
+              "them. "
               f"BM25 reaches {found['bm25']:.2f}."),
         ("p", f"A model that trains on the questions of a score gets better at them in any case. {on_practice(found)}"),
         *on_second_split(found),
@@ -83,9 +83,9 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         *labelled_blocks(results.get("labelled", {})),
         *tried_blocks(found),
         ("h2", "Ten queries"),
-        ("p", "Drawn at random among the documents that gave the scores above. The rank is that of the right passage."
+        ("p", "Drawn at random from the questions of the first table. The rank is that of the right passage."
               + (" These are the answers of the first split's model." if found.get("second_split") else "")),
-        ("table", (["query", "nearest before", "nearest after"],
+        ("table", (["query", "nearest before", "nearest with the best that was tried" if kept else "nearest after"],
                    [[short(row["query"]), nearest(row, "before"), nearest(row, "after")] for row in neighbours])),
         ("h2", "The text and the cost"),
         ("list", text_and_cost(results)),
@@ -96,6 +96,19 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("h2", "What to try next"),
         ("list", next_steps(kept, found, text)),
     ]  # fmt: skip
+
+
+def on_overlap(text: dict[str, Any]) -> list[Block]:
+    """A warning, if much of the text that measures stands in other documents too."""
+    share = text.get("share_overlapping", 0.0)
+    if share < OVERLAPS:
+        return []
+    said = (
+        f"{share:.0%} of the documents that were held out have {SAME_WORDS} words or more in a row in common with a "
+        "document that was trained on. So the scores of this report may be too good. Copies of pages, and passages cut "
+        "with an overlap, do that: give each text once."
+    )
+    return [("p", said)]
 
 
 def tried_blocks(found: dict[str, Any]) -> list[Block]:
@@ -145,8 +158,6 @@ def change_cells(scores: dict[str, Any]) -> list[str]:
 
 def on_practice(found: dict[str, Any]) -> str:
     """What was done so that practice alone does not count, in one or two sentences."""
-    if not found["asked"]:
-        return why_kept(found)
     if found["finished_encoder"]:
         return "What was chosen did not train on the questions of this table."
     return (
@@ -168,28 +179,13 @@ def on_second_split(found: dict[str, Any]) -> list[Block]:
     return [("p", said)]
 
 
-def why_kept(found: dict[str, Any]) -> str:
-    """Why the start is handed back, in one sentence."""
-    if found["asked"]:
-        return "Nothing was better than the start beyond chance."
-    if not {*found["criterion"].split("+")} & {*ASKED}:
-        return (
-            "This text cannot ask what a finished encoder is judged by: a passage of a document, or a few of its "
-            "words. Lines that belong together, as one document, can."
-        )
-    return (
-        "What was chosen practised every question that this text can ask, so none is left to confirm it; try other "
-        "views."
-    )
-
-
 def last_line(results: dict[str, Any]) -> str:
     """Before, after, and whether the difference is more than chance, in one line."""
     found = results["adapt"]
     before, after, change, interval = change_cells(found)
     said = f"{found['title']}: {before} before, {after} after, {change} (95 % interval {interval})"
     if found["chosen"] == "start":
-        return f"{said}. {why_kept(found)} So export/ is the model that it started from."
+        return f"{said}. {NOT_BETTER}"
     return f"{said}. Better; chosen: {found['chosen']}"
 
 

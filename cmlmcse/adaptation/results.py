@@ -23,18 +23,20 @@ LABELLED = {"retrieval": "beir", "stsb_dev": "sts/stsb"}  # task → its part of
 
 def adapt_results(model: str, text: Text, choice: Choice, arms: Arms, trials: Mapping[str, Trial]) -> dict[str, Any]:
     """What was tried, what was chosen, and the scores before and after."""
-    names, average, second, verdict, _ = choice
+    names, average, second, change, _ = choice
+    better = change.better
     chosen = " and ".join(names)
     if average.share < 1:
         chosen += f", averaged with the start ({average.share:.0%} of {'them' if len(names) > 1 else 'the arm'})"
     return {
         "model": model,
         "adapt": {
-            **change_results(verdict.change),
-            "after": round(verdict.change.after if verdict.better else verdict.change.before, 4),
-            "chosen": chosen if verdict.better else "start",
+            **change_results(change),
+            "after": round(change.after if better else change.before, 4),
+            "chosen": chosen if better else "start",
+            "chosen_arms": names if better else [],
+            "share": average.share if better else 0.0,
             "finished_encoder": text.finished,
-            "asked": verdict.asked,
             "queries": choice.confirming.queries,
             "candidates": choice.confirming.candidates,
             "shares": {f"{share:g}": round(score, 4) for share, score in average.scores.items()},

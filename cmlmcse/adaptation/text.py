@@ -1,6 +1,7 @@
 """The user's text as adapt reads it: documents, how long they are, and the label-free criterion on some of them."""
 
 import argparse
+import unicodedata
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,7 +9,14 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from cmlmcse.data.collection import draw_documents, hold_out, letters, load_collection, next_seed
+from cmlmcse.data.collection import (
+    draw_documents,
+    hold_out,
+    letters,
+    load_collection,
+    next_seed,
+    share_overlapping,
+)
 from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
@@ -22,6 +30,7 @@ LONGEST = WINDOW  # and elsewhere, as in Contriever; of 8,192, which some models
 SHORTEST = 16  # tokens; a special token at each end and some words
 UNKNOWN = 0.05  # share of unknown tokens above which a text is foreign; five English sets have 0.0011 at most
 LETTERS = 3.0  # letters of a token below which it is; those five have 4.1 to 5.1, a German text has 2.6
+PIECES = 1.5  # of a word, up to which it is whole: some languages write short words
 LETTERS_READ = 2000  # of each text; 2,000 texts of them are 4 MB
 FIRST_SYLLABLE = 0x2E80  # from here on Unicode has the scripts of East Asia
 PRACTISE = {  # criteria that a finished encoder is judged by, and the views that practise their questions
@@ -51,6 +60,7 @@ class Text(NamedTuple):
         parts: the documents that training sees, and those that are held out.
         other_split: the same with the next seed.
         note: a sentence on text that the model's tokenizer was not made for; empty if it seems to be.
+        overlap: share of the held-out documents that repeat a run of words of a document that training sees.
     """
 
     found: int
@@ -68,6 +78,7 @@ class Text(NamedTuple):
     parts: tuple[Dataset, Dataset]
     other_split: Callable[[], tuple[Dataset, Dataset]]
     note: str
+    overlap: float
 
     def summary(self) -> str:
         """One line for the screen."""
@@ -90,6 +101,7 @@ class Text(NamedTuple):
             "model_tokens": self.limit,
             "share_cut_off": round(self.cut, 4),
             "note": self.note,
+            "share_overlapping": round(self.overlap, 4),
         }
 
     @property
@@ -148,32 +160,46 @@ class Text(NamedTuple):
         kept = tuple(criterion for criterion in asked.criteria if criterion.name not in practised)
         return Together(kept) if kept else None
 
-    def neighbours(self, queries: Criterion, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
+    def neighbours(
+        self, queries: Criterion | Together, before: Encode, after: Encode, seed: int
+    ) -> list[dict[str, Any]]:
         """Some queries, drawn at random, with the nearest passage before and after.
 
         Args:
-            queries: the criterion to draw queries from.
+            queries: the questions to draw from; of several kinds, each gives its part.
             before, after: the encoders.
             seed: the seed of the draw.
         """
-        drawn = np.random.default_rng([seed, 4]).permutation(queries.documents)[:EXAMPLES]
-        few = queries.only(np.sort(drawn))
-        found = []
-        for encode in (before, after):
-            scores = few.without_siblings(few.cosines(encode))
-            found.append((scores.argmax(axis=1), few.ranks(scores)))
-        firsts = np.unique(few.asked, return_index=True)[1]  # a question of each document
-        return [
-            {
-                "query": few.queries[place],
-                "answer": few.candidates[few.answers[place]],
-                **{
-                    name: {"nearest": few.candidates[nearest[place]], "rank": int(ranks[place])}
-                    for name, (nearest, ranks) in zip(("before", "after"), found, strict=True)
-                },
-            }
-            for place in firsts
-        ]
+        if isinstance(queries, Together):
+            parts = np.array_split(np.arange(EXAMPLES), len(queries.criteria))
+            return [
+                row
+                for criterion, part in zip(queries.criteria, parts, strict=True)
+                for row in nearest_of(criterion, before, after, seed, len(part))
+            ]
+        return nearest_of(queries, before, after, seed, EXAMPLES)
+
+
+def nearest_of(queries: Criterion, before: Encode, after: Encode, seed: int, count: int) -> list[dict[str, Any]]:
+    """So many queries of a criterion, each of another document, with the nearest passages."""
+    drawn = np.random.default_rng([seed, 4]).permutation(queries.documents)[:count]
+    few = queries.only(np.sort(drawn))
+    found = []
+    for encode in (before, after):
+        scores = few.without_siblings(few.cosines(encode))
+        found.append((scores.argmax(axis=1), few.ranks(scores)))
+    firsts = np.unique(few.asked, return_index=True)[1]  # a question of each document
+    return [
+        {
+            "query": few.queries[place],
+            "answer": few.candidates[few.answers[place]],
+            **{
+                name: {"nearest": few.candidates[nearest[place]], "rank": int(ranks[place])}
+                for name, (nearest, ranks) in zip(("before", "after"), found, strict=True)
+            },
+        }
+        for place in firsts
+    ]
 
 
 def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
@@ -206,7 +232,13 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
         return hold_out(draw_documents(everything, args.max_documents, seed), seed)
 
     facts = len(everything), len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
-    return Text(*facts, criterion, finished, together, (rest, held_out), other_split, foreign(texts, start.tokenizer))
+    judged = criterion, finished, together, (rest, held_out), other_split
+    return Text(*facts, *judged, foreign(texts, start.tokenizer), share_overlapping(held_out, rest))
+
+
+def is_letter(sign: str) -> bool:
+    """Whether a sign is a letter, or a mark that belongs to one, such as the vowel signs of Hindi."""
+    return unicodedata.category(sign)[0] in "LM"
 
 
 def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
@@ -219,13 +251,14 @@ def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
     texts = [text[:LETTERS_READ] for text in texts]
     ids = [token for row in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] for token in row]
     unknown = sum(token == tokenizer.unk_token_id for token in ids) / max(len(ids), 1)
-    written = sum(letter.isalpha() for text in texts for letter in text)
-    syllables = sum(letter.isalpha() and ord(letter) >= FIRST_SYLLABLE for text in texts for letter in text)
-    spelt = sum(any(map(str.isalpha, token)) for token in tokenizer.convert_ids_to_tokens(ids))
+    written = sum(is_letter(sign) for text in texts for sign in text)
+    syllables = sum(is_letter(sign) and ord(sign) >= FIRST_SYLLABLE for text in texts for sign in text)
+    spelt = sum(any(map(is_letter, token)) for token in tokenizer.convert_ids_to_tokens(ids))
     pieces = written / max(spelt, 1)
+    words = sum(any(map(is_letter, word)) for text in texts for word in text.split())
     if unknown > UNKNOWN:
         sign = f"{unknown:.0%} of the tokens are unknown to it"
-    elif pieces < LETTERS and syllables < written / 2:
+    elif pieces < LETTERS and spelt > PIECES * words and syllables < written / 2:
         sign = f"it cuts the words into pieces of {pieces:.1f} letters"
     else:
         return ""

@@ -17,7 +17,7 @@ from transformers.utils import logging
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
 from cmlmcse.data.collection import load_collection
-from cmlmcse.evaluation.label_free import Criterion
+from cmlmcse.evaluation.label_free import QUERY_WORDS, Criterion
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.together import Together
 from cmlmcse.hub.adapted_card import adapted_card
@@ -38,7 +38,6 @@ from .choice import (
     Choice,
     Second,
     Splits,
-    Verdict,
     Weights,
     arm_encoder,
     best_average,
@@ -109,9 +108,10 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     labelled = load_labelled(args.data_dir) if args.data_dir else {}
     start = begin(args, bf16, say)
     text = start.text
-    keep_request(folder, args)
 
     arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
+    check_questions(text, arms)
+    keep_request(folder, args)
     common = Common(folder, shared_fields(args, start), start.values, train, text.finished)
     left = 60 * args.minutes - (time.perf_counter() - started) - SCORES_AT_THE_END * start.seconds
     trials = run_arms(arms, common, left, args.max_steps)
@@ -123,13 +123,13 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     found["documents"] = {"choose": start.choosing.documents, "confirm": choice.confirming.documents}
     found["choose_before"] = round(start.choosing.summary(start.values), 4)
     found["choose_title"] = start.choosing.title
-    encoders = choice.encoders if choice.verdict.better else [start.once] * len(choice.encoders)
+    encoders = choice.encoders if choice.change.better else [start.once] * len(choice.encoders)
     for name, values in (("bm25", choice.confirming.bm25()), ("hybrid", choice.confirming.hybrid(encoders))):
         found[name] = round(float(values.mean()), 4)
     best = handed_back(start, choice)
     precision = trials[names[0]].record["hardware"]["precision"]
     results |= {"seed": args.seed, "precision": precision, "seconds": round(time.perf_counter() - started, 1)}
-    examples = text.neighbours(text.criterion.halves(args.seed)[1], start.once, choice.average.once, args.seed)
+    examples = text.neighbours(choice.confirming.parts[0], start.once, choice.average.once, args.seed)
     write_folder(folder, args, (start.encoder, best), results, examples, labelled)
     return results
 
@@ -167,6 +167,26 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
     return Start(load, encoder, once, text, choosing, values, time.perf_counter() - scoring)
 
 
+def check_questions(text: Text, arms: Arms) -> None:
+    """Check, before any time is spent, that some arm of a finished encoder can be confirmed.
+
+    Raises:
+        InputError: the text can ask nothing that a finished encoder is judged by, or all arms practise it.
+    """
+    if not text.finished or any(text.unpractised(text.judged_by, arm["views"]) for arm in arms.values()):
+        return
+    if text.together is None:
+        raise InputError(
+            "cmlmcse adapt judges a finished encoder by passages of a document, found too few documents of "
+            f"{QUERY_WORDS} words or more; put lines that belong together into one document, or use cmlmcse train"
+        )
+    views = ", ".join(dict.fromkeys(str(arm["views"]) for arm in arms.values()))
+    raise InputError(
+        f"cmlmcse adapt judges a finished encoder by questions that it did not practise, found views ({views}) that "
+        "practise all of them; leave out --views"
+    )
+
+
 def choose(
     start: Start, chosen: dict[str, Trial], arms: Arms, common: Common, args: argparse.Namespace, say: Say
 ) -> Choice:
@@ -190,15 +210,16 @@ def choose(
     say(f"chosen: {' and '.join(chosen)}; best share of the weights: {average.share:g}")
 
     first = text.confirming(views, args.seed)
-    confirming = Splits((first or text.judged_by.halves(args.seed)[1],))
+    assert first is not None  # check_questions
+    confirming = Splits((first,))
     change = judge(confirming, start.once, [average.once])
-    more = text.confirming_again(views, args.seed) if first is not None and change.after > change.before else None
+    more = text.confirming_again(views, args.seed) if change.after > change.before else None
     second = None
     if more is not None:
         second = train_second(start, chosen, arms, common, args, average.share)
         confirming = Splits((*confirming.parts, more))
         change = judge(confirming, start.once, [average.once, second.once])
-    return Choice(list(chosen), average, second, Verdict(change, first is not None), confirming)
+    return Choice(list(chosen), average, second, change, confirming)
 
 
 def train_second(
@@ -221,7 +242,7 @@ def mean_weights(runs: list[Path], start: Start, device: str | None) -> Weights:
 
 def handed_back(start: Start, choice: Choice) -> Encoder:
     """The start, or the average of what was trained on both splits, or on the one."""
-    if not choice.verdict.better:
+    if not choice.change.better:
         return start.encoder
     if choice.second is None:
         return choice.average.encoder

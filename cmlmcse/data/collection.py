@@ -23,6 +23,8 @@ VERSION = 2  # of what makes documents of a source; another one reads the source
 FEATURES = Features({"title": Value("string"), "text": Value("string")})
 MIN_DOCUMENTS = 100  # with fewer, a score on held-out documents cannot tell a better model from chance
 HELD_OUT_SHARE = 0.2  # of the documents
+SAME_WORDS = 13  # that two texts hardly share by chance; as in GPT-3's check of its test sets (Brown et al. 2020)
+STEP = 7
 MAX_HELD_OUT = 600  # with 300 of them the standard error of a change of score is about 1 point
 
 
@@ -233,6 +235,30 @@ def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
             "are no copy of a held-out one; add other text, or use cmlmcse train --dev_set none"
         )
     return others, held
+
+
+def share_overlapping(held_out: Dataset, others: Dataset) -> float:
+    """The share of the held-out documents that have a run of `SAME_WORDS` words in common with another document.
+
+    Every `STEP`-th run of the others is looked up, so a common passage of `SAME_WORDS` + `STEP` − 1 words is always
+    found.
+    """
+    runs: dict[str, set[int]] = {}
+    for row, text in enumerate(held_out["text"]):
+        for run in runs_of(text, 1):
+            runs.setdefault(run, set()).add(row)
+    found: set[int] = set()
+    for text in others["text"]:
+        for run in runs_of(text, STEP):
+            found |= runs.get(run, set())
+    return len(found) / max(len(held_out), 1)
+
+
+def runs_of(text: str, step: int) -> Iterator[str]:
+    """Every `step`-th run of `SAME_WORDS` words of a text, in lower case."""
+    words = text.lower().split()
+    for start in range(0, len(words) - SAME_WORDS + 1, step):
+        yield " ".join(words[start : start + SAME_WORDS])
 
 
 def next_seed(seed: int) -> int:

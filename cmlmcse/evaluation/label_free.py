@@ -30,11 +30,13 @@ FEW_WORDS = 4  # of a query of words: users type few
 FREQUENT = 0.125  # of the documents: a word of a query is in fewer
 RARE = 0.001  # of the documents: a word of a query is in more, and never in one alone
 SHORTENED_SHARE = 0.4  # of the words that a shortened query keeps (TSDAE deletes 60 %)
-MAX_CANDIDATES = 2000  # passages of 32 words: some seconds for a small model on a CPU
+# Passages of 32 words: some seconds for a small model on a CPU. There are more if the held-out documents have more.
+MAX_CANDIDATES = 2000
 QUESTIONS = 1200  # of all held-out documents, where a score is taken every few steps
 MORE_QUESTIONS = 3000  # where it is taken twice: with five of each, the noise of a comparison was less than half
 MAX_EACH = 5  # questions of a document; more of them repeat the same words
 ENOUGH_ASKING = 100  # the first criterion with so many documents that ask is chosen
+LONGEST_WORDS = 20  # letters between spaces, on average, above which these do not separate words; German has 6
 MIN_ASKING = 20  # held-out documents that can ask; a fifth of the fewest documents
 
 
@@ -271,6 +273,7 @@ def build_criterion(
         most: questions of all documents.
     """
     title, asks = CRITERIA[name]
+    rows_held = with_own_titles(held_out, others) if ask_title in asks else list(held_out)
     each = max(int(np.clip(most // len(held_out), 1, MAX_EACH)), len(asks))
     counts = WordCounts(0, Counter())
     if ask_words in asks:
@@ -279,7 +282,7 @@ def build_criterion(
     def asked_by(row: dict[str, str], count: int) -> list[Question]:
         return questions(row, asks, counts, seed, name, count)
 
-    drawn = [asked_by(row, each) for row in held_out]
+    drawn = [asked_by(row, each) for row in rows_held]
     rows = [row for row, asked in enumerate(drawn) if asked and asked[0].query]
     asking = [drawn[row] for row in rows]
     if len(asking) < MIN_ASKING:
@@ -304,6 +307,12 @@ def build_criterion(
         rows=np.array(rows),
         held_out=len(held_out),
     )
+
+
+def with_own_titles(held_out: Dataset, others: Dataset) -> list[dict[str, str]]:
+    """The held-out documents, without the titles that another document has too: such a query has several answers."""
+    counts = Counter(letters(title) for part in (held_out, others) for title in part["title"] if title)
+    return [row if counts[letters(row["title"])] < 2 else {**row, "title": ""} for row in held_out]
 
 
 def sample(documents: Dataset, count: int, seed: int) -> Dataset:
@@ -354,8 +363,20 @@ def choose_criterion(held_out: Dataset, others: Dataset, seed: int) -> Criterion
         if enough_ask(criterion, held_out):
             return criterion
     if not found:
+        if letters_of_a_word(held_out) > LONGEST_WORDS:
+            raise InputError(
+                "a label-free score expects words with spaces between them, found text without, as in Chinese, "
+                "Japanese or Thai; put a space between the words (a segmenter does), or use cmlmcse train --dev_set "
+                "none"
+            )
         raise InputError(
             f"a label-free score expects documents of some words, found fewer than {MIN_ASKING} of {len(held_out)} "
             f"with enough; give at least {MIN_DOCUMENTS} longer texts, or use cmlmcse train --dev_set none"
         )
     return max(found, key=lambda criterion: criterion.documents)
+
+
+def letters_of_a_word(documents: Dataset) -> float:
+    """How many letters and digits stand between two spaces, on average."""
+    words = [word for text in documents["text"] for word in text.split()]
+    return sum(len(letters(word)) for word in words) / max(len(words), 1)

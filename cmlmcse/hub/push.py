@@ -30,7 +30,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         InputError: neither a repository nor an output folder, or options that contradict each other.
     """
     parser = Parser(prog="cmlmcse push", description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint folder of a run (runs/NAME/checkpoint-N)")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a run's folder (runs/NAME), whose export/ is "
+                        "published; that of adapt; or a checkpoint's folder (runs/NAME/checkpoint-N)")  # fmt: skip
     parser.add_argument("--repo_id", metavar="OWNER/NAME", help="repository on the Hub; created if it does not exist")
     visibility = parser.add_mutually_exclusive_group()
     visibility.add_argument("--private", action="store_true", help="create the repository private")

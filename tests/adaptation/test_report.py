@@ -21,7 +21,7 @@ def page(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("a folder with a rather long name, as users have them")
     names = [f"title_body+words, rate {rate:g}" for rate in (3e-5, 1e-4)] + ["search, rate 0.0001"]
     found = {
-        **CHANGE, "asked": True, "finished_encoder": True, "chosen": "start", "bm25": 40.0,
+        **CHANGE, "finished_encoder": True, "chosen": "start", "bm25": 40.0,
         "hybrid": 39.12, "candidates": 1967, "documents": {"choose": 145, "confirm": 144}, "choose_before": 30.5,
         "choose_title": "a passage finds another passage of its document, and a few words of a document find a passage "
                         "of its other half",
@@ -33,12 +33,19 @@ def page(tmp_path_factory) -> Path:
         "shares": {"0.0": 22.42, "0.75": 23.35, "1.0": 23.51},
     }  # fmt: skip
     text = {"documents": 200_000, "titles": 0, "held_out": 300, "note": "", "percentile_95": 812,
-            "training_tokens": 64, "model_tokens": 256, "share_cut_off": 0.31}  # fmt: skip
+            "training_tokens": 64, "model_tokens": 256, "share_cut_off": 0.31, "share_overlapping": 0.37}  # fmt: skip
     results = {"adapt": found, "text": text, "seconds": 890.0, "precision": "bf16"}
     side = {"rank": 1234, "nearest": "a passage of some words that is shown next to its query " * 4}
     rows = [{"query": query, "before": side, "after": side} for query in (NASTY, "w1 w2", "why do cats sleep all day")]
     write_report(folder, results, rows)
     return folder / "report.html"
+
+
+def test_what_the_report_warns_of(page):
+    """Held-out documents that repeat others; and whose neighbours the second column shows where the start is kept."""
+    report = (page.parent / "report.md").read_text()
+    assert "37% of the documents that were held out have 13 words or more in a row in common" in report
+    assert "nearest with the best that was tried" in report
 
 
 @pytest.mark.slow

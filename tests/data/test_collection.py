@@ -139,6 +139,21 @@ def test_wrong_columns_and_text(name, content, columns, message, tmp_path):
     assert message in str(error.value)
 
 
+def test_overlapping_documents():
+    """Windows that overlap have words in common; a run of 12 words is chance, one of 19 is always found."""
+    words = [[f"d{row}w{word}" for word in range(40)] for row in range(30)]
+    held = Dataset.from_dict({"text": [" ".join(each) for each in words]})
+
+    def others(*texts):
+        return Dataset.from_dict({"text": [" ".join(each) for each in texts]})
+
+    assert collection.share_overlapping(held, others(["other"] * 50)) == 0
+    assert collection.share_overlapping(held, others(words[3][:12] + ["x"] * 9)) == 0
+    for start in range(9):
+        found = collection.share_overlapping(held, others(["x"] * start + words[3][5:24], words[4][2:30], words[4]))
+        assert found == pytest.approx(2 / 30)
+
+
 def test_few_documents_are_asked_for():
     documents = Dataset.from_dict({"title": [""] * 200, "text": [str(row) for row in range(200)]})
     with pytest.raises(InputError, match="max_documents must be at least 100, found 50"):

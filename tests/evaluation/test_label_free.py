@@ -105,6 +105,29 @@ def test_the_text_chooses():
         chosen(corpus(titles=False, words=2))
 
 
+def test_a_title_that_another_document_has_asks_nothing():
+    """It has several answers. Half of the documents share one title, held out or not; the others ask by theirs."""
+    documents = corpus()
+    titles = ["Support  Ticket!" if row % 2 else title for row, title in enumerate(documents["title"])]
+    titles[0] = titles[148] = "once held out, once not"
+    documents = documents.remove_columns("title").add_column("title", titles)
+    held, others = documents.select(range(100)), documents.select(range(100, 150))
+    found = build_criterion("title_body", held, others, 0)
+    assert {query.split()[0] for query in found.queries} == {"title"}
+    assert found.documents == 49
+    assert not enough_ask(build_criterion("title_body", held.select(range(60)), documents.select([149, 61]), 0), held)
+
+
+def test_text_without_spaces():
+    """The reason is said: words that no space separates are one word."""
+    texts = ["".join(chr(0x4E00 + (row * 37 + place * 11) % 5000) for place in range(300)) for row in range(150)]
+    documents = Dataset.from_dict({"title": [""] * 150, "text": texts})
+    with pytest.raises(InputError, match="expects words with spaces between them, found text without, as in Chinese"):
+        choose_criterion(documents.select(range(30)), documents.select(range(30, 150)), 0)
+    apart = documents.map(lambda row: {"text": " ".join(row["text"])})
+    assert choose_criterion(apart.select(range(30)), apart.select(range(30, 150)), 0).documents == 30
+
+
 def test_parts_ask_both_ways():
     """Of five questions three have the title and two a passage; without a title all five have a passage."""
     for titles, expected in ((True, 3), (False, 0)):

@@ -188,7 +188,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, few_pairs: None) -> Path:
     tokenizer.save_pretrained(checkpoint)
     (checkpoint.parent / "run.json").write_text(json.dumps(RECORD))
     (checkpoint.parent / "results.json").write_text(json.dumps(RESULTS))
-    for name in ("MODEL", "A", "B", "runs/a/export", "runs/b/export", "runs/simcse/export", "runs/cisi"):
+    for name in ("MODEL", "A", "B", "runs/NAME/export", "runs/a/export", "runs/b/export", "runs/simcse/export", "runs/cisi"):
         export(model, tokenizer, place / name)
     export(model, tokenizer, place / "adapted" / "export")
     (place / "adapted" / "arms").mkdir()
@@ -283,6 +283,9 @@ def test_command_runs(
 def run(verb: str, arguments: list[str]) -> object:
     """A verb in this process, made short → its exit status."""
     short = {f"--{name}": str(value) for name, value in SHORT.get(verb, {}).items()}
+    if "--minutes" in arguments:  # steps stand in its place
+        place = arguments.index("--minutes")
+        arguments = arguments[:place] + arguments[place + 2 :]
     if arguments[:1] in ([], ["--help"]) or {"--list", "--report"} & set(arguments):
         short = {}
     kept = {name: value for name, value in short.items() if name not in arguments or name in STEPS}
