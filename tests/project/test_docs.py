@@ -188,7 +188,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, few_pairs: None) -> Path:
     tokenizer.save_pretrained(checkpoint)
     (checkpoint.parent / "run.json").write_text(json.dumps(RECORD))
     (checkpoint.parent / "results.json").write_text(json.dumps(RESULTS))
-    for name in ("MODEL", "A", "B", "runs/NAME/export", "runs/a/export", "runs/b/export", "runs/simcse/export", "runs/cisi"):
+    runs = [f"runs/{name}/export" for name in ("NAME", "a", "b", "simcse")]
+    for name in ("MODEL", "A", "B", "runs/cisi", *runs):
         export(model, tokenizer, place / name)
     export(model, tokenizer, place / "adapted" / "export")
     (place / "adapted" / "arms").mkdir()
