@@ -61,18 +61,20 @@ def main(argv: list[str] | None = None) -> None:
     from .runner import RunPool, check_unchanged, is_done, state
 
     study = load_study(args.study).with_fields(fields)
-    if args.report:
-        print(write_report(study), end="")
-        return
     runs = study.runs
     if args.only:
         if unknown := [arm for arm in args.only if arm not in study.arms]:
             raise InputError(f"--only must be one of {', '.join(study.arms)}, found {unknown[0]!r}; choose one of them")
         runs = [run for run in runs if run.arm in args.only]
+    if args.report:
+        print(write_report(study), end="")
+        return
     if args.index is not None:
         if not 0 <= args.index < len(study.runs):
             raise InputError(f"--index must be from 0 to {len(study.runs) - 1}, found {args.index}; see --list")
         runs = [run for run in runs if run.index == args.index]
+        if not runs:
+            raise InputError(f"--index {args.index} expects a run of --only, found {study.runs[args.index]}; drop one")
     gpus = check_fields(study.runs)
     if args.list:
         for run in runs:

@@ -200,17 +200,17 @@ def _methods(given: Any, arms: dict[str, Any], expect: Callable[[str, bool, str]
 
 
 def _fields(fields: dict[str, Any], where: str) -> dict[str, str]:
-    """Fields with their values as text, as on the command line.
+    """Fields with their values as text, as on the command line; `null` unsets what the recipe has.
 
     Raises:
-        InputError: a field that a study sets itself, or a value that is not a number, text or boolean.
+        InputError: a field that a study sets itself, or a value that is not a number, text, boolean or null.
     """
     for name, value in fields.items():
         if name in OWN_FIELDS:
             raise InputError(f"{where} expects fields of a recipe, found {name}, which a study sets itself; remove it")
-        if not isinstance(value, (bool, int, float, str)):
+        if not isinstance(value, (bool, int, float, str, type(None))):
             raise InputError(f"{where}: {name} must be a plain value, found {value!r}; fix it")
-    return {str(name): str(value) for name, value in fields.items()}
+    return {str(name): "null" if value is None else str(value) for name, value in fields.items()}
 
 
 def _published(given: Any, file: str, metrics: list[str], arms: dict[str, Any]) -> Published | None:

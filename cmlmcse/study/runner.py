@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.recipes import find_recipe, read_recipe
 from cmlmcse.hub.export import write_json
 from cmlmcse.training.records import RUN_FILES
 from cmlmcse.training.resume import TRAINER_STATE_NAME, all_checkpoints, can_go_on
@@ -87,15 +88,27 @@ def checkpoints(run: Run) -> list[Path]:
 
 
 def check_unchanged(runs: Sequence[Run]) -> None:
-    """Check that every run that has begun had the fields that the study has now.
+    """Check that every run that has begun had the recipe and the fields that the study has now.
 
     Raises:
-        InputError: a run's folder holds a run with other fields.
+        InputError: a run's folder holds a run with others.
     """
     for run in runs:
-        stored = (read_json(run.folder / "fields.json") or {}).get("fields")
+        kept = read_json(run.folder / "fields.json") or {}
+        stored = kept.get("fields")
         if stored is None:
             continue
+        now = asked_of(run)
+        if kept.get("recipe") != now["recipe"]:
+            raise InputError(
+                f"{run} expects the recipe {now['recipe']}, found a run of {kept.get('recipe')} in {run.folder}; "
+                "remove that folder or rename the study"
+            )
+        if kept.get("recipe_fields", now["recipe_fields"]) != now["recipe_fields"]:  # older runs have none
+            raise InputError(
+                f"{run} expects the recipe {now['recipe']} as it is now, found a run from before it was changed in "
+                f"{run.folder}; remove that folder or rename the study"
+            )
         names = [name for name in {**stored, **run.fields} if name not in MACHINE_FIELDS]
         if changed := [name for name in names if stored.get(name) != run.fields.get(name)]:
             name = changed[0]
@@ -111,7 +124,10 @@ def launcher(study: Study) -> list[str]:
     Raises:
         InputError: the program does not exist.
     """
-    words = shlex.split(study.launch or "")
+    try:
+        words = shlex.split(study.launch or "")
+    except ValueError as error:
+        raise InputError(f"launch expects a command, found {study.launch!r} ({error}); fix the study") from error
     if module := LAUNCHER.get(" ".join(words[:2])):  # works without an activated environment
         return [sys.executable, "-m", module, *words[2:]]
     if words and shutil.which(words[0]) is None:
@@ -210,8 +226,13 @@ def prepare(run: Run) -> bool:
     for name in RUN_FILES if not resumes else ():
         path = run.folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    write_json(run.folder / "fields.json", {"recipe": run.recipe, "fields": run.fields})
+    write_json(run.folder / "fields.json", asked_of(run))
     return resumes
+
+
+def asked_of(run: Run) -> dict[str, Any]:
+    """What a run does: its recipe, the fields in that file now, and its own fields."""
+    return {"recipe": run.recipe, "recipe_fields": read_recipe(find_recipe(run.recipe)), "fields": run.fields}
 
 
 def last_line(log: Path) -> str:

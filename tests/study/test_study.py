@@ -385,6 +385,9 @@ WRONG = [
     ({"launch": "no-such-launcher x"}, [], ["found none called 'no-such-launcher'"]),
     ({"published": {"source": "x", "dev.spearman": {"none": 1}}}, [], ["published must map"]),
     ({}, ["--only", "cold"], ["--only must be one of plain, hot, found 'cold'"]),
+    ({}, ["--report", "--only", "cold"], ["--only must be one of plain, hot, found 'cold'"]),
+    ({}, ["--only", "hot", "--index", "0"], ["--index 0 expects a run of --only, found plain, seed 1; drop one"]),
+    ({"launch": 'a "b'}, [], ["launch expects a command, found 'a \"b' (No closing quotation)"]),
     ({}, ["--index", "6"], ["--index must be from 0 to 5, found 6"]),
     ({}, ["--workers", "0"], ["--workers must be at least 1, found 0"]),
     ({}, ["--temp", "1"], ["--temp expects a field that all arms share, found one that plain sets"]),
@@ -415,6 +418,26 @@ def test_changed_fields_are_refused(tmp_path: Path, stand_in: Path) -> None:
         runner.check_unchanged(load_study(write(tmp_path, arms={"plain": {"temp": 0.7}, "hot": {"temp": 0.6}})).runs)
     with pytest.raises(InputError, match="expects max_steps 9, found a run with 5"):
         runner.check_unchanged(study.with_fields({"max_steps": "9"}).runs)
+
+
+def test_a_changed_recipe_is_refused(tmp_path: Path, stand_in: Path) -> None:
+    """Another recipe, and the same file with other fields. A comment changes nothing."""
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("cmlm_weight: 0\ntemp: 0.1\n")
+    study = load_study(write(tmp_path, recipe=str(recipe)))
+    RunPool(study).run_all(study.runs[:1])
+    recipe.write_text("# a comment\ncmlm_weight: 0\ntemp: 0.1\n")
+    runner.check_unchanged(study.runs)
+    recipe.write_text("cmlm_weight: 0.1\ntemp: 0.1\n")
+    with pytest.raises(InputError, match="as it is now, found a run from before it was changed"):
+        runner.check_unchanged(study.runs)
+    with pytest.raises(InputError, match="expects the recipe simcse-bert-base, found a run of"):
+        runner.check_unchanged(load_study(write(tmp_path, recipe="simcse-bert-base")).runs)
+
+
+def test_null_unsets_a_field(tmp_path: Path) -> None:
+    study = load_study(write(tmp_path, common={"warmup_ratio": None}))
+    assert study.runs[0].fields["warmup_ratio"] == "null"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("*.yaml")), ids=lambda path: path.stem)
