@@ -45,6 +45,7 @@ from .backbone import (
     build_encoder,
     dropouts,
     embed_tokens,
+    grid_positions,
     has_dropout,
     load_backbone,
     quiet_loading,
@@ -364,6 +365,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         if input_ids is None and POOLINGS[self.config.pooling].reads_mask:
             raise ValueError("pooling prompt expects input_ids, found inputs_embeds: it looks for the mask token")
         packing = Packing.from_mask(given.new_ones(given.shape[:2]) if attention_mask is None else attention_mask)
+        if position_ids is None and input_ids is not None:
+            position_ids = grid_positions(self.backbone, input_ids)  # (N, T)
         if position_ids is not None:
             packing.given_positions = packing.pack(position_ids.expand(given.shape[:2]))
         tokens, token_types, words = (
