@@ -54,7 +54,14 @@ from .backbone import (
 )
 from .condenser import Condenser
 from .conditional_mlm import ConditionalMLM
-from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig, in_range, with_config_fields
+from .configuration_cmlmcse import (
+    FUSION_INITS,
+    OWN_FUSION_INITS,
+    CMLMCSEConfig,
+    check_fields,
+    in_range,
+    with_config_fields,
+)
 from .denoising import DenoSent
 from .encoder_mlm import EncoderMLM
 from .enhanced_decoding import EnhancedDecoding
@@ -245,6 +252,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             TypeError: there is no such field.
             ValueError: the backbone is of an unknown kind, or a field is wrong.
         """
+        check_fields(config_fields)
         name_or_path = os.fspath(name_or_path)
         donor = FUSION_INITS[0] if fusion_init is None else fusion_init
         fuses = config_fields.get("cmlm_weight") != 0 or config_fields.get("condenser_weight", 0) > 0
