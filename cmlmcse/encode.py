@@ -223,7 +223,7 @@ def encode_parts(
     """Encode the parts that belong to this process and are not written yet.
 
     Raises:
-        InputError: a part cannot be written.
+        InputError: a text cannot be encoded, or a part cannot be written.
     """
     from transformers.utils import logging
 
@@ -232,9 +232,12 @@ def encode_parts(
     todo = [(path, rows) for number, path, rows in job.todo() if number % num_processes == process_index]
     tables = read_ranges(source.tables(), [rows for _, rows in todo])
     shown = process_index == 0 and sys.stderr.isatty()
-    for path, _ in logging.tqdm(todo, desc="Encoding", disable=not shown):
+    for path, rows in logging.tqdm(todo, desc="Encoding", disable=not shown):
         table = next(tables)
-        vectors = encode(source.titled_texts(table))  # (rows, H)
+        try:
+            vectors = encode(source.titled_texts(table))  # (rows, H)
+        except InputError as error:
+            raise InputError(f"{source.path}, in the part from row {rows.start} on: {error}") from error
         try:
             new = vectors if path.suffix == ".npy" else output_table(job.schema, table, source.texts(table), vectors)
             job.write_part(path, new)

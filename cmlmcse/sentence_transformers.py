@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from cmlmcse.data.batches import pack_masked
 from cmlmcse.data.masking import Masking, mask_tokens
-from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import processes
 
 Features = dict[str, Any]
@@ -62,8 +62,8 @@ class ObjectiveLoss(nn.Module):
         fields: fields of `CMLMCSEConfig` for the objective.
 
     Raises:
-        ValueError: a model without transformer and pooling, of an unknown kind, or whose origin is unknown; more than
-            one process.
+        ValueError: a model without transformer and pooling, of an unknown kind, or whose origin is unknown; the weight
+            0; more than one process.
     """
 
     objective_name = ""
@@ -81,6 +81,11 @@ class ObjectiveLoss(nn.Module):
             raise ValueError(
                 f"{type(self).__name__} expects one process, found {processes()}: its own weights would differ between "
                 "them; train with cmlmcse train, which does the same on several"
+            )
+        if (weight := fields[f"{self.objective_name}_weight"]) == 0:
+            raise ValueError(
+                f"{type(self).__name__} expects a weight above 0, found {weight}; for training without the objective "
+                "give the Trainer the other loss alone"
             )
         modules: list[Any] = list(model)
         if len(modules) < 2 or not hasattr(modules[0], "auto_model"):
@@ -122,7 +127,7 @@ class ObjectiveLoss(nn.Module):
             encoded = [self.encode(column) for column in columns[:VIEWS]]
         vectors = torch.cat([vector for _, vector in encoded[:VIEWS]])  # (2·N, H)
         masked = self.mask(columns[:VIEWS])
-        found = self.objective(self._modules_of_model[0].auto_model, vectors, masked)
+        found = self.objective(inner_encoder(self._modules_of_model[0].auto_model), vectors, masked)
         terms = max(self.objective.terms(masked), 1)
         parts = contrast if isinstance(contrast, dict) else {"contrast": contrast}
         return {**parts, self.objective_name: self.weight * found.total / terms}
@@ -160,6 +165,12 @@ class ObjectiveLoss(nn.Module):
     def get_config_dict(self) -> dict[str, Any]:
         """What a model card says of the loss."""
         return {"loss": type(self.loss).__name__, **self.config}
+
+
+def inner_encoder(model: Any) -> Any:
+    """The transformer that the objectives read: of our model class, its backbone. That class may be an export's own
+    copy (`trust_remote_code=True`), so the model type tells it."""
+    return model.backbone if model.config.model_type == CMLMCSEConfig.model_type else model
 
 
 class ConditionalMLMLoss(ObjectiveLoss):

@@ -128,6 +128,11 @@ def max_positions(encoder: Module) -> int:
     return family_of(encoder.config).max_positions(encoder)
 
 
+def grid_positions(encoder: Module, ids: Tensor) -> Tensor | None:
+    """(N, T) token ids → (N, T) the positions that transformers counts from them; None where it counts columns."""
+    return family_of(encoder.config).positions(encoder, ids)
+
+
 def embed_tokens(
     encoder: Module,
     tokens: Tensor | None,

@@ -9,7 +9,7 @@ So what the imports below need stands here:
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -198,7 +198,7 @@ class CMLMCSEConfig(PretrainedConfig):
         self.prompt_template, self.second_prompt_template = prompt_template, second_prompt_template
         self.negative_prompt_template = negative_prompt_template or None
         self.prompt_denoising = one_of("prompt_denoising", prompt_denoising, DENOISINGS)
-        self.mask_token_id = mask_token_id
+        self.mask_token_id = as_token_id("mask_token_id", mask_token_id)
         head = POOLINGS[self.pooling].usual_head if projection is None else projection
         self.projection = one_of("projection", head, PROJECTIONS)
         self.normalize = in_range("normalize", normalize, bool, False, True)
@@ -237,7 +237,7 @@ class CMLMCSEConfig(PretrainedConfig):
         self.denosent_weight = in_range("denosent_weight", denosent_weight, float, 0.0, 1e6)
         self.denosent_layers = in_range("denosent_layers", denosent_layers, int, 1, 1000)
         self.denosent_noise = in_range("denosent_noise", denosent_noise, float, 0.0, 1.0)
-        self.exported_dropouts = exported_dropouts
+        self.exported_dropouts = as_dropouts(exported_dropouts)
         self.prompts = complete_prompts(prompts, default_prompt_name)
         self.default_prompt_name = default_prompt_name if self.prompts else None
         # sentence-transformers' layer pooling reads them; an export's config.json is the backbone's own
@@ -407,6 +407,16 @@ def with_config_fields(function: Function) -> Function:
     return cast(Function, checked)
 
 
+def check_fields(fields: dict[str, Any]) -> None:
+    """Check the fields that do not depend on the backbone, before it is loaded.
+
+    Raises:
+        ValueError: a field is out of range or has the wrong type.
+    """
+    later = ("lexical_layers", "fusion_layers", "matryoshka_dims", "generator_config")
+    CMLMCSEConfig(**{name: value for name, value in fields.items() if name not in later})
+
+
 def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
     """The backbone configuration as an object.
 
@@ -431,7 +441,8 @@ def as_dims(given: Sequence[int] | str | None, size: int) -> list[int] | None:
     """
     if given is None:
         return None
-    parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+    listed = given.split(",") if isinstance(given, str) else given if isinstance(given, Iterable) else []
+    parts = [part.strip() if isinstance(part, str) else part for part in listed]
     dims = [int(part) if str(part).isdecimal() else 0 for part in parts]
     if not dims or len(set(dims)) < len(dims) or not all(1 <= each <= size for each in dims):
         raise ValueError(
@@ -441,28 +452,58 @@ def as_dims(given: Sequence[int] | str | None, size: int) -> list[int] | None:
     return dims
 
 
+def as_token_id(name: str, value: Any) -> int | None:
+    """`value`, if it is the id of a token or None.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise ValueError(f"{name} must be the id of a token, 0 or more, found {value!r}; take the tokenizer's")
+    return value
+
+
+def as_dropouts(given: Any) -> dict[str, float] | None:
+    """Dropout probabilities by name, or None.
+
+    Raises:
+        ValueError: something else.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+        raise ValueError(
+            f"exported_dropouts must be probabilities by name, as {{'hidden_dropout_prob': 0.1}}, found {given!r}; fix "
+            "them"
+        )
+    return {name: in_range(f"exported_dropouts {name}", value, float, 0.0, 1.0) for name, value in given.items()}
+
+
 def one_of(name: str, value: Any, known: Any) -> str:
     """`value`, if it is among the known names.
 
     Raises:
         ValueError: it is not; the message lists them.
     """
-    if value not in known:
+    if value not in list(known):  # a list, because a value that has no hash is wrong too
         raise ValueError(f"{name} must be one of {', '.join(known)}, found {value!r}; choose one of them")
     return value
 
 
 def in_range(name: str, value: Any, kind: type, low: float, high: float) -> Any:
-    """`value`, if it is a number (or boolean) of this kind between `low` and `high`.
+    """`value`, if it is a number, whole number or boolean (`kind`: float, int, bool) between `low` and `high`.
 
     Raises:
         ValueError: it is not; the message says what was expected and found.
     """
-    right_type = isinstance(value, bool) if kind is bool else isinstance(value, (int, float)) and value is not True
-    if kind is bool and not right_type:
-        raise ValueError(f"{name} must be true or false, found {value!r}; fix the recipe")
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, found {value!r}; fix the recipe")
+        return value
+    right_type = isinstance(value, int if kind is int else (int, float)) and value is not True
     if not right_type or not low <= value <= high:
-        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, found {value!r}; fix the recipe")
+        number = "whole number" if kind is int else "number"
+        raise ValueError(f"{name} must be a {number} from {low:g} to {high:g}, found {value!r}; fix the recipe")
     return value
 
 

@@ -63,6 +63,10 @@ class Family:
         """How many tokens a sentence may have."""
         return encoder.config.max_position_embeddings
 
+    def positions(self, encoder: Module, ids: Tensor) -> Tensor | None:
+        """(N, T) token ids → (N, T) the positions that transformers counts from them; None where it counts columns."""
+        return None
+
     def embed(
         self, encoder: Module, tokens: Tensor | None, packing: Packing, token_types: Tensor | None, words: Tensor | None
     ) -> Tensor:
@@ -111,6 +115,13 @@ class Bert(Family):
         """The rows of the position table behind its padding row: RoBERTa's 514 rows hold 512 tokens."""
         table = encoder.embeddings.position_embeddings
         return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
+
+    def positions(self, encoder: Module, ids: Tensor) -> Tensor | None:
+        padding = encoder.embeddings.position_embeddings.padding_idx
+        if padding is None:
+            return None
+        real = (ids != padding).long()  # (N, T)
+        return real.cumsum(1) * real + padding
 
     def embed(
         self, encoder: Module, tokens: Tensor | None, packing: Packing, token_types: Tensor | None, words: Tensor | None
@@ -335,10 +346,11 @@ def in_batch(tensor: Tensor | None) -> Tensor | None:
 
 
 def position_ids(padding: int | None, tokens: Tensor | None, packing: Packing) -> Tensor:
-    """(S,) the position of each token, as transformers counts it.
+    """(S,) the position of each token, as transformers counts it where the packing has every token but padding.
 
     BERT counts columns. A table with a `padding` row, such as RoBERTa's, counts from after that row and skips padding
-    tokens; without token ids it cannot see these and counts columns too.
+    tokens; without token ids it cannot see these and counts columns too. A mask may hide tokens that are counted. So
+    where the whole grid is known, :meth:`Family.positions` counts, and the packing has `given_positions`.
     """
     if packing.given_positions is not None:
         return packing.given_positions

@@ -45,6 +45,7 @@ from .backbone import (
     build_encoder,
     dropouts,
     embed_tokens,
+    grid_positions,
     has_dropout,
     load_backbone,
     quiet_loading,
@@ -53,7 +54,14 @@ from .backbone import (
 )
 from .condenser import Condenser
 from .conditional_mlm import ConditionalMLM
-from .configuration_cmlmcse import FUSION_INITS, OWN_FUSION_INITS, CMLMCSEConfig, in_range, with_config_fields
+from .configuration_cmlmcse import (
+    FUSION_INITS,
+    OWN_FUSION_INITS,
+    CMLMCSEConfig,
+    check_fields,
+    in_range,
+    with_config_fields,
+)
 from .denoising import DenoSent
 from .encoder_mlm import EncoderMLM
 from .enhanced_decoding import EnhancedDecoding
@@ -244,6 +252,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             TypeError: there is no such field.
             ValueError: the backbone is of an unknown kind, or a field is wrong.
         """
+        check_fields(config_fields)
         name_or_path = os.fspath(name_or_path)
         donor = FUSION_INITS[0] if fusion_init is None else fusion_init
         fuses = config_fields.get("cmlm_weight") != 0 or config_fields.get("condenser_weight", 0) > 0
@@ -364,6 +373,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         if input_ids is None and POOLINGS[self.config.pooling].reads_mask:
             raise ValueError("pooling prompt expects input_ids, found inputs_embeds: it looks for the mask token")
         packing = Packing.from_mask(given.new_ones(given.shape[:2]) if attention_mask is None else attention_mask)
+        if position_ids is None and input_ids is not None:
+            position_ids = grid_positions(self.backbone, input_ids)  # (N, T)
         if position_ids is not None:
             packing.given_positions = packing.pack(position_ids.expand(given.shape[:2]))
         tokens, token_types, words = (

@@ -18,7 +18,8 @@ class Packing:
         slots: (S,) index of each token in the flattened grid, row by row.
         lengths: (B,) number of tokens in each row.
         shape: (B, T) of the grid.
-        given_positions: (S,) position of each token for the position embeddings, where the caller chose them.
+        given_positions: (S,) position of each token for the position embeddings, where it is not counted from the S
+            tokens: the caller chose it, or it counts tokens that the mask hides.
         counts_columns: whether the position of a token is its column for every kind of backbone.
         marks: (B,) index in the packed row of the token that a pooling reads, where it reads one of each row.
     """

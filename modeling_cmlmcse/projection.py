@@ -24,6 +24,9 @@ class BatchNormProjection(nn.Module):
 
     The linear layers have no bias. In training, the statistics are over all views of all processes together. In
     evaluation they are fixed, and no process needs another one's rows.
+
+    Raises:
+        ValueError: a single row in training, which has no variance.
     """
 
     def __init__(self, hidden_size: int) -> None:
@@ -39,7 +42,13 @@ class BatchNormProjection(nn.Module):
     def forward(self, sentences: Tensor) -> Tensor:
         if not self.training:
             return self.layers(sentences)  # (B, H)
-        return own_rows(self.layers(gather_rows(sentences)))  # (B, H)
+        rows = gather_rows(sentences)  # (W·B, H)
+        if len(rows) < 2:
+            raise ValueError(
+                "projection batchnorm expects at least 2 vectors in a training batch, found 1; use larger batches or "
+                "another projection"
+            )
+        return own_rows(self.layers(rows))  # (B, H)
 
 
 class NonlinearProjection(nn.Module):

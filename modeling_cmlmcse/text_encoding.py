@@ -74,7 +74,8 @@ class TextEncoding(Base):
             tokenizer: the model's tokenizer (default: the one in the folder or repository that the model came from).
             batch_size: sentences in a forward pass.
             normalize: scale every embedding to length 1, after `truncate_dim` (default: the configuration's).
-            max_length: tokens a sentence is cut to (default: the most the model and tokenizer take).
+            max_length: tokens a sentence is cut to, the special ones included (default, and limit: the most the model
+                and tokenizer take).
             show_progress_bar: whether to show one.
             truncate_dim: keep the first K dimensions.
             batch_tokens: tokens in a forward pass, in place of `batch_size`; a longer sentence goes alone.
@@ -86,8 +87,8 @@ class TextEncoding(Base):
             (N, H) float32 numpy array or tensor; (H,) for one text.
 
         Raises:
-            ValueError: `truncate_dim`, `batch_size` or `batch_tokens` out of range; something else than texts; no
-                tokenizer; no prompt of that name.
+            ValueError: `truncate_dim`, `batch_size`, `batch_tokens` or `max_length` out of range; something else than
+                texts; a text without any token; no tokenizer; no prompt of that name.
         """
         tokenizer = self._own_tokenizer() if tokenizer is None else tokenizer
         if isinstance(sentences, str):
@@ -125,10 +126,20 @@ class TextEncoding(Base):
         """The tokens of each text, cut to the most that the model, the tokenizer and `max_length` allow.
 
         Raises:
-            ValueError: the pooling reads a mask token, and a text has none.
+            ValueError: `max_length` leaves no room for a word; a text has no token, which happens where the tokenizer
+                adds no special ones; or the pooling reads a mask token, and a text has none.
         """
-        limit = min(self.max_positions, tokenizer.model_max_length, max_length or self.max_positions)
+        most = min(self.max_positions, tokenizer.model_max_length)
+        least = tokenizer.num_special_tokens_to_add() + 1  # with those of a template, which is never cut
+        if max_length is not None and max_length < least:
+            raise ValueError(f"max_length must be at least {least}, special tokens and a word, found {max_length}")
+        limit = most if max_length is None else min(most, max_length)
         tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
+        if empty := [index for index, row in enumerate(tokens) if not row]:
+            raise ValueError(
+                f"encode expects at least one token in each text, found none in text {empty[0]} (counted from 0), "
+                f"{texts[empty[0]][:40]!r}: leave it out, or use a tokenizer that adds special tokens"
+            )
         if POOLINGS[self.config.pooling].reads_mask and any(self.config.mask_token_id not in row for row in tokens):
             raise ValueError(NO_TEMPLATE)
         return tokens

@@ -37,6 +37,9 @@ class Encoder:
         arguments: further arguments of `model.encode`.
         settings: a record of how it encodes.
         bf16: whether it computes under autocast in bf16, as training with `--bf16` does.
+
+    Raises:
+        InputError: a text that the model cannot encode.
     """
 
     model: "CMLMCSEForSentenceEmbedding"
@@ -49,7 +52,7 @@ class Encoder:
         import torch
 
         precision = torch.autocast(self.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
-        with precision:
+        with precision, as_input_error():
             return self.model.encode(sentences, tokenizer=self.tokenizer, **self.arguments)
 
     @property

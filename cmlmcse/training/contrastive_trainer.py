@@ -14,8 +14,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from cmlmcse.common.distributed import average_gradients, from_first_process, sums_over_processes
 from cmlmcse.common.errors import InputError
+from cmlmcse.data.batches import TrainingSentences
 from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.contrast_terms import contrasts
 from modeling_cmlmcse.distributed import processes, rank
 
 from .dev_set import DevScore
@@ -40,7 +42,7 @@ class ContrastiveTrainer(LossTrainer):
         kwargs: further arguments of `Trainer`.
 
     Raises:
-        InputError: `mini_batch_size` with sharded weights.
+        InputError: `mini_batch_size` with sharded weights; a last batch of one vector for the head `batchnorm`.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ContrastiveTrainer(LossTrainer):
             raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
         if has_lora(self.losses) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise InputError("lora_r expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
+        check_last_batch(self.losses, self.train_dataset, self.args)
         if self.is_fsdp_enabled:
             self.add_callback(ShardedModel(self))
         if dev_set is not None:
@@ -184,6 +187,28 @@ class ContrastiveTrainer(LossTrainer):
                 gain = float(self.losses.vector_gain(self.latest["views"], self.latest["masked"]))
             metrics["vector_gain"] = round(sums_over_processes({"gain": gain})["gain"] / processes(), 4)
         return metrics
+
+
+def check_last_batch(losses: TrainingLosses, sentences: Any, args: TrainingArguments) -> None:
+    """Check that the last batch of an epoch is not a single vector that goes through the head `batchnorm`.
+
+    Raises:
+        InputError: it is.
+    """
+    config = losses.model.config
+    views = 1 if config.masked_views == "first" and not contrasts(config) else 2
+    if config.projection != "batchnorm" or views > 1 or not losses.reads_head:
+        return
+    if args.world_size > 1 or args.dataloader_drop_last or not isinstance(sentences, TrainingSentences):
+        return  # several processes have a row each, and a stream has no last batch
+    batches, left = divmod(len(sentences), args.train_batch_size)
+    ends_before = 0 < args.max_steps * args.gradient_accumulation_steps <= batches
+    if left == 1 and not ends_before:
+        raise InputError(
+            "projection batchnorm expects at least 2 sentences in every batch that an objective reads after_head, "
+            f"found 1 in the last one, of {len(sentences)} sentences with batches of {args.train_batch_size}; set "
+            "--dataloader_drop_last true"
+        )
 
 
 class ScoresTheStart(TrainerCallback):

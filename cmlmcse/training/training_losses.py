@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.auxiliary import zero_with_graph
 from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
 from modeling_cmlmcse.distributed import gather_rows, mean_count
 from modeling_cmlmcse.dropout import without_dropout
@@ -64,6 +65,11 @@ class TrainingLosses(nn.Module):
             loss, logs = loss + auxiliary, logs | measures
         return TrainingOutput(loss=loss, logs=logs)
 
+    @property
+    def reads_head(self) -> bool:
+        """Whether an auxiliary objective reads the vectors after the training head."""
+        return any(objective.condition == "after_head" for objective in self.model.objectives.values())
+
     # The pieces of a step. large_batch.py runs them separately for each part of a batch.
 
     def sentence_vectors(self, views: dict[str, Any]) -> Tensor:
@@ -95,7 +101,8 @@ class TrainingLosses(nn.Module):
     def contrast(
         self, vectors: Tensor, teachers: Sequence[Tensor] = (), scores: Tensor | None = None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it. A single view has none.
+        """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it. A single view has none, and goes
+        through the training head only if an auxiliary objective reads what comes out.
 
         With `matryoshka_dims` the contrastive loss is the sum of those of cut vectors.
 
@@ -107,11 +114,16 @@ class TrainingLosses(nn.Module):
         Returns:
             Their weighted sum, the vectors before and after the head (2, V, N, H) for the auxiliary objectives,
             and values for the log.
+
+        Raises:
+            ValueError: a single row for the head `batchnorm`.
         """
         config = self.model.config
+        if len(vectors) == 1 and not self.reads_head:  # the head has a gradient all the same, for DDP
+            return zero_with_graph(self.model.projection, vectors).total, torch.stack([vectors, vectors]), {}
         projected = self.model.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
         if len(vectors) == 1:
-            return 0.0 * projected.sum(), torch.stack([vectors, projected]), {}  # the head has a gradient, for DDP
+            return 0.0 * projected.sum(), torch.stack([vectors, projected]), {}
         everyone = gather_rows(projected, dim=1)  # (V, W·N, H), of all processes
         contrastive = CONTRASTIVE_LOSSES[config.contrastive_loss]
         if contrastive.option is not None:

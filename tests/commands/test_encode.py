@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shutil
 import tracemalloc
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from pyarrow import parquet
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from cmlmcse import encode
 from cmlmcse.data import parts, tables
@@ -60,6 +63,52 @@ def arguments(backbone_folders, tmp_path: Path) -> list[str]:
 def expected(model: CMLMCSEForSentenceEmbedding, lines: list[str], **options) -> np.ndarray:
     """What the method gives, a sentence at a time."""
     return np.stack([model.encode(line, tokenizer=tiny_tokenizer("bert"), **options) for line in lines])
+
+
+def without_special_tokens() -> PreTrainedTokenizerFast:
+    """A tokenizer that adds nothing, so that an empty text has no token."""
+    tokenizer = tiny_tokenizer("bert")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
+    return tokenizer
+
+
+@pytest.mark.parametrize("batch_size", (1, 64))
+def test_a_text_without_tokens(batch_size, model) -> None:
+    """It has no embedding: refused by its place, where a NaN or torch's own words came before."""
+    message = r"found none in text 1 \(counted from 0\), '': leave it out, or use a tokenizer that adds special tokens"
+    with pytest.raises(ValueError, match=message):
+        model.encode(["the cat", "", "dog"], without_special_tokens(), batch_size=batch_size)
+    assert np.isfinite(model.encode(["the cat", "dog"], without_special_tokens())).all()
+    assert np.isfinite(model.encode([""], tiny_tokenizer("bert"))).all()
+
+
+@pytest.mark.parametrize("length", (-3, 0, 1, 2))
+def test_a_maximum_without_room_for_a_word(length, model) -> None:
+    """Below [CLS] word [SEP] the tokenizer overflowed, cut nothing, or left no word."""
+    with pytest.raises(ValueError, match=f"max_length must be at least 3, special tokens and a word, found {length}"):
+        model.encode(["the cat sat"], tiny_tokenizer("bert"), max_length=length)
+
+
+def test_the_least_maximum(model) -> None:
+    """One word beside [CLS] and [SEP], and a word alone."""
+    for tokenizer, length in ((tiny_tokenizer("bert"), 3), (without_special_tokens(), 1)):
+        cut, whole = model.encode(["the cat sat", "the"], tokenizer, max_length=length)
+        np.testing.assert_allclose(cut, whole, atol=1e-6)
+
+
+def test_a_row_without_tokens(lines, arguments, backbone_folders, tmp_path, capsys) -> None:
+    """The command names the file and the text in one line, and writes nothing."""
+    folder = tmp_path / "model"
+    shutil.copytree(backbone_folders["bert"], folder)
+    without_special_tokens().save_pretrained(folder)
+    with pytest.raises(SystemExit) as stop:
+        main([str(folder), *arguments[1:]])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(
+        f"error: {tmp_path / 'in.txt'}, in the part from row 0 on: encode expects at least one token"
+    )
+    assert not (tmp_path / "out.npy").exists()
 
 
 def test_method(model, lines) -> None:

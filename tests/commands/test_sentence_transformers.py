@@ -21,6 +21,7 @@ from cmlmcse.sentence_transformers import BottleneckLoss, ConditionalMLMLoss, Re
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.batches import make_batch
+from support.tiny import tiny_tokenizer
 
 LOSSES = {"cmlm": ConditionalMLMLoss, "rtd": ReplacedTokenLoss, "retromae": BottleneckLoss}
 
@@ -60,6 +61,25 @@ def test_the_same_loss_and_gradients_as_our_training(name, kind, backbone_folder
     theirs = dict(model[0].auto_model.named_parameters())
     for weight, parameter in ours.backbone.named_parameters():
         torch.testing.assert_close(theirs[weight].grad, parameter.grad, rtol=1e-6, atol=1e-9, msg=weight)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_model_with_our_code(name, backbone_folders, sentences, tmp_path):
+    """A folder loaded with `trust_remote_code=True` gives the same loss and gradients as its plain backbone."""
+    ours = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["shallow"], cmlm_weight=0.0, pooling="avg")
+    ours.save_pretrained(tmp_path)
+    tiny_tokenizer("bert").save_pretrained(tmp_path)
+    found = []
+    for model in (SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True),
+                  encoder(backbone_folders["shallow"])):  # fmt: skip
+        torch.manual_seed(3)
+        loss = LOSSES[name](model, masked_lm=backbone_folders["shallow"], weight=1.0).eval()
+        parts = loss([features(model, sentences)], torch.zeros(len(sentences)))
+        parts[name].backward()
+        table = model[0].auto_model.get_input_embeddings().weight
+        found.append((type(model[0].auto_model).__name__, parts[name].detach(), table.grad))
+    assert [kind for kind, _, _ in found] == ["CMLMCSEForSentenceEmbedding", "BertModel"]
+    torch.testing.assert_close(found[0][1:], found[1][1:])
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -268,3 +288,6 @@ def test_refusals(backbone_folders):
     assert ConditionalMLMLoss(model, masked_lm=backbone_folders["bert"]).config["masked_lm"] == backbone_folders["bert"]
     with pytest.raises(ValueError, match="cmlm_weight must be a number from 0"):
         ConditionalMLMLoss(model, weight=-1, masked_lm=backbone_folders["bert"])
+    for kind in LOSSES.values():
+        with pytest.raises(ValueError, match=f"{kind.__name__} expects a weight above 0, found 0; .* other loss alone"):
+            kind(model, weight=0, masked_lm=backbone_folders["bert"])

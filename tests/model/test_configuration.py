@@ -44,6 +44,15 @@ from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
         ({"masked_views": "second"}, "masked_views must be one of both, first"),
         ({"lexical_dropout": 1}, "lexical_dropout must be true or false, found 1"),
         ({"backbone_config": 3}, "backbone_config must be a configuration or a dictionary, found int"),
+        ({"denosent_layers": 1.5}, "denosent_layers must be a whole number from 1 to 1000, found 1.5"),
+        ({"denosent_layers": True}, "denosent_layers must be a whole number from 1 to 1000, found True"),
+        ({"denosent_layers": "4"}, "denosent_layers must be a whole number from 1 to 1000, found '4'"),
+        ({"mask_token_id": "a"}, "mask_token_id must be the id of a token, 0 or more, found 'a'"),
+        ({"mask_token_id": -1}, "mask_token_id must be the id of a token, 0 or more, found -1"),
+        ({"exported_dropouts": 3}, "exported_dropouts must be probabilities by name, .*, found 3"),
+        ({"exported_dropouts": {"attention_dropout": 2}}, "exported_dropouts attention_dropout must be a number from"),
+        ({"pooling": ["avg"]}, r"pooling must be one of cls, .*, found \['avg'\]"),
+        ({"matryoshka_dims": 64, "projection": "none"}, "matryoshka_dims must be different whole numbers .*, found 64"),
         ({"pooling": "cls", "projection": "none"}, "expects projection 'mlp', found 'none'"),
         ({"pooling": "cls", "projection": "nonlinear"}, "expects projection 'mlp', found 'nonlinear'"),
     ],
@@ -95,3 +104,23 @@ def test_from_backbone_names_every_field(backbone_folders):
     message = "from_backbone expects fields of CMLMCSEConfig, found 'lexical_layer'; write lexical_layers"
     with pytest.raises(TypeError, match=message):
         CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], lexical_layer=2)
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"pooling": "max"}, "pooling must be one of cls, .*, found 'max'"),
+    ({"pooling": None}, "pooling must be one of cls, .*, found None"),
+    ({"rtd_weight": "x"}, "rtd_weight must be a number from 0 to 1e\\+06, found 'x'"),
+    ({"cmlm_weight": 0, "condenser_weight": "x"}, "condenser_weight must be a number from 0 to 1e\\+06, found 'x'"),
+    ({"denosent_weight": 1.0, "denosent_layers": 1.5}, "denosent_layers must be a whole number"),
+])  # fmt: skip
+def test_from_backbone_checks_fields_first(fields, message):
+    """A wrong field is refused as in the configuration, before the backbone, which is none, is looked for."""
+    with pytest.raises(ValueError, match=message):
+        CMLMCSEForSentenceEmbedding.from_backbone("no-such-backbone", **fields)
+
+
+def test_from_backbone_takes_what_depends_on_the_backbone(backbone_folders):
+    """Depths and dimensions of a backbone that is smaller than the default one."""
+    fields = {"pooling": "avg", "matryoshka_dims": "32,8", "lexical_layers": 1, "fusion_layers": 2}
+    config = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["shallow"], **fields).config
+    assert (config.matryoshka_dims, config.lexical_layers, config.fusion_layers) == ([32, 8], 1, 2)

@@ -69,6 +69,30 @@ def test_random_masks_and_token_types(kind, backbone_folders):
     assert ours[mask == 0].abs().max() == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "compiled"),
+    [
+        ("roberta", False),
+        ("mpnet", False),
+        ("distilbert", False),
+        pytest.param("roberta", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_mask_that_hides_words(kind, compiled, backbone_folders):
+    """Words that the mask hides count for the positions of those behind them, as in transformers: in the middle of a
+    row, at its start, and behind left padding."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], cmlm_weight=0.0).eval()
+    reference = load_reference(kind, backbone_folders[kind])
+    torch.manual_seed(4)
+    ids, mask = torch.randint(5, 60, (3, 9)), torch.ones(3, 9, dtype=torch.long)
+    mask[0, 3] = mask[1, :2] = mask[2, :3] = mask[2, 5] = 0
+    ids[2, :3] = 0 if kind in BERT_TOKENS else 1  # padding
+    run = torch.compile(model, backend="eager") if compiled else model
+    with torch.no_grad():
+        ours, theirs = (each(input_ids=ids, attention_mask=mask).last_hidden_state for each in (run, reference))
+    torch.testing.assert_close(ours[mask.bool()], theirs[mask.bool()], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_gradients(kind, backbone_folders, sentences):
     """The packed path's gradients equal the padded reference's at 1e-5, the trimmed last layer included."""

@@ -83,7 +83,7 @@ def test_a_margin_that_leaves_nothing(recipe):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mined_negatives": -1}, "mined_negatives must be a number from 0 to 100"),
+        ({"mined_negatives": -1}, "mined_negatives must be a whole number from 0 to 100"),
         (
             {"mined_negatives": 2, "mining_candidates": 1},
             "mining_candidates must be at least mined_negatives, 2, found 1",

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from cmlmcse.common.errors import InputError
 from cmlmcse.training.command import train
 from cmlmcse.training.large_batch import backward_in_parts
 from cmlmcse.training.training_losses import TrainingLosses
@@ -12,7 +13,7 @@ from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.contrast_terms import contrasts
 from support.batches import make_batch, restored
 from support.tiny import tiny_tokenizer
-from support.training import history
+from support.training import build_trainer, history
 
 FIELDS = {"cmlm_weight": 0.0, "contrastive_weight": 0.0, "retromae_weight": 1.0, "masked_views": "first"}
 DENOISING = {"contrasts": False, "masked_views": 1, "augmentation": "delete_tokens", "augment_both": True}
@@ -66,6 +67,43 @@ def test_in_parts(backbone_folders, sentences):
     assert logs.keys() == output.logs.keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+HEAD = {"pooling": "avg", "projection": "batchnorm", "cmlm_weight": 0.5}  # beside one view of three sentences
+ONE_VIEW = {"contrastive_weight": 0.0, "masked_views": "first"}
+
+
+def test_a_batch_of_one_sentence(backbone_folders, sentences):
+    """BatchNorm has no variance of one vector. The head runs only for an objective that reads what comes out; it has a
+    gradient of zero all the same, as DDP expects of every weight."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["shallow"], **ONE_VIEW, **HEAD).train()
+    output = TrainingLosses(model)(**make_batch("bert", sentences[1:2], contrasts=False, masked_views=1))
+    assert output.loss.item() == pytest.approx(0.5 * output.logs["cmlm_loss"].item())
+    output.loss.backward()
+    assert all(weight.grad.abs().max() == 0 for weight in model.projection.parameters())
+    assert model.backbone.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
+    fields = {**ONE_VIEW, **HEAD, "cmlm_condition": "after_head"}
+    reading = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["shallow"], **fields).train()
+    with pytest.raises(
+        ValueError, match="projection batchnorm expects at least 2 vectors in a training batch, found 1"
+    ):
+        TrainingLosses(reading)(**make_batch("bert", sentences[1:2], contrasts=False, masked_views=1))
+
+
+@pytest.mark.parametrize(("options", "refused"), [
+    ({}, True), ({"cmlm_condition": "before_head"}, False), ({"masked_views": "both"}, False),
+    ({"dataloader_drop_last": True}, False), ({"max_train_samples": 11}, False), ({"max_steps": 3}, False),
+    ({"max_steps": 4}, True), ({"contrastive_weight": 1.0}, False),
+])  # fmt: skip
+def test_a_last_batch_of_one_sentence(options, refused, recipe):
+    """Ten sentences in batches of three: refused before training where the head would get one vector alone."""
+    fields = {
+        **ONE_VIEW, **HEAD, "cmlm_condition": "after_head", "max_train_samples": 10, "dev_set": "none",
+        "per_device_train_batch_size": 3, "max_steps": 8, **options,
+    }  # fmt: skip
+    expected = "found 1 in the last one, of 10 sentences with batches of 3; set --dataloader_drop_last true"
+    with pytest.raises(InputError, match=expected) if refused else nullcontext():
+        build_trainer(recipe, fields)
 
 
 def test_two_masked_views(sentences):
