@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from transformers import (
     EarlyStoppingCallback,
     TrainerCallback,
@@ -26,6 +27,7 @@ from modeling_cmlmcse.read_later import ReadLater
 
 from .checkpoints import SavesByTime, StopsAtSignal, WholeCheckpointTrainer
 from .precision import RecordsPrecision
+from .run_checks import as_option_error
 
 
 class TrainingWindow:
@@ -58,7 +60,8 @@ class LossTrainer(WholeCheckpointTrainer):
 
     def __init__(self, **kwargs: Any) -> None:
         self.sampler: EpochSampler | None = None
-        super().__init__(**kwargs)
+        with as_option_error("Trainer expects options that fit each other and this machine"):
+            super().__init__(**kwargs)
         assert self.model is not None
         use_fast_cpu_kernels(self.model)
         self.window = TrainingWindow()
@@ -77,6 +80,17 @@ class LossTrainer(WholeCheckpointTrainer):
             self.add_callback(EarlyStoppingCallback(patience))
         if self.pop_callback(ProgressCallback):
             self.add_callback(DevScoreProgress)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
+        """As Trainer.
+
+        Raises:
+            InputError: the optimizer is not installed, or refuses its options.
+        """
+        with as_option_error(
+            f"optim {getattr(self.args.optim, 'value', self.args.optim)} expects its package and options"
+        ):
+            return super().create_optimizer(*args, **kwargs)
 
     def compute_loss(
         self,
