@@ -254,15 +254,13 @@ def build_sentences(
         if isinstance(sentences, datasets.Dataset):
             if data.max_train_samples is not None:
                 sentences = sentences.select(range(min(data.max_train_samples, len(sentences))))
-            if len(sentences) < needed:
-                raise InputError(
-                    f"train_file must hold at least {needed} sentences, because each needs others as negatives, found "
-                    f"{len(sentences)} in {data.train_file}; add text or lower per_device_train_batch_size"
-                )
+            check_count(len(sentences), needed, data)
             check_scores(sentences, data.train_file)
             say_lengths(measure_lengths(sample_rows(sentences, data_seed(run))["text"], tokenizer), data, run)
-        elif data.max_train_samples is not None:
-            sentences = sentences.take(data.max_train_samples)
+        else:
+            if data.max_train_samples is not None:
+                sentences = sentences.take(data.max_train_samples)
+            check_count(sum(1 for _ in sentences.take(needed)), needed, data)
         tokenized = tokenize_sentences(sentences, tokenizer, data.max_seq_length)
     if isinstance(tokenized, datasets.Dataset):
         assert isinstance(sentences, datasets.Dataset)
@@ -270,6 +268,19 @@ def build_sentences(
     if run.max_steps <= 0:
         raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
     return StreamedSentences(tokenized, run.seed)
+
+
+def check_count(found: int, needed: int, data: DataArguments) -> None:
+    """Check that the text has enough sentences.
+
+    Raises:
+        InputError: it has not.
+    """
+    if found < needed:
+        raise InputError(
+            f"train_file must hold at least {needed} sentences, because each needs others as negatives, found {found} "
+            f"in {data.train_file}; add text or lower per_device_train_batch_size"
+        )
 
 
 def say_lengths(lengths: Lengths, data: DataArguments, run: RunArguments) -> None:

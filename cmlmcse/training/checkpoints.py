@@ -25,6 +25,7 @@ from cmlmcse.common.errors import InputError, Stopped
 from modeling_cmlmcse.distributed import processes
 
 from .resume import TRAINER_STATE_NAME, all_checkpoints, newest_checkpoint
+from .started_with import FIELDS
 
 TRAINING_ARGS_NAME = "training_args.bin"
 TEMPORARY = ".saving"  # folder in the output folder where a checkpoint is written before it is renamed
@@ -40,11 +41,13 @@ class WholeCheckpointTrainer(Trainer):
         weights_alone: whether the next checkpoint holds no state to go on from, because it is only the best model
             between two others: a third of the size. The best one is exported; a resumed run finds it again.
         last_saved: the checkpoint that this process saved last.
+        run_fields: what every checkpoint says of how the run was started (started_with.py); none if None.
     """
 
     in_temporary_folder = False
     weights_alone = False
     last_saved: Path | None = None
+    run_fields: dict[str, Any] | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As Trainer, after what a killed run left of a checkpoint is removed."""
@@ -85,6 +88,8 @@ class WholeCheckpointTrainer(Trainer):
         self.args.save_only_model |= self.weights_alone
         try:
             super()._save_checkpoint(model, trial)
+            if self.args.should_save and self.run_fields is not None:
+                (folder / TEMPORARY / name / FIELDS).write_text(json.dumps(self.run_fields, indent=1), encoding="utf-8")
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(

@@ -1,23 +1,20 @@
-"""Checks of a recipe's fields: each value by itself, fields that do not fit each other, and the machine."""
-
-import os
-
-import torch
-from accelerate.utils import DistributedType
-from transformers.optimization import get_scheduler
+"""Checks of a recipe's fields: each value by itself, and fields that do not fit each other."""
 
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.names import split_names
-from cmlmcse.common.recipes import recipe_folder
 from cmlmcse.data.augmentation import check_augmentation
 from cmlmcse.data.searches import LEXICAL, SEARCH
 from cmlmcse.data.views import view_names
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
+from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .fields import CONFIG_DEFAULTS, DataArguments, ModelArguments, RunArguments, fsdp_requested
+from .fields import CONFIG_DEFAULTS, DataArguments, ModelArguments, RunArguments
 from .pretraining_model import DECODERS
+from .run_checks import check_run
+
+LOSSES = ("contrastive", "consistency", "dimension", "distillation")  # those beside the auxiliary objectives
 
 
 def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
@@ -47,6 +44,8 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
     if data.negative_column is not None and data.positive_column is None:
         raise InputError("negative_column expects a positive_column, found none; set --positive_column")
     check_contrast(model, data)
+    if run.stage == "train":
+        check_losses(model)
     check_scores(model, data)
     if not 0.0 < data.mlm_probability < 1.0:
         raise InputError(f"mlm_probability must be between 0 and 1, found {data.mlm_probability}; fix the recipe")
@@ -64,48 +63,17 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
             "per_device_train_batch_size must be at least 2, because in-batch negatives are other sentences, found "
             f"{run.per_device_train_batch_size}; raise it"
         )
-    if run.mini_batch_size is not None and run.mini_batch_size < 1:
-        raise InputError(f"mini_batch_size must be at least 1 sentence, found {run.mini_batch_size}; raise it")
-    if run.auxiliary_learning_rate is not None:
-        with as_input_error():
-            in_range("auxiliary_learning_rate", run.auxiliary_learning_rate, float, 0.0, 1.0)
-    if run.early_stopping_patience is not None and run.early_stopping_patience < 1:
-        raise InputError(
-            f"early_stopping_patience must be at least 1 score, found {run.early_stopping_patience}; raise it, or "
-            "leave it out to train to the end"
-        )
-    if run.save_minutes is not None and run.save_minutes < 0:
-        raise InputError(f"save_minutes must be at least 0, found {run.save_minutes}; 0 keeps every checkpoint")
-    check_schedule(run)
-    check_bf16(run)
-    check_launch(run)
-
-
-def check_schedule(run: RunArguments) -> None:
-    """Check that the learning-rate schedule takes its further numbers, and has those that it needs: build one.
-
-    Raises:
-        InputError: a number that it does not know, one that it refuses, or a missing one.
-    """
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=run.learning_rate)
-    numbers = run.lr_scheduler_kwargs or {}
-    assert isinstance(numbers, dict)  # TrainingArguments has read its JSON
-    try:
-        get_scheduler(run.lr_scheduler_type, optimizer, 1, 10, numbers)
-    except (TypeError, ValueError) as error:
-        kind = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
-        raise InputError(
-            f"lr_scheduler_kwargs expects what the schedule {kind} takes, found {numbers}: {error}; fix it, or choose "
-            "another --lr_scheduler_type"
-        ) from None
+    check_run(run)
 
 
 def check_tokens(data: DataArguments, stage: str) -> None:
-    """Check the number of tokens of a sentence and of a batch.
+    """Check the number of sentences, and of tokens of a sentence and of a batch.
 
     Raises:
         InputError: too few, or filler where batches have no views.
     """
+    if data.max_train_samples is not None and data.max_train_samples < 1:
+        raise InputError(f"max_train_samples must be at least 1, found {data.max_train_samples}; leave it out for all")
     if data.max_seq_length < 3:
         raise InputError(
             f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; fix the recipe"
@@ -150,6 +118,19 @@ def check_contrast(model: ModelArguments, data: DataArguments) -> None:
         raise InputError(
             f"{given[0]} expects a contrastive loss to compare hard negatives, found contrastive_weight 0; leave one "
             "of them out"
+        )
+
+
+def check_losses(model: ModelArguments) -> None:
+    """Check that stage train has a loss.
+
+    Raises:
+        InputError: the weight of every loss is 0.
+    """
+    names = [f"{name}_weight" for name in (*LOSSES, *AUXILIARY_OBJECTIVES)]
+    if not any(getattr(model, name) > 0 for name in names):
+        raise InputError(
+            f"stage train expects a loss, found {', '.join(names)} all 0; set one above 0, as --contrastive_weight 1"
         )
 
 
@@ -339,38 +320,4 @@ def check_pretraining(data: DataArguments, run: RunArguments) -> None:
         raise InputError(
             f"mini_batch_size is for the contrastive loss of stage train, found {run.mini_batch_size} with stage "
             "pretrain; use gradient_accumulation_steps"
-        )
-
-
-def check_bf16(run: RunArguments) -> None:
-    """Check that the GPU computes in bf16 if that is asked for. PyTorch emulates it on older ones, and crawls.
-
-    Raises:
-        InputError: it does not.
-    """
-    asked = run.bf16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
-    if asked and run.device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise InputError(
-            f"bf16 expects a GPU of the Ampere generation or newer, found {torch.cuda.get_device_name()}; use --fp16 "
-            "true, or launch with one-gpu-fp16.yaml or multi-gpu-fp16.yaml"
-        )
-
-
-def check_launch(run: RunArguments) -> None:
-    """Refuse a launch that would not train as asked.
-
-    Raises:
-        InputError: processes that would each train alone, or FSDP on CPUs, which Accelerate would silently ignore.
-    """
-    launched = int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else 1
-    if run.world_size != launched:
-        raise InputError(
-            f"accelerate launch expects GPUs for its {launched} processes, found none; choose "
-            f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
-        )
-    on_cpu = run.distributed_state is not None and run.distributed_state.distributed_type == DistributedType.MULTI_CPU
-    if on_cpu and fsdp_requested():
-        raise InputError(
-            "FSDP expects GPUs, found use_cpu, for which Accelerate has DDP only; choose "
-            f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
         )

@@ -137,10 +137,12 @@ def contrast(
     from .precision import choose_precision
     from .records import claim_output_dir, git_commit
     from .resume import find_checkpoint
+    from .started_with import check_started_with, started_with
 
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
     checkpoint = find_checkpoint(folder, resume)
+    check_started_with(checkpoint, started := started_with(model_args, data_args, run_args))
     choose_precision(run_args, checkpoint)
     labelled = load_dev_set(data_args.dev_set, data_args.data_dir)
     final_tasks = load_final_tasks(data_args)
@@ -163,6 +165,7 @@ def contrast(
         dev_set=dev_set,
         start_values=start_values,
     )
+    trainer.run_fields = started
     commit = git_commit()
     trainer.train(resume_from_checkpoint=checkpoint)
     measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}

@@ -133,17 +133,6 @@ class ContrastiveTrainer(LossTrainer):
                     optimizer.add_param_group({**group, "params": own, "lr": rate})
         return optimizer
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        try:
-            super()._load_optimizer_and_scheduler(checkpoint)
-        except ValueError as error:
-            if "parameter group" not in str(error):
-                raise
-            raise InputError(
-                f"{checkpoint}: expected the learning rates of the run that wrote it, found auxiliary_learning_rate "
-                f"{getattr(self.args, 'auxiliary_learning_rate', None)}, another than that run had; set the same one"
-            ) from error
-
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:

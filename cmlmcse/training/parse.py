@@ -13,7 +13,7 @@ from transformers import AutoConfig, HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 from cmlmcse.common.recipes import find_recipe, read_recipe
 from cmlmcse.models.folders import recorded_pooling, recorded_templates
@@ -22,6 +22,7 @@ from modeling_cmlmcse.distributed import rank
 
 from .checks import check_values
 from .fields import UNSCORED, DataArguments, ModelArguments, RunArguments
+from .run_checks import as_option_error
 
 FIELDS = (ModelArguments, DataArguments, RunArguments)
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
@@ -96,9 +97,10 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
             parser.suggest(name, path.name)
         plain = isinstance(value, (bool, int, float, str))
         parser.set_defaults(**{name: str(value) if plain else value})
-    given = {argument.split("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
+    options = [word for word in arguments if word.startswith("--")]  # a value may be called as a field is
+    given = {word.split("=")[0].removeprefix("--").replace("-", "_") for word in options}
     arguments = unset_nulls(parser, arguments)
-    with as_input_error():
+    with as_option_error("cmlmcse train expects fields that fit each other and this machine", TypeError):
         unscored = has_no_dev_scores(parser.parse_known_args(arguments)[0])
         words = [*arguments, *WITHOUT_DEV_SCORES] if unscored else arguments
         model, data, run, _, unknown = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)
@@ -175,11 +177,13 @@ def has_no_dev_scores(fields: argparse.Namespace) -> bool:
     """Whether a run with these fields has no development score, so that it keeps its last step instead of its best.
 
     Raises:
-        InputError: training must stop early by these scores.
+        InputError: training must stop early or save by these scores.
     """
     unscored = fields.validation_split_percentage == 0 if fields.stage == "pretrain" else fields.dev_set in UNSCORED
     if unscored and fields.early_stopping_patience is not None:
         raise InputError("early_stopping_patience expects development scores, found no dev_set; choose one")
+    if unscored and fields.save_strategy == "best":
+        raise InputError("save_strategy best expects development scores, found no dev_set; choose one, or steps")
     return unscored
 
 

@@ -29,6 +29,7 @@ from .pretraining_export import finalize_pretraining
 from .pretraining_model import AuxiliaryPretraining
 from .records import claim_output_dir, git_commit
 from .resume import find_checkpoint
+from .started_with import check_started_with, started_with
 from .trainer import LossTrainer
 
 
@@ -40,6 +41,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
     """
     folder = claim_output_dir(run_args.output_dir, resume=run_args.resume_from_checkpoint is not None)
     checkpoint = find_checkpoint(folder, run_args.resume_from_checkpoint)
+    check_started_with(checkpoint, started := started_with(model_args, data_args, run_args))
     choose_precision(run_args, checkpoint)
     set_seed(run_args.seed)  # the seed determines the fresh weights
     if data_args.model_type is None:
@@ -84,6 +86,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
         dev_collator=MaskedCollator(0, masking._replace(probability=DEV_MASK_RATE)),
         processing_class=tokenizer,
     )
+    trainer.run_fields = started
     commit = git_commit()
     trainer.train(resume_from_checkpoint=checkpoint)
     measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}

@@ -6,6 +6,8 @@ from collections import deque
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
     EarlyStoppingCallback,
     TrainerCallback,
@@ -17,7 +19,7 @@ from transformers import (
 from transformers.trainer_callback import ExportableState, ProgressCallback
 
 from cmlmcse.common.distributed import sums_over_processes
-from cmlmcse.common.errors import Stopped
+from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.data.batches import EpochSampler, TrainingSentences
 from modeling_cmlmcse.backbone import blocks
 from modeling_cmlmcse.distributed import processes, rank
@@ -26,6 +28,7 @@ from modeling_cmlmcse.read_later import ReadLater
 
 from .checkpoints import SavesByTime, StopsAtSignal, WholeCheckpointTrainer
 from .precision import RecordsPrecision
+from .run_checks import as_option_error
 
 
 class TrainingWindow:
@@ -58,7 +61,8 @@ class LossTrainer(WholeCheckpointTrainer):
 
     def __init__(self, **kwargs: Any) -> None:
         self.sampler: EpochSampler | None = None
-        super().__init__(**kwargs)
+        with as_option_error("Trainer expects options that fit each other and this machine"):
+            super().__init__(**kwargs)
         assert self.model is not None
         use_fast_cpu_kernels(self.model)
         self.window = TrainingWindow()
@@ -77,6 +81,43 @@ class LossTrainer(WholeCheckpointTrainer):
             self.add_callback(EarlyStoppingCallback(patience))
         if self.pop_callback(ProgressCallback):
             self.add_callback(DevScoreProgress)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
+        """As Trainer.
+
+        Raises:
+            InputError: the optimizer is not installed, or refuses its options.
+        """
+        with as_option_error(
+            f"optim {getattr(self.args.optim, 'value', self.args.optim)} expects its package and options"
+        ):
+            return super().create_optimizer(*args, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As Trainer, but with the learning rates that are given now: the checkpoint's states hold those before.
+
+        Raises:
+            InputError: the states are of other fields. A checkpoint of an older version does not say which it had.
+        """
+        rates = list(getattr(self.lr_scheduler, "base_lrs", ()))
+        try:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        except (ValueError, KeyError) as error:
+            raise InputError(
+                f"{checkpoint}: expected the optimizer's state of a run with these fields, found another; give the "
+                "fields of the run that wrote it, also --optim and --auxiliary_learning_rate"
+            ) from error
+        if isinstance(self.lr_scheduler, LambdaLR) and self.lr_scheduler.base_lrs != rates:
+            self._set_rates(self.lr_scheduler, rates)
+
+    def _set_rates(self, schedule: LambdaLR, rates: list[float]) -> None:
+        """Give every parameter group its peak rate, in order, and the rate that the schedule makes of it now."""
+        schedule.base_lrs = rates
+        factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
+        schedule._last_lr = [rate * factor for rate, factor in zip(rates, factors, strict=True)]
+        assert self.optimizer is not None
+        for group, rate, now in zip(self.optimizer.param_groups, rates, schedule._last_lr, strict=True):
+            group["initial_lr"], group["lr"] = rate, now
 
     def compute_loss(
         self,
@@ -109,8 +150,8 @@ class LossTrainer(WholeCheckpointTrainer):
             if not math.isfinite(value := float(later.value())):
                 raise Stopped(
                     f"the loss of a batch of step {step} (epoch {self.state.epoch or 0:.2f}, process {rank()}) is "
-                    f"{value}; checkpoints before it are good: lower the learning rate, or fix the text, and "
-                    "resume with --resume_from_checkpoint auto"
+                    f"{value}; checkpoints before it are good: lower the learning rate and resume with "
+                    "--resume_from_checkpoint auto, or fix the text and start again"
                 )
 
     def _count(self, logs: dict[str, Tensor], inputs: dict[str, Any]) -> None:

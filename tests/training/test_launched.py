@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
-from cmlmcse.training.checks import check_launch
 from cmlmcse.training.frozen_weights import checkpoint_weights
+from cmlmcse.training.run_checks import check_launch
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support import warm

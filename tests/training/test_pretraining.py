@@ -358,8 +358,8 @@ def test_goes_on_from_a_backbone(kind, recipe, backbone_folders, monkeypatch, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", (0, 2))
-def test_resume_gives_the_uninterrupted_run(workers, recipe, monkeypatch, tmp_path):
-    """A run resumed from its middle ends in bit-identical weights, head, fusion layers and all."""
+def test_resume_gives_the_uninterrupted_run(workers, recipe, monkeypatch, tmp_path, capsys):
+    """A run resumed from its middle ends in bit-identical weights, head, fusion layers and all; it keeps its fields."""
     options = ("--max_steps", 24, "--save_steps", 8, "--eval_steps", 8, "--dataloader_num_workers", workers)
     options += ("--load_best_model_at_end", False, "--save_total_limit", 5)
     run(monkeypatch, recipe, *options, "--output_dir", tmp_path / "whole")
@@ -372,6 +372,11 @@ def test_resume_gives_the_uninterrupted_run(workers, recipe, monkeypatch, tmp_pa
     fusion = [load_file(folder / "auxiliary_network.safetensors") for folder in (whole, part)]
     assert all(torch.equal(tensor, fusion[1][name]) for name, tensor in fusion[0].items())
     assert history(tmp_path / "whole", "eval_mlm_loss")[1:] == history(tmp_path / "part", "eval_mlm_loss")[-2:]
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, *options, "--output_dir", tmp_path / "part", "--resume_from_checkpoint", "auto",
+            "--mlm_probability", 0.5)  # fmt: skip
+    assert stop.value.code == 2
+    assert "checkpoint-24 expects the mlm_probability that the run was started with, " in capsys.readouterr().err
 
 
 def test_recipe_names_its_first_stage(recipe, monkeypatch, tmp_path):

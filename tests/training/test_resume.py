@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from safetensors.numpy import load_file
 
@@ -278,3 +279,72 @@ def test_a_checkpoint_that_knew_less(simcse, monkeypatch, tmp_path):
     kept.write_text(json.dumps(found))
     go_on(simcse, tmp_path / "part", "--early_stopping_patience", 2)
     assert history(tmp_path / "part", "eval_dev_score")[1:] == [50.0, 40.0, 45.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("--cmlm_weight", 0.1), "cmlm_weight that the run was started with, 0.0, found 0.1"),
+        (("--projection", "mlp"), "projection that the run was started with, "),
+        (("--pooling", "avg"), "pooling that the run was started with, cls_before_pooler, found avg"),
+        (("--fusion_layers", 1), "fusion_layers that the run was started with, none, found 1"),
+        (("--lexical_layers", 1), "lexical_layers that the run was started with, none, found 1"),
+        (("--temp", 0.1), "temp that the run was started with, 0.05, found 0.1"),
+        (("--seed", 7), "seed that the run was started with, 42, found 7"),
+        (("--optim", "adafactor"), "found adafactor; give the same one, or start another run"),
+        (("--weight_decay", 0.1), "weight_decay that the run was started with, 0.0, found 0.1"),
+        (("--dev_set", "auto"), "dev_set that the run was started with, another, found auto"),
+        ("text", "train_file that the run was started with, text.txt, found another content under that name"),
+    ],
+)
+def test_what_a_run_was_started_with(change, words, simcse, place, recipe, tmp_path, capsys):
+    """A run with other fields or another text does not go on from the state of this one, and nothing is written."""
+    options = change
+    if change == "text":
+        lines = (place / "text.txt").read_text().splitlines()
+        (tmp_path / "text.txt").write_text("\n".join(reversed(lines)) + "\n")
+        options = ("--train_file", tmp_path / "text.txt")
+    copied(simcse, LATE, tmp_path / "part")
+    with pytest.raises(SystemExit) as stop:
+        go_on(simcse, tmp_path / "part", *options)
+    assert stop.value.code == 2
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert f"checkpoint-{LATE} expects the " in said
+    assert words in said
+    assert [path.name for path in (tmp_path / "part").iterdir()] == [f"checkpoint-{LATE}"]
+
+
+def test_what_may_differ(simcse, tmp_path):
+    """How long it trains, when it logs, saves and scores; where the text and the backbone are."""
+    fields = yaml.safe_load(simcse.recipe.read_text())
+    for name in ("train_file", "model_name_or_path"):
+        kept = Path(fields[name])
+        shutil.copytree(kept, tmp_path / kept.name) if kept.is_dir() else shutil.copy(kept, tmp_path)
+        fields[name] = str(tmp_path / kept.name)
+    moved = tmp_path / "moved.yaml"
+    moved.write_text(yaml.safe_dump(fields))
+    more = ("--dev_set", "none", "--save_steps", 4, "--logging_steps", 2, "--max_steps", 10, "--mini_batch_size", 8)
+    part = resumed(Run(moved, simcse.folder), LATE, tmp_path / "part", *more)
+    assert json.loads((part / "run.json").read_text())["steps"] == 10
+
+
+def test_another_learning_rate(simcse, tmp_path):
+    """It holds from the next step on: every logged rate is half of what it was, and run.json says the new one."""
+    part = resumed(simcse, LATE, tmp_path / "part", "--learning_rate", "5e-4")
+    before, now = (history(folder, "learning_rate") for folder in (simcse.folder, part))
+    assert now[:LATE] == before[:LATE]
+    assert now[LATE:] == pytest.approx([rate / 2 for rate in before[LATE:]], rel=1e-12)
+    assert now[LATE] > 0
+    assert json.loads((part / "run.json").read_text())["fields"]["learning_rate"] == 5e-4
+    weights = [load_file(folder / f"checkpoint-{STEPS}" / "model.safetensors") for folder in (simcse.folder, part)]
+    assert any(not np.array_equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+def test_another_learning_rate_of_the_auxiliary_networks(recipe, tmp_path):
+    """Each group of weights has its own, and the optimizer of the checkpoint after it."""
+    part = resumed(whole(recipe("two rates", **METHODS["accumulated"])), LATE, tmp_path / "part",
+                   "--auxiliary_learning_rate", "4e-3", "--learning_rate", "2e-3")  # fmt: skip
+    groups = torch.load(part / f"checkpoint-{STEPS}" / "optimizer.pt", weights_only=True)["param_groups"]
+    assert {group["initial_lr"] for group in groups} == {2e-3, 4e-3}
+    schedule = torch.load(part / f"checkpoint-{STEPS}" / "scheduler.pt", weights_only=True)
+    assert schedule["base_lrs"] == [group["initial_lr"] for group in groups]

@@ -60,11 +60,16 @@ def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
         if not torch.equal(weight, start[name])
     }
     assert moved == {"backbone.embeddings", "backbone.encoder", "projection.dense"}
-    with pytest.raises(SystemExit) as stopped:
-        run(monkeypatch, recipe, "--dev_set", "none", "--projection", "mlp", "--max_steps", 14,
-            "--resume_from_checkpoint", "auto")  # fmt: skip
-    assert stopped.value.code == 2
-    assert "auxiliary_learning_rate None, another than that run had; set the same one" in capsys.readouterr().err
+    for message in (
+        "expects the auxiliary_learning_rate that the run was started with, one of its own, found none; give the same",
+        "expected the optimizer's state of a run with these fields, found another; give the fields of the run",
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            run(monkeypatch, recipe, "--dev_set", "none", "--projection", "mlp", "--max_steps", 14,
+                "--resume_from_checkpoint", "auto")  # fmt: skip
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err
+        (checkpoint / "run_fields.json").unlink(missing_ok=True)  # as older versions had none
 
 
 def test_one_process_uses_one_gpu(capsys):
@@ -361,6 +366,36 @@ WRONG = [
     (["--prompt_denoising", "true"], ["prompt_denoising must be one of position, pad, none, found 'true'"]),
     (["--model_name_or_path", "{vocabulary}", "--augmentation", "del_word"], ["vocabulary of 40", "found 81 tokens"]),
     (["--output_dir", "{tmp}/one.txt/run"], ["output_dir must be a folder that can be written"]),
+    (["--streaming", "true", "--max_train_samples", "1"], ["at least 2 sentences", "found 1"]),
+    (["--max_train_samples", "-1"], ["max_train_samples must be at least 1, found -1"]),
+    (["--contrastive_weight", "0", "--cmlm_weight", "0"], ["stage train expects a loss", "--contrastive_weight 1"]),
+    (["--learning_rate", "-1"], ["learning_rate must be at least 0, found -1.0"]),
+    (["--learning_rate", "nan"], ["learning_rate must be at least 0, found nan"]),
+    (["--lr_scheduler_kwargs", "x"], ["lr_scheduler_kwargs expects a JSON object, found 'x'"]),
+    (["--seed", "-1"], ["seed must be from 0 to 4294967295, found -1"]),
+    (["--data_seed", "-1"], ["data_seed must be from 0 to 4294967295, found -1"]),
+    (["--seed", "5000000000"], ["seed must be from 0 to 4294967295, found 5000000000"]),
+    (["--adam_beta1", "2"], ["adam_beta1 must be from 0 to 0.999999, found 2.0"]),
+    (["--gradient_accumulation_steps", "0"], ["gradient_accumulation_steps must be at least 1, found 0"]),
+    (["--dataloader_num_workers", "-1"], ["dataloader_num_workers must be at least 0, found -1"]),
+    (["--dataloader_num_workers", "1", "--dataloader_prefetch_factor", "0"], ["must be at least 1, found 0"]),
+    (["--weight_decay", "-1"], ["weight_decay must be at least 0, found -1.0"]),
+    (["--num_train_epochs", "-1"], ["num_train_epochs must be above 0, found -1.0"]),
+    (["--max_steps", "0"], ["max_steps must be at least 1, or -1 for num_train_epochs, found 0"]),
+    (["--report_to", "foo"], ["expects options that fit", "foo is not supported"]),
+    (["--optim", "adamw_bnb_8bit"], ["optim adamw_bnb_8bit expects its package", "bitsandbytes"]),
+    (["--optim_args", "x"], ["expects its package and options", "found: not enough values"]),
+    (["--fsdp", "full_shard"], ["expects options that fit", "fsdp only works in distributed training"]),
+    (["--deepspeed", "x.json"], ["expects fields that fit", "deepspeed"]),
+    (["--accelerator_config", "x"], ["expects fields that fit", "No such file or directory: 'x'"]),
+    (["--accelerator_config", '{{"foo": 1}}'], ["expects fields that fit", "'foo'"]),
+    (["--torch_compile", "true", "--torch_compile_backend", "foo"], ["expects options that fit", "FOO"]),
+    (["--save_strategy", "best", "--dev_set", "none"], ["save_strategy best expects development scores"]),
+    (["--label_smoothing_factor", "0.1"], ["does not use label_smoothing_factor", "leave it out"]),
+    (["--train_sampling_strategy", "group_by_length"], ["does not use train_sampling_strategy", "leave it out"]),
+    (["--push_to_hub", "true"], ["does not use push_to_hub", "train first, then publish with `cmlmcse push`"]),
+    (["--hub_model_id", "a/b"], ["does not use hub_model_id", "`cmlmcse push`"]),
+    (["--hub_strategy", "end"], ["does not use hub_strategy", "`cmlmcse push`"]),
 ]  # fmt: skip
 
 
@@ -389,6 +424,17 @@ def test_wrong_input(arguments, expected, recipe, wrong_files, monkeypatch, tmp_
         assert piece in errors[0]
     assert (tmp_path / "taken" / "run.json").read_text() == "kept"
     assert not list(tmp_path.glob("*/checkpoint-*"))
+
+
+def test_a_token_is_refused_and_never_written(recipe, monkeypatch, tmp_path, capsys):
+    """Trainer would pickle it into training_args.bin; neither the message nor any file has it."""
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, recipe, "--hub_token", "hf_secret")
+    assert stop.value.code == 2
+    said = capsys.readouterr()
+    assert "does not use hub_token, found it set; leave it out" in said.err
+    assert "hf_secret" not in said.err + said.out
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -508,7 +554,14 @@ def test_own_development_set(recipe, monkeypatch, tmp_path, capsys):
         assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given, expected", [((), "avg"), (("--pooling", "cls_before_pooler"), "cls_before_pooler")])
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ((), "avg"),
+        (("--pooling", "cls_before_pooler"), "cls_before_pooler"),
+        (("--text_column", "pooling", "--run_name=x"), "avg"),  # a value is no field, whatever its name
+    ],
+)
 def test_a_backbone_keeps_its_pooling(given, expected, backbone_folders, tmp_path, capsys):
     """modules.json says how a backbone's vectors were trained; the recipe says something else; the user decides."""
     shutil.copytree(backbone_folders["bert"], tmp_path / "own")
@@ -519,8 +572,9 @@ def test_a_backbone_keeps_its_pooling(given, expected, backbone_folders, tmp_pat
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds]
     (tmp_path / "own" / "modules.json").write_text(json.dumps(modules))
     model = parse_recipe(["simcse-bert-base", "--model_name_or_path", str(tmp_path / "own"), *given])[1]
-    assert (model.pooling, model.normalize) == (expected, not given)
-    assert ("pooling is avg, as" in capsys.readouterr().err) == (not given)
+    kept = expected == "avg"
+    assert (model.pooling, model.normalize) == (expected, kept)
+    assert ("pooling is avg, as" in capsys.readouterr().err) == kept
 
 
 @pytest.mark.parametrize(("trained", "expected"), [(None, 40), (8, 40), (48, 48)])

@@ -1,0 +1,149 @@
+"""Checks of the fields that say how a run trains: their numbers, what training does not use, and the machine."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from accelerate.utils import DistributedType
+from transformers import TrainingArguments
+from transformers.optimization import get_scheduler
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.common.recipes import recipe_folder
+
+from .fields import RunArguments, fsdp_requested
+
+LEAST = {"learning_rate": 0, "weight_decay": 0, "adam_epsilon": 0, "max_grad_norm": 0, "mini_batch_size": 1,
+         "gradient_accumulation_steps": 1, "dataloader_num_workers": 0, "dataloader_prefetch_factor": 1,
+         "save_minutes": 0, "early_stopping_patience": 1}  # fmt: skip
+MOST = {"auxiliary_learning_rate": 1, "adam_beta1": 0.999999, "adam_beta2": 0.999999, "seed": 2**32 - 1,
+        "data_seed": 2**32 - 1}  # from 0; numpy takes no larger seed  # fmt: skip
+# Fields of transformers that this training never reads, and what to do instead of setting them.
+UNUSED = {
+    "label_smoothing_factor": "leave it out: no loss here has labels to smooth",
+    "use_liger_kernel": "leave it out: it has no kernels for these models",
+    "train_sampling_strategy": "leave it out: every epoch is a random order of all sentences",
+    **dict.fromkeys(
+        ("push_to_hub", "hub_token", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push",
+         "hub_revision"), "leave it out: train first, then publish with `cmlmcse push`"
+    ),
+}  # fmt: skip
+
+
+def check_run(run: RunArguments) -> None:
+    """Check the fields of a run.
+
+    Raises:
+        InputError: a number out of range, a field that training does not use, or one that does not fit the machine.
+    """
+    check_numbers(run)
+    check_unused(run)
+    check_schedule(run)
+    check_bf16(run)
+    check_launch(run)
+
+
+def check_numbers(run: RunArguments) -> None:
+    """Check that the numbers are in their ranges.
+
+    Raises:
+        InputError: one is not.
+    """
+    for name, least in LEAST.items():
+        value = getattr(run, name)
+        if value is not None and not value >= least:
+            raise InputError(f"{name} must be at least {least}, found {value}; raise it, or leave it out")
+    for name, most in MOST.items():
+        value = getattr(run, name)
+        if value is not None and not 0 <= value <= most:
+            raise InputError(f"{name} must be from 0 to {most}, found {value}; fix it, or leave it out")
+    if run.max_steps != -1 and run.max_steps < 1:
+        raise InputError(f"max_steps must be at least 1, or -1 for num_train_epochs, found {run.max_steps}; raise it")
+    if not run.num_train_epochs > 0:
+        raise InputError(f"num_train_epochs must be above 0, found {run.num_train_epochs}; raise it")
+
+
+def check_unused(run: RunArguments) -> None:
+    """Refuse fields of transformers that would do nothing here, and uploads during training: they would send a
+    checkpoint that is not whole, and the token with it. The message never has the value, which may be a token.
+
+    Raises:
+        InputError: such a field is set.
+    """
+    for name, advice in UNUSED.items():
+        default = TrainingArguments.__dataclass_fields__.get(name)
+        value = getattr(run, name, None)
+        if default is not None and getattr(value, "value", value) not in (None, default.default):
+            raise InputError(f"cmlmcse train does not use {name}, found it set; {advice}")
+
+
+@contextmanager
+def as_option_error(expected: str, *more: type[Exception]) -> Iterator[None]:
+    """Turn the refusal of an option by another library into an :class:`InputError`.
+
+    Args:
+        expected: the message's beginning, as "cmlmcse train expects options that fit each other".
+        more: further errors that are refusals.
+    """
+    refusals: tuple[type[Exception], ...] = (ValueError, ImportError, RuntimeError, OSError, *more)
+    try:
+        yield
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except refusals as error:
+        raise InputError(f"{expected}, found: {error or type(error).__name__}; fix it, or leave it out") from error
+
+
+def check_schedule(run: RunArguments) -> None:
+    """Check that the learning-rate schedule takes its further numbers, and has those that it needs: build one.
+
+    Raises:
+        InputError: a number that it does not know, one that it refuses, or a missing one.
+    """
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=run.learning_rate)
+    numbers = run.lr_scheduler_kwargs or {}
+    if not isinstance(numbers, dict):  # TrainingArguments reads JSON alone
+        raise InputError(f'lr_scheduler_kwargs expects a JSON object, found {numbers!r}; write {{"name": number}}')
+    try:
+        get_scheduler(run.lr_scheduler_type, optimizer, 1, 10, numbers)
+    except (TypeError, ValueError) as error:
+        kind = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
+        raise InputError(
+            f"lr_scheduler_kwargs expects what the schedule {kind} takes, found {numbers}: {error}; fix it, or choose "
+            "another --lr_scheduler_type"
+        ) from None
+
+
+def check_bf16(run: RunArguments) -> None:
+    """Check that the GPU computes in bf16 if that is asked for. PyTorch emulates it on older ones, and crawls.
+
+    Raises:
+        InputError: it does not.
+    """
+    asked = run.bf16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
+    if asked and run.device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise InputError(
+            f"bf16 expects a GPU of the Ampere generation or newer, found {torch.cuda.get_device_name()}; use --fp16 "
+            "true, or launch with one-gpu-fp16.yaml or multi-gpu-fp16.yaml"
+        )
+
+
+def check_launch(run: RunArguments) -> None:
+    """Refuse a launch that would not train as asked.
+
+    Raises:
+        InputError: processes that would each train alone, or FSDP on CPUs, which Accelerate would silently ignore.
+    """
+    launched = int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else 1
+    if run.world_size != launched:
+        raise InputError(
+            f"accelerate launch expects GPUs for its {launched} processes, found none; choose "
+            f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
+        )
+    on_cpu = run.distributed_state is not None and run.distributed_state.distributed_type == DistributedType.MULTI_CPU
+    if on_cpu and fsdp_requested():
+        raise InputError(
+            "FSDP expects GPUs, found use_cpu, for which Accelerate has DDP only; choose "
+            f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
+        )
