@@ -96,13 +96,16 @@ def check_started_with(checkpoint: str | None, fields: dict[str, Any]) -> None:
     if not changed:
         return
     name = changed[0]
-    before, found = shown(kept[name]), shown(now[name])
-    if before == found:
-        found = "another content under that name"
     raise InputError(
-        f"{checkpoint} expects the {name} that the run was started with, {before}, found {found}; give the same one, "
-        "or start another run with another --output_dir"
+        f"{checkpoint} expects the {name} that the run was started with, {before_and_now(kept[name], now[name])}; give "
+        "the same one, or start another run with another --output_dir"
     )
+
+
+def before_and_now(kept: Any, now: Any) -> str:
+    """Two values that differ, for a message: what was expected, and what was found."""
+    before, found = shown(kept), shown(now)
+    return f"{before}, found {'another content under that name' if before == found else found}"
 
 
 def shown(value: Any) -> str:

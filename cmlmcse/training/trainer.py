@@ -99,7 +99,7 @@ class LossTrainer(WholeCheckpointTrainer):
         Raises:
             InputError: the states are of other fields. A checkpoint of an older version does not say which it had.
         """
-        rates = list(getattr(self.lr_scheduler, "base_lrs", ()))
+        rates: list[float | Tensor] = list(getattr(self.lr_scheduler, "base_lrs", ()))
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
         except (ValueError, KeyError) as error:
@@ -110,7 +110,7 @@ class LossTrainer(WholeCheckpointTrainer):
         if isinstance(self.lr_scheduler, LambdaLR) and self.lr_scheduler.base_lrs != rates:
             self._set_rates(self.lr_scheduler, rates)
 
-    def _set_rates(self, schedule: LambdaLR, rates: list[float]) -> None:
+    def _set_rates(self, schedule: LambdaLR, rates: list[float | Tensor]) -> None:
         """Give every parameter group its peak rate, in order, and the rate that the schedule makes of it now."""
         schedule.base_lrs = rates
         factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]

@@ -20,8 +20,8 @@ text then says what happens. `cmlmcse train --help` lists the same fields.
 
 Every field of Hugging Face's [`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer)
 works too, but for a few that would do nothing here, which are refused: `push_to_hub` and `hub_…` (train first, then
-`cmlmcse push`), `label_smoothing_factor`, `train_sampling_strategy` and `use_liger_kernel`. This page lists the fields that this
-project adds, and those that it sets in its own way.
+`cmlmcse push`), `label_smoothing_factor`, `train_sampling_strategy` and `use_liger_kernel`. This page lists the fields
+that this project adds, and those that it sets in its own way.
 """
 KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 
