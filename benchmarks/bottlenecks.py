@@ -35,7 +35,7 @@ QUIET = {"pooling": "avg", "dev_set": "none", "final_evaluation": "none", "max_s
          "lr_scheduler_type": "constant_with_warmup", "save_strategy": "no", "eval_strategy": "no", "use_cpu": True,
          "logging_steps": 10, "disable_tqdm": True}  # fmt: skip
 CROPS = {"recipe": "adapt", "views": "crops", "per_device_train_batch_size": 64, **QUIET}
-RETROMAE = {"recipe": "retromae-pretrain-bert-base", "per_device_train_batch_size": 32, **QUIET}
+RETROMAE = {"recipe": "retromae-bert-base", "per_device_train_batch_size": 32, **QUIET}
 
 
 class Phase(NamedTuple):
