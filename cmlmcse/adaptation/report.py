@@ -1,33 +1,20 @@
-"""The report of adapt: report.md, and report.html, which is one file with its pictures inside."""
+"""What the report of adapt says: report.md, and report.html, which is one file with its pictures inside."""
 
-import base64
-import html
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
-from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.collection import SAME_WORDS
 from cmlmcse.evaluation.tables import cell, labelled_scores
 from cmlmcse.hub.adapted_card import tokens_trained_on
 from modeling_cmlmcse.pooling import POOLINGS
 
+from .pages import Block, write_pages
+
 CURVE = "curves"
-STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;"
-    "overflow-wrap:break-word}.wide{overflow-x:auto;margin:1rem 0}table{border-collapse:collapse}"
-    "td,th{border-bottom:1px solid #ccc;padding:.3rem .8rem;text-align:left;vertical-align:top}"
-    ".whole{white-space:nowrap}.text{min-width:6rem;overflow-wrap:anywhere}img{max-width:100%}"
-    "pre{background:#f4f4f4;padding:.8rem;overflow-x:auto}"
-    "@media(max-width:40rem){table{font-size:.85rem}td,th{padding:.3rem .4rem}.whole{white-space:normal}}"
-)
 NOT_BETTER = "Nothing was better than the start beyond chance. So export/ is the model that it started from."
 OVERLAPS = 0.1  # share of the held-out documents that repeat other documents, from which the report warns
-WHOLE = 20  # characters of a cell that stays on one line where there is room: a number, an interval
-
-Block = tuple[str, Any]
-"""A piece of the report: ("h1" | "h2" | "p" | "code" | "list" | "table" | "image", its content)."""
 
 
 def write_report(folder: Path, results: dict[str, Any], neighbours: list[dict[str, Any]]) -> None:
@@ -41,15 +28,7 @@ def write_report(folder: Path, results: dict[str, Any], neighbours: list[dict[st
     plots = folder / "plots"
     plots.mkdir(exist_ok=True)
     plot_curves(results["adapt"], plots)
-    blocks = report_blocks(folder, results, neighbours)
-    (folder / "report.md").write_text("\n\n".join(map(as_markdown, blocks)) + "\n", encoding="utf-8")
-    body = "\n".join(as_html(block, folder) for block in blocks)
-    page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width,initial-scale=1"><title>Adapted</title><style>{STYLE}</style>'
-        f"</head><body>\n{body}\n</body></html>\n"
-    )
-    (folder / "report.html").write_text(page, encoding="utf-8")
+    write_pages(report_blocks(folder, results, neighbours), folder, "report", "Adapted")
 
 
 def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[str, Any]]) -> list[Block]:
@@ -257,37 +236,3 @@ def short(text: str, characters: int = 160) -> str:
 def nearest(row: dict[str, Any], side: str) -> str:
     """The nearest passage, and the rank of the right one."""
     return f"(rank {row[side]['rank']}) {short(row[side]['nearest'])}"
-
-
-def as_markdown(block: Block) -> str:
-    """A piece of the report as Markdown."""
-    kind, content = block
-    if kind == "table":
-        header, rows = content
-        return markdown_table(header, rows, texts=len(header))
-    forms = {"h1": "# {}", "h2": "## {}", "p": "{}", "code": "```python\n{}\n```"}
-    if kind == "list":
-        return "\n".join(f"- {item}" for item in content)
-    return f"![{content[1]}]({content[0]})" if kind == "image" else forms[kind].format(content)
-
-
-def as_html(block: Block, folder: Path) -> str:
-    """A piece of the report as HTML, a picture as data inside."""
-    kind, content = block
-    escape = html.escape
-    if kind == "table":
-        header, rows = content
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-        body = "".join("<tr>" + "".join(map(as_cell, row)) + "</tr>" for row in rows)
-        return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
-    if kind == "list":
-        return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in content) + "</ul>"
-    if kind == "image":
-        data = base64.b64encode((folder / content[0]).read_bytes()).decode()
-        return f'<img alt="{escape(content[1])}" src="data:image/png;base64,{data}">'
-    return f"<pre>{escape(content)}</pre>" if kind == "code" else f"<{kind}>{escape(content)}</{kind}>"
-
-
-def as_cell(text: str) -> str:
-    """A cell of a table as HTML."""
-    return f'<td class="{"whole" if len(text) <= WHOLE else "text"}">{html.escape(text)}</td>'
