@@ -213,13 +213,15 @@ def test_templates_of_a_chat_are_left_out(place, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_python")
 def test_tokens_stay_secret(place, monkeypatch, capfd):
-    """In the environment and on the command line: in no file, no log and no card."""
+    """In the environment: in no file, no log and no card. On the command line it is refused, and no message has it."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"):
         monkeypatch.setenv(name, SECRET)
-    arguments = TRAIN.format(model="backbone", text="text.txt") + f" --hub_token {SECRET}"
+    arguments = TRAIN.format(model="backbone", text="text.txt")
+    assert call(monkeypatch, "train", f"{arguments} --hub_token {SECRET}") == 2
+    assert not (place / "out").exists()
     assert call(monkeypatch, "train", arguments) == 0
     assert call(monkeypatch, "push", "out/checkpoint-2 --export_only --output_dir pushed") == 0
-    assert call(monkeypatch, "train", f"{arguments} --temp hot") == 2
+    assert call(monkeypatch, "train", f"{arguments} --hub_token {SECRET} --temp hot") == 2
     files = [path for path in place.rglob("*") if path.is_file()]
     assert {"run.json", "README.md", "trainer_state.json"} <= {path.name for path in files}
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
