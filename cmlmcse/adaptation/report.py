@@ -14,7 +14,9 @@ from .pages import Block, write_pages
 
 CURVE = "curves"
 NOT_BETTER = "Nothing was better than the start beyond chance. So export/ is the model that it started from."
-OVERLAPS = 0.1  # share of the held-out documents that repeat other documents, from which the report warns
+# Share of the held-out documents that repeat other documents, from which the report warns. What it does to the scores
+# was not measured.
+OVERLAPS = 0.1
 
 
 def write_report(folder: Path, results: dict[str, Any], neighbours: list[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ from cmlmcse.data.collection import (
     share_overlapping,
 )
 from cmlmcse.data.lengths import measure_lengths, sample_rows
+from cmlmcse.data.tables import with_titles
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
 from cmlmcse.evaluation.label_free import MORE_QUESTIONS, Criterion, build_criterion, choose_criterion, enough_ask
@@ -217,7 +218,8 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
     documents = draw_documents(everything, args.max_documents, args.seed)
     rest, held_out = hold_out(documents, args.seed)
     criterion = choose_criterion(held_out, rest, args.seed)
-    texts = [f"{row['title']} {row['text']}".strip() for row in sample_rows(documents, args.seed)]
+    sampled = sample_rows(documents, args.seed)
+    texts = with_titles(sampled["title"], sampled["text"])
     sizes = measure_lengths(texts, without_template(start.tokenizer))
     limit = int(start.settings["max_seq_length"]) - longest_template(start.model.config, start.tokenizer)
     titles = sum(1 for title in documents["title"] if title)

@@ -36,7 +36,9 @@ QUESTIONS = 1200  # of all held-out documents, where a score is taken every few 
 MORE_QUESTIONS = 3000  # where it is taken twice: with five of each, the noise of a comparison was less than half
 MAX_EACH = 5  # questions of a document; more of them repeat the same words
 ENOUGH_ASKING = 100  # the first criterion with so many documents that ask is chosen
-LONGEST_WORDS = 20  # letters between spaces, on average, above which these do not separate words; German has 6
+# Letters between two spaces, on average, above which spaces do not separate words. No language that does so is near it;
+# a text without has whole sentences there.
+LONGEST_WORDS = 20
 MIN_ASKING = 20  # held-out documents that can ask; a fifth of the fewest documents
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from transformers.utils import cached_file, logging
 
 from cmlmcse.data.parts import write_npy
+from cmlmcse.data.tables import with_titles
 from cmlmcse.data.templates import without_template
 from cmlmcse.data.views import WINDOW
 from cmlmcse.evaluation.cache import fingerprint_model
@@ -99,7 +100,7 @@ def texts_of(rows: datasets.Dataset) -> Iterator[list[str]]:
         if "title" not in block:
             yield list(block["text"])
         else:
-            yield [f"{title} {text}".strip() for title, text in zip(block["title"], block["text"], strict=True)]
+            yield with_titles(block["title"], block["text"])
 
 
 def fingerprint_rows(rows: datasets.Dataset) -> str:
