@@ -1,6 +1,7 @@
 """The documentation is true: its commands are taken and run on tiny models and data, its Python runs, its links lead
 somewhere, and the page of fields is what the code says."""
 
+import functools
 import gzip
 import importlib.util
 import json
@@ -8,6 +9,7 @@ import lzma
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import pairwise
@@ -390,6 +392,14 @@ def test_extending_is_true(place: Path, tmp_path: Path) -> None:
         assert json.loads((tmp_path / results).read_text())["duplicates"] == {"r@1": 100.0}
 
 
+@functools.cache
+def committed() -> frozenset[str] | None:
+    """The files that git keeps here, by their paths; None outside a clone. A picture that git ignores exists on the
+    machine that drew it alone."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    return frozenset(listed.stdout.split("\0")) if listed.returncode == 0 else None
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -399,13 +409,14 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", LINKED, ids=name_of)
 def test_links(page: Path) -> None:
-    """Every relative link leads to a file, and its anchor to a heading."""
+    """Every relative link leads to a file that is committed, and its anchor to a heading."""
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
+        assert target.is_dir() or committed() is None or str(target.relative_to(ROOT)) in committed(), link
         assert not anchor or anchor in anchors(target), link
 
 
