@@ -63,7 +63,7 @@ def git_commit() -> str | None:
 
 def hardware(run: RunArguments) -> dict[str, Any]:
     """Device, number of processes, number of threads and precision of the run; the launcher may set the latter."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    device = torch.cuda.get_device_name() if run.device.type == "cuda" else platform.machine()
     chosen = AcceleratorState().mixed_precision if AcceleratorState._shared_state else "no"
     precision = "fp32" if chosen == "no" else chosen
     threads = torch.get_num_threads()

@@ -7,7 +7,6 @@ numbers. It cannot see which kernels a GPU chooses, nor how long they take.
 
 import json
 from contextlib import nullcontext
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,41 +21,12 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse import attention as attention_module
 from modeling_cmlmcse.variable_length import flash, memory_efficient
 from support.batches import make_batch
+from support.objectives import CONTRASTS, OBJECTIVES, fields_of, write_scored_pairs
 from support.processes import launch
 from support.recorder import Recorder
 from support.tiny import KINDS, OTHER_KINDS
 from support.training import build_trainer, run
 
-OBJECTIVES = {
-    "simcse": {"cmlm_weight": 0},
-    "clear": {"cmlm_weight": 0, "contrastive_loss": "nt_xent", "mlm_weight": 1, "mlm_tied": True},
-    "cmlm": {"pooling": "cls_before_pooler", "projection": "mlp"},
-    "infocse": {"projection": "batchnorm", "pooling": "avg_first_last", "lexical_frozen": False},
-    "diffcse": {"cmlm_weight": 0, "rtd_weight": 0.1},
-    "diffcse, sampled": {"cmlm_weight": 0, "rtd_weight": 0.1, "rtd_positions": "masked", "rtd_fill": "sample"},
-    "condenser": {"cmlm_weight": 0, "condenser_weight": 0.1, "lexical_layers": 1},
-    "consistency": {"cmlm_weight": 0, "consistency_weight": 1},
-    "retromae": {"cmlm_weight": 0, "retromae_weight": 0.1},
-    "denosent": {"cmlm_weight": 0, "denosent_weight": 0.1, "denosent_layers": 1},
-}
-PROMPT = {"pooling": "prompt", "prompt_template": "w1 {sentence} w2 {mask}", "projection": "mlp",
-          "second_prompt_template": "w3 {sentence} {mask}"}  # fmt: skip
-CONTRASTS = {
-    "simcse++": {"cmlm_weight": 0, "contrastive_loss": "off_dropout", "dimension_weight": 0.1},  # with a plain view
-    "teacher": {"distillation_weight": 0.1, "teacher": "itself", "teacher_pooling": "avg"},
-    "teacher, list_net": {"cmlm_weight": 0, "distillation_weight": 0.1, "teacher": "itself", "teacher_pooling": "avg",
-                         "distillation_loss": "list_net"},
-    "teacher, mse": {"cmlm_weight": 0, "distillation_weight": 0.1, "teacher": "itself", "teacher_pooling": "avg",
-                     "distillation_loss": "mse"},
-    "nested": {"matryoshka_dims": "16,8"},
-    "prompt": {**PROMPT, "cmlm_weight": 0.1},
-    "negated prompt": {**PROMPT, "cmlm_weight": 0, "negative_prompt_template": "w1 {sentence} w4 {mask}",
-                       "contrastive_loss": "extended_info_nce", "prompt_denoising": "pad"},
-    "mined negatives": {"mined_negatives": 2},
-    "mined, weighted": {"cmlm_weight": 0, "mined_negatives": 1, "hard_negative_weight": 1.0},
-    "scored pairs": {"contrastive_loss": "cosent", "train_file": "pairs.csv", "text_column": "one",
-                     "positive_column": "two", "score_column": "score"},
-}  # fmt: skip
 CHECK = "cmlmcse/training/trainer.py:_watch"  # it reads the loss; on a GPU a copy of that of the step before
 
 
@@ -76,16 +46,14 @@ class RecordsSteps(TrainerCallback):
 @pytest.fixture
 def pairs(text_file, tmp_path, monkeypatch):
     """`pairs.csv`: neighbours in the text, with scores from 0 to 4. And an empty cache for vectors and neighbours."""
-    rows = [f"{one},{two},{i % 5}" for i, (one, two) in enumerate(pairwise(text_file.read_text().splitlines()))]
-    (tmp_path / "pairs.csv").write_text("\n".join(["one,two,score", *rows]) + "\n")
+    write_scored_pairs(text_file, tmp_path / "pairs.csv")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def steps(recipe: object, folder: str, fields: dict[str, Any], parts: dict[str, int]) -> Recorder:
     """What two steps of a run ask for, so that the loss of a step is checked."""
-    fields = {**fields, "rtd_generator": folder} | ({"teacher": folder} if "teacher" in fields else {})
-    fields |= {"model_name_or_path": folder, "dev_set": "none", "max_steps": 2, **parts}
+    fields = {**fields_of(fields, folder), "dev_set": "none", "max_steps": 2, **parts}
     records = RecordsSteps()
     build_trainer(recipe, fields, callbacks=(records,)).train()
     assert records.recorder.names.count("embedding_dense_backward") >= 2  # it saw backward passes of every step
