@@ -16,7 +16,7 @@ no speed.
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -46,7 +46,7 @@ from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 SIZES = [(64, 32), (64, 256), (512, 32), (512, 256)]  # sentences, tokens
 TOY_SIZES = [(4, 8), (8, 16)]
 EPOCH = 1_000_000  # sentences of SimCSE's Wikipedia text
-PROFILED = 3  # steps
+PROFILED = 2  # steps
 FIRST_WORD = 1996  # "the" in BERT's vocabulary; from there on its tokens are words
 Loss = Callable[[dict[str, Any]], torch.Tensor]
 Arm = Callable[[BertConfig], tuple[nn.Module, Loss]]
@@ -118,7 +118,7 @@ def measure(step: Callable[[int], Any], repetitions: int) -> dict[str, Any]:
     found: dict[str, Any] = {"step": round(1000 * statistics.median(seconds), 3)}
     if on_gpu:
         found["peak_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:  # with the host's events it takes minutes
             for number in range(PROFILED):
                 step(number)
             synchronize()
@@ -126,8 +126,10 @@ def measure(step: Callable[[int], Any], repetitions: int) -> dict[str, Any]:
     return found
 
 
-def steps(config: BertConfig, sizes: list[tuple[int, int]], repetitions: int) -> dict[str, dict[str, Any]]:
-    """What is measured of every arm's step at every size, by "BATCH × TOKENS" and arm."""
+def steps(
+    config: BertConfig, sizes: list[tuple[int, int]], repetitions: int
+) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+    """Each arm's title, and what is measured of every arm's step by then: by "BATCH × TOKENS" and arm."""
     batches = {size: make_batch(*size, seed=0) for size in sizes}
     found: dict[str, dict[str, Any]] = {f"{size[0]} × {size[1]}": {} for size in sizes}
     for title, build in ARMS.items():
@@ -143,7 +145,7 @@ def steps(config: BertConfig, sizes: list[tuple[int, int]], repetitions: int) ->
             del step
             model.zero_grad()
             torch.cuda.empty_cache()
-    return found
+        yield title, found
 
 
 def encoding(config: BertConfig, sentences: int, repetitions: int) -> dict[str, float]:
@@ -195,19 +197,26 @@ def main() -> None:
     if args.toy:
         sizes, count = TOY_SIZES, 16
         config = BertConfig(hidden_size=32, num_hidden_layers=4, num_attention_heads=2, intermediate_size=64)
-    found = steps(config, sizes, args.repetitions)
+    facts: dict[str, Any] = {
+        "precision": str(half() or torch.float32).removeprefix("torch."),
+        "cuda": torch.version.cuda,
+        "toy": args.toy,
+        "repetitions": args.repetitions,
+    }
+    record = partial(
+        write_record,
+        args.output,
+        "Tiny models: no speed" if args.toy else "Training steps and encoding on a GPU, BERT-base",
+    )
+    for title, found in steps(config, sizes, args.repetitions):
+        print(f"measured: {title}", flush=True)
+        record(**facts, steps=found)  # what is known, should it be stopped
     encoded = encoding(config, count, args.repetitions)
     batch = sizes[0][0]
     milliseconds = found[f"{batch} × {sizes[0][1]}"]["CMLM-CSE, ours"].get("step", float("nan"))
     hours = milliseconds * EPOCH / batch / 3_600_000
     report(found, encoded, hours)
-    title = "Tiny models: no speed" if args.toy else "Training steps and encoding on a GPU, BERT-base"
-    facts = {
-        "precision": str(half() or torch.float32).removeprefix("torch."),
-        "cuda": torch.version.cuda,
-        "toy": args.toy,
-    }
-    write_record(args.output, title, **facts, steps=found, sentences_per_second=encoded, epoch_hours=hours)
+    record(**facts, steps=found, sentences_per_second=encoded, epoch_hours=hours)
 
 
 if __name__ == "__main__":
