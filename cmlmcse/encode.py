@@ -65,7 +65,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompt", metavar="TEXT", help="a text to put before each text instead; '' for none")
     parser.add_argument("--normalize", action="store_true", help="scale every embedding to length 1")
     parser.add_argument("--truncate_dim", type=positive, metavar="K", help="keep the first K dimensions")
-    parser.add_argument("--batch_size", type=positive, default=64, help="texts per forward pass (default: 64)")
+    parser.add_argument(
+        "--batch_size", type=positive, help="texts in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU)"
+    )
     parser.add_argument("--max_seq_length", type=positive, help="tokens to cut a text to (default: the model's limit)")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="precision of the model (default: fp32)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: the process's own GPU if there is one)")

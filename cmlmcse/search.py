@@ -58,7 +58,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results here, one line per query: "
                         "rank, row (from 0), score, with --bm25 its parts, and all columns of each text")  # fmt: skip
     parser.add_argument("--pooling", help="pooling for models that record none: cls_before_pooler, avg, avg_top2, …")
-    parser.add_argument("--batch_size", type=positive, default=64, help="texts per forward pass (default: 64)")
+    parser.add_argument(
+        "--batch_size", type=positive, help="texts in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU)"
+    )
     parser.add_argument("--max_seq_length", type=positive, help="tokens to cut a text to (default: the model's limit)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
     args = parser.parse_args(argv)

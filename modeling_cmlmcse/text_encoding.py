@@ -20,6 +20,8 @@ from .read_later import read_behind, send
 if TYPE_CHECKING:
     from .configuration_cmlmcse import CMLMCSEConfig
 
+CPU_SENTENCES = 64  # in a forward pass
+GPU_TOKENS = 16_384  # a GPU waits for its host in small batches: an H100 with 128 short sentences did (gpu-h100.json)
 NO_TEMPLATE = (
     "pooling prompt expects the mask token of its template in every sentence, found none: use the tokenizer of the "
     "model's own folder, which adds the template"
@@ -54,7 +56,7 @@ class TextEncoding(Base):
         self,
         sentences: str | Iterable[str],
         tokenizer: PreTrainedTokenizerBase | None = None,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         normalize: bool | None = None,
         max_length: int | None = None,
         show_progress_bar: bool = False,
@@ -72,7 +74,7 @@ class TextEncoding(Base):
         Args:
             sentences: N texts: a list, a numpy array, a pandas Series, a column of a dataset; or one text.
             tokenizer: the model's tokenizer (default: the one in the folder or repository that the model came from).
-            batch_size: sentences in a forward pass.
+            batch_size: sentences in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU).
             normalize: scale every embedding to length 1, after `truncate_dim` (default: the configuration's).
             max_length: tokens a sentence is cut to, the special ones included (default, and limit: the most the model
                 and tokenizer take).
@@ -103,12 +105,11 @@ class TextEncoding(Base):
         width = self.config.hidden_size if truncate_dim is None else truncate_dim
         if not 1 <= width <= self.config.hidden_size:
             raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
-        if min(batch_size, 1 if batch_tokens is None else batch_tokens) < 1:
-            raise ValueError(f"expected batches of at least 1, found {batch_size} sentences, {batch_tokens} tokens")
+        limits = choose_limits(device.type, batch_size, batch_tokens)
         before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
         tokens = self._tokenize([before + text for text in sentences], tokenizer, max_length)
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
-        batches = list(split_batches([len(tokens[i]) for i in order], batch_size, batch_tokens))
+        batches = list(split_batches([len(tokens[i]) for i in order], *limits))
         embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
         rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
         shown = logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False)
@@ -193,11 +194,24 @@ def execution_device(model: PreTrainedModel) -> torch.device:
     return model.device if given is None else torch.device(given)
 
 
-def split_batches(lengths: Sequence[int], batch_size: int, batch_tokens: int | None) -> Iterator[slice]:
-    """Lengths of N sentences → slices of at most `batch_size` of them, or of at most `batch_tokens` tokens."""
+def choose_limits(device: str, batch_size: int | None, batch_tokens: int | None) -> tuple[int | None, int | None]:
+    """The sentences and the tokens of a batch on this kind of device, of which one may be None.
+
+    Raises:
+        ValueError: below 1.
+    """
+    if any(size is not None and size < 1 for size in (batch_size, batch_tokens)):
+        raise ValueError(f"expected batches of at least 1, found {batch_size} sentences, {batch_tokens} tokens")
+    if batch_size is None and batch_tokens is None:
+        return (CPU_SENTENCES, None) if device == "cpu" else (None, GPU_TOKENS)
+    return batch_size, batch_tokens
+
+
+def split_batches(lengths: Sequence[int], batch_size: int | None, batch_tokens: int | None) -> Iterator[slice]:
+    """Lengths of N sentences → slices of at most `batch_tokens` tokens or, without that, of `batch_size` sentences."""
     start, total = 0, 0
     for index, length in enumerate(lengths):
-        full = index - start >= batch_size if batch_tokens is None else total + length > batch_tokens
+        full = total + length > batch_tokens if batch_tokens is not None else index - start == batch_size
         if full and index > start:
             yield slice(start, index)
             start, total = index, 0

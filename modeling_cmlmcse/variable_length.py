@@ -2,9 +2,10 @@
 
 PyTorch's public `varlen_attn` has no dropout (2.10 to 2.13). Its nested tensors have, but cost the host more than ten
 times as much work for each block (benchmarks/nested.py), and a small batch on a fast GPU waits for its host. So with
-dropout, on older GPUs and in fp32 the operators below them are called directly. These are private to PyTorch, and no
-GPU has run this code. So each must first pass :func:`passes`, once a process for each precision and size of heads. If
-it does not, attention pads.
+dropout, on older GPUs and in fp32 the operators below them are called directly. These are private to PyTorch. So each
+must first pass :func:`passes`, once a process for each precision and size of heads, with dropout or without. If it does
+not, attention pads. On an H100 with PyTorch 2.11 FlashAttention passes. The memory-efficient kernel passes without
+dropout alone: with it, rows of one token are all dropped or all kept together.
 
 :func:`padded_attention` switches all of this off for a block of code, `ALWAYS_PAD = True` for a whole program.
 """
@@ -88,7 +89,7 @@ def find_kernel(query: Tensor, dropout: float, scaling: float, empty_rows: bool 
         kernel = memory_efficient
     else:
         return None
-    if torch.compiler.is_compiling() or not passes(kernel, query.device, query.dtype, size):
+    if torch.compiler.is_compiling() or not passes(kernel, query.device, query.dtype, size, dropout > 0):
         return None
     return kernel
 
@@ -106,12 +107,12 @@ def generation_of(device: torch.device) -> int:
 
 
 @cache
-def passes(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int) -> bool:
+def passes(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, drops: bool = True) -> bool:
     """Whether a kernel computes what attention is, on a small input. It warns if not. Random state stays as it was.
 
-    Without dropout its output and its gradients must be those of plain attention in fp32. With dropout a row of one key
-    must be dropped about as often as asked for, and else be scaled; and the backward pass must drop what the forward
-    pass dropped: attention is linear in its values, so ⟨output, output⟩ = ⟨values, their gradient⟩.
+    Without dropout its output and its gradients must be those of plain attention in fp32. If it is to drop (`drops`), a
+    row of one key must be dropped about as often as asked for, and else be scaled; and the backward pass must drop what
+    the forward pass dropped: attention is linear in its values, so ⟨output, output⟩ = ⟨values, their gradient⟩.
     """
     try:
         with ExitStack() as undisturbed:
@@ -121,7 +122,7 @@ def passes(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int) 
             undisturbed.enter_context(torch.autocast(device.type, enabled=False))
             # Gradient checkpointing would else take the backward passes here for its own.
             undisturbed.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
-            fault = _fault(kernel, device, dtype, size)
+            fault = _fault(kernel, device, dtype, size, drops)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         fault = (str(error) or type(error).__name__).splitlines()[0]
     if fault is not None:
@@ -136,7 +137,7 @@ def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _fault(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int) -> str | None:
+def _fault(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, drops: bool) -> str | None:
     """What is wrong with a kernel; None if nothing is."""
     generator = torch.Generator(device).manual_seed(0)
     tolerance = max(8 * torch.finfo(dtype).eps, 2e-3)  # fp32 may compute in TF32
@@ -158,6 +159,8 @@ def _fault(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int) 
     for name, one, other in zip(names, (output, *gradients[0]), (expected, *gradients[1]), strict=True):
         if not _near(one, other, tolerance):
             return f"another {name} than plain attention"
+    if not drops:
+        return None
 
     output = kernel(*states, bounds, longest, DROPOUT)
     (gradient,) = torch.autograd.grad(output, value, output.detach())

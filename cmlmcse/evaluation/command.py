@@ -58,7 +58,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "similarity (default: 0.1, RankEncoder's code)")  # fmt: skip
     parser.add_argument("--truncate_dim", metavar="K,…", help="score the embeddings cut to their first K dimensions "
                         "too, side by side")  # fmt: skip
-    parser.add_argument("--batch_size", type=positive, default=64, help="sentences in a forward pass (default: 64)")
+    parser.add_argument(
+        "--batch_size", type=positive, help="texts in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU)"
+    )
     parser.add_argument("--max_seq_length", type=positive, help="most tokens in a sentence (default: the model's)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one). The task glue only "
                         "takes cpu here; choose its GPUs with CUDA_VISIBLE_DEVICES.")  # fmt: skip
@@ -152,7 +154,7 @@ def evaluate(
     data_dir: str | Path | None = None,
     pooling: str | None = None,
     max_seq_length: int | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     device: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -165,7 +167,7 @@ def evaluate(
         data_dir: the folder that holds sts/, transfer/, beir/ (default: the same data from the Hub).
         pooling: how a model that records no pooling becomes a sentence encoder: avg, cls_before_pooler, ….
         max_seq_length: sentences are cut to this many tokens (default: the model's limit).
-        batch_size: sentences in a forward pass.
+        batch_size: sentences in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU).
         device: cpu, cuda, cuda:1, … (default: cuda if there is one).
         options: any other option of the command that has a value: `cache="folder"`, `whitening=256`,
             `glue_epochs=1`, ….

@@ -72,7 +72,7 @@ def load_encoder(
     name_or_path: str,
     pooling: str | None = None,
     max_seq_length: int | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     device: str | None = None,
     show_progress_bar: bool = True,
     prompt_template: str | None = None,
@@ -96,7 +96,7 @@ def load_model_encoder(
     name_or_path: str,
     pooling: str | None = None,
     max_seq_length: int | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     device: str | None = None,
     show_progress_bar: bool = True,
     prompt_template: str | None = None,
@@ -107,7 +107,7 @@ def load_model_encoder(
         name_or_path: a folder, a Hub name, or `package:NAME/path`, a folder in an installed package.
         pooling: for a model that records no pooling.
         max_seq_length: sentences are cut to this many tokens (default: the most that model and tokenizer take).
-        batch_size: sentences per forward pass.
+        batch_size: sentences in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU).
         device: where to compute (default: cuda if there is one, else cpu).
         show_progress_bar: whether to show a progress bar.
         prompt_template: with the pooling `prompt`, for a model that records no template (default: PromptBERT's).

@@ -20,7 +20,7 @@ from cmlmcse import encode
 from cmlmcse.data import parts, tables
 from cmlmcse.encode import main
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from modeling_cmlmcse.text_encoding import split_batches
+from modeling_cmlmcse.text_encoding import choose_limits, split_batches
 from support.machines import on_two_machines
 from support.processes import launch
 from support.tiny import WORDS, tiny_tokenizer
@@ -133,6 +133,14 @@ def test_split_batches() -> None:
     assert list(split_batches([9, 5, 4, 3, 1], 2, None)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
     assert list(split_batches([9, 5, 4, 3, 1], 2, 8)) == [slice(0, 1), slice(1, 2), slice(2, 5)]
     assert list(split_batches([], 2, 8)) == []
+
+
+def test_batches_of_a_gpu() -> None:
+    """By tokens, because it waits for the host in small batches; whoever asks for sentences gets them."""
+    assert choose_limits("cpu", None, None) == (64, None)
+    assert choose_limits("cuda", None, None) == (None, 16_384)
+    assert choose_limits("cuda", 32, None) == (32, None)
+    assert choose_limits("mps", None, 4096) == (None, 4096)
 
 
 @pytest.mark.parametrize("source", ["in.txt", "in.parquet", "in.txt.gz"])

@@ -117,6 +117,15 @@ def test_a_wrong_kernel_is_refused(fault, said, dtype, warnings):
     assert "attention pads instead" in warning
 
 
+@pytest.mark.parametrize("fault", ("no dropout", "dropout is what is kept", "another mask backward"))
+def test_a_kernel_that_drops_wrongly_serves_without_dropout(fault, warnings):
+    """As PyTorch's memory-efficient one on an H100: scores and vectors do not pad, training does."""
+    kernel = stand_in(fault)
+    assert passes(kernel, CPU, torch.float32, 16, False)
+    assert not passes(kernel, CPU, torch.float32, 16, True)
+    assert len(warnings) == 1
+
+
 @pytest.mark.parametrize("dropped", (torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu")))
 def test_where_the_first_use_is(dropped, warnings):
     """The check does not depend on the context of the first use: it needs gradients in any case."""
@@ -165,7 +174,7 @@ def test_which_kernel(capability, dtype, dropout, expected, monkeypatch):
     monkeypatch.setattr(variable_length, "passes", lambda *kind: not asked.append(kind))
     query, usual = query_of(dtype), 64**-0.5
     assert find_kernel(query, dropout, usual) is expected
-    checked = [] if expected in (varlen, None) else [(expected, query.device, dtype, 64)]
+    checked = [] if expected in (varlen, None) else [(expected, query.device, dtype, 64, dropout > 0)]
     assert asked == checked
     for size in (26, 264):
         assert find_kernel(query_of(dtype, size), dropout, size**-0.5) is None
