@@ -19,6 +19,7 @@ LEAST = {"learning_rate": 0, "weight_decay": 0, "adam_epsilon": 0, "max_grad_nor
          "save_minutes": 0, "early_stopping_patience": 1}  # fmt: skip
 MOST = {"auxiliary_learning_rate": 1, "adam_beta1": 0.999999, "adam_beta2": 0.999999, "seed": 2**32 - 1,
         "data_seed": 2**32 - 1}  # from 0; numpy takes no larger seed  # fmt: skip
+STEPS = ("logging_steps", "eval_steps", "save_steps")  # a share of all steps below 1; negative ones mean nothing
 # Fields of transformers that this training never reads, and what to do instead of setting them.
 UNUSED = {
     "label_smoothing_factor": "leave it out: no loss here has labels to smooth",
@@ -60,8 +61,10 @@ def check_numbers(run: RunArguments) -> None:
             raise InputError(f"{name} must be from 0 to {most}, found {value}; fix it, or leave it out")
     if run.max_steps != -1 and run.max_steps < 1:
         raise InputError(f"max_steps must be at least 1, or -1 for num_train_epochs, found {run.max_steps}; raise it")
-    if not run.num_train_epochs > 0:
-        raise InputError(f"num_train_epochs must be above 0, found {run.num_train_epochs}; raise it")
+    for name in ("num_train_epochs", *STEPS):
+        value = getattr(run, name)
+        if value is not None and not value > 0:
+            raise InputError(f"{name} must be above 0, found {value}; raise it")
 
 
 def check_unused(run: RunArguments) -> None:
@@ -76,6 +79,18 @@ def check_unused(run: RunArguments) -> None:
         value = getattr(run, name, None)
         if default is not None and getattr(value, "value", value) not in (None, default.default):
             raise InputError(f"cmlmcse train does not use {name}, found it set; {advice}")
+    kwargs = run.gradient_checkpointing_kwargs
+    if kwargs is not None and not (isinstance(kwargs, dict) and run.gradient_checkpointing):
+        raise InputError(
+            "gradient_checkpointing_kwargs expects a JSON object, and gradient_checkpointing true, found "
+            f"{kwargs!r} and {run.gradient_checkpointing}; fix them, or leave it out"
+        )
+    optimizer = getattr(run.optim, "value", run.optim)
+    if run.optim_target_modules is not None and not optimizer.startswith(("galore", "apollo")):
+        raise InputError(
+            f"optim_target_modules expects an optimizer galore_… or apollo_…, found optim {optimizer}; leave it out, or "
+            "choose one"
+        )
 
 
 @contextmanager
