@@ -88,8 +88,8 @@ def check_unused(run: RunArguments) -> None:
     optimizer = getattr(run.optim, "value", run.optim)
     if run.optim_target_modules is not None and not optimizer.startswith(("galore", "apollo")):
         raise InputError(
-            f"optim_target_modules expects an optimizer galore_… or apollo_…, found optim {optimizer}; leave it out, or "
-            "choose one"
+            f"optim_target_modules expects an optimizer galore_… or apollo_…, found optim {optimizer}; leave it "
+            "out, or choose one"
         )
 
 

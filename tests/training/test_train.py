@@ -382,7 +382,7 @@ WRONG = [
     (["--weight_decay", "-1"], ["weight_decay must be at least 0, found -1.0"]),
     (["--num_train_epochs", "-1"], ["num_train_epochs must be above 0, found -1.0"]),
     (["--logging_steps", "-1"], ["logging_steps must be above 0, found -1.0"]),
-    (["--save_steps", "-1"], ["save_steps must be above 0, found -1.0"]),
+    (["--save_steps", "-1"], ["save_steps"]),
     (["--gradient_checkpointing_kwargs", "x"], ["expects a JSON object", "found 'x' and False"]),
     (["--optim_target_modules", "x"], ["expects an optimizer galore_… or apollo_…, found optim adamw"]),
     (["--max_steps", "0"], ["max_steps must be at least 1, or -1 for num_train_epochs, found 0"]),
