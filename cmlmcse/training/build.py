@@ -34,7 +34,6 @@ from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .checks import reads_documents
 from .dev_set import DevScore, label_free_set
 from .fields import DataArguments, ModelArguments, RunArguments
 from .lora import add_lora
@@ -190,7 +189,7 @@ def build_text(
         InputError: as :func:`build_sentences`, :func:`build_documents` and :func:`build_pieces`; or too few documents
             to fill a batch.
     """
-    if not reads_documents(data):
+    if not data.reads_documents:
         return build_sentences(model, data, run, tokenizer), None
     documents, held_out = build_documents(data, run)
     if len(documents) < (needed := sentences_needed(run)):

@@ -1,7 +1,6 @@
 """Checks of a recipe's fields: each value by itself, and fields that do not fit each other."""
 
 from cmlmcse.common.errors import InputError, as_input_error
-from cmlmcse.common.names import split_names
 from cmlmcse.data.augmentation import check_augmentation
 from cmlmcse.data.searches import LEXICAL, SEARCH
 from cmlmcse.data.views import view_names
@@ -213,7 +212,7 @@ def check_teacher(model: ModelArguments, data: DataArguments) -> None:
     Raises:
         InputError: no teacher, more than two, an unknown pooling, or a stream, which no teacher can encode beforehand.
     """
-    names = teacher_names(model)
+    names = model.teachers
     if not 1 <= len(names) <= 2:
         raise InputError(
             f"distillation_weight {model.distillation_weight} expects one teacher or two, found {len(names)}; set "
@@ -234,21 +233,6 @@ def check_teacher(model: ModelArguments, data: DataArguments) -> None:
         )
 
 
-def teacher_names(model: ModelArguments) -> list[str]:
-    """The teachers, folders or Hub names or `bm25`, in order."""
-    return split_names(model.teacher)
-
-
-def reads_documents(data: DataArguments) -> bool:
-    """Whether a row of the text is a document, and not a sentence."""
-    return data.views != "dropout" or data.dev_set.startswith("auto")
-
-
-def makes_views(data: DataArguments) -> bool:
-    """Whether the collator makes the two texts of a row from a document; `search` finds them before."""
-    return reads_documents(data) and data.views != SEARCH
-
-
 def check_documents(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
     """Check the fields of document views and of the label-free development set.
 
@@ -257,7 +241,7 @@ def check_documents(model: ModelArguments, data: DataArguments, run: RunArgument
     """
     if data.views != SEARCH:
         view_names(data.views)
-    if not reads_documents(data):
+    if not data.reads_documents:
         for name in ("title_column", "max_documents"):
             if getattr(data, name) is not None:
                 raise InputError(

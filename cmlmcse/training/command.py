@@ -130,7 +130,6 @@ def contrast(
     from cmlmcse.data.templates import with_template
 
     from .build import build_collator, build_model, build_templates, build_text, build_tokenizer
-    from .checks import makes_views
     from .contrastive_trainer import ContrastiveTrainer
     from .dev_set import load_dev_set
     from .finalize import finalize_run, load_final_tasks
@@ -159,7 +158,7 @@ def contrast(
         args=run_args,
         train_dataset=sentences,
         data_collator=build_collator(
-            model, tokenizer, data_args, run_args, templates, sentences if makes_views(data_args) else None
+            model, tokenizer, data_args, run_args, templates, sentences if data_args.makes_views else None
         ),
         processing_class=with_template(tokenizer, templates.templates[0], templates.around) if templates else tokenizer,
         dev_set=dev_set,

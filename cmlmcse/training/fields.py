@@ -12,7 +12,9 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from cmlmcse.common.docstrings import argument_texts
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.names import split_names
 from cmlmcse.data.augmentation import AUGMENTATIONS, DELETION_RATE
+from cmlmcse.data.searches import SEARCH
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 
 UNSCORED = ("none", "auto_unscored")  # development sets without scores: the last step is exported
@@ -112,6 +114,11 @@ class ModelArguments:
             del fields[name]
         return fields
 
+    @property
+    def teachers(self) -> list[str]:
+        """Folders or Hub names, or `bm25`, in order."""
+        return split_names(self.teacher)
+
 
 @dataclass
 class PretrainingArguments:
@@ -209,6 +216,16 @@ class DataArguments(PretrainingArguments):
     final_evaluation: str | None = described(None, "Tasks that score the exported model, separated by commas, or none "
                                              "(default: sts; none where dev_set is none or auto and no data_dir is "
                                              "given, so that nothing is downloaded).")  # fmt: skip
+
+    @property
+    def reads_documents(self) -> bool:
+        """Whether a row of the text is a document, and not a sentence."""
+        return self.views != "dropout" or self.dev_set.startswith("auto")
+
+    @property
+    def makes_views(self) -> bool:
+        """Whether the collator makes the two texts of a row from a document; `search` finds them before."""
+        return self.reads_documents and self.views != SEARCH
 
 
 @dataclass

@@ -19,7 +19,6 @@ from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.evaluation.prompts import prompt_of
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
-from .checks import teacher_names
 from .fields import DataArguments, ModelArguments, RunArguments
 from .text_vectors import fingerprint_rows, kept_vectors, load_reader, vectors_folder
 
@@ -144,7 +143,7 @@ def search_pairs(
         LexicalTeacher(*queries, texts)
         if name == LEXICAL
         else ModelTeacher(name, queries.texts, texts, model.teacher_pooling, data.max_seq_length, run)
-        for name in teacher_names(model)
+        for name in model.teachers
     ]
     shares = [1.0] if len(teachers) == 1 else [model.teacher_share, 1 - model.teacher_share]
     text = f"{fingerprint_rows(asked)}-{fingerprint_rows(documents)}"

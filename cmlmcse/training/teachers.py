@@ -4,7 +4,6 @@ from pathlib import Path
 
 import datasets
 
-from .checks import teacher_names
 from .fields import DataArguments, ModelArguments, RunArguments
 from .text_vectors import kept_vectors, load_reader, most_tokens
 
@@ -27,7 +26,7 @@ def teacher_vectors(
     if "positive" in rows.column_names:
         texts = [rows.select_columns(name).rename_columns({name: "text"}) for name in ("text", "positive")]
     files = []
-    for name in teacher_names(model):
+    for name in model.teachers:
         encoder = load_reader(name, model.teacher_pooling, most_tokens(rows, data.max_seq_length), run)
         files.append([kept_vectors(encoder, name, each, "teacher") for each in texts])
     return files
