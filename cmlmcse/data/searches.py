@@ -13,6 +13,8 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
+from .words import split_words
+
 SEARCH = "search"  # the name in the field `views`
 LEXICAL = "bm25"  # a teacher that is no model: search by words
 SEARCHED = 5_000  # documents at most: a teacher reads the first 64 tokens of each in about a minute of a laptop's core
@@ -25,7 +27,7 @@ LEAST_WORDS = 5  # of a sentence that can ask
 LEAST_TITLE = 2  # words of a title that can ask
 
 _WORD = re.compile(r"\w{3,}")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 
 
 class Queries(NamedTuple):
@@ -48,18 +50,24 @@ def make_queries(documents: Dataset, seed: int) -> Queries:
         seed: of the draws.
     """
     texts = texts_with_titles(documents)
-    words = [Counter(_WORD.findall(text.lower())) for text in texts]
+    words = [Counter(asking_words(text)) for text in texts]
     found = Counter(word for each in words for word in each)
     queries: list[str] = []
     owners: list[int] = []
     for row, (title, text, counted) in enumerate(zip(documents["title"], documents["text"], words, strict=True)):
         rng = np.random.default_rng([seed, 7, row])
-        sentences = [each for each in _SENTENCE_END.split(text) if len(each.split()) >= LEAST_WORDS]
-        titles = [title] if len(title.split()) >= LEAST_TITLE else []
+        sentences = [each for each in _SENTENCE_END.split(text) if len(split_words(each)) >= LEAST_WORDS]
+        titles = [title] if len(split_words(title)) >= LEAST_TITLE else []
         asked = {query_of(titles, sentences, counted, found, len(texts), rng) for _ in range(QUERIES_EACH)} - {""}
         queries += sorted(asked)
         owners += [row] * len(asked)
     return Queries(queries, np.asarray(owners, np.int64))
+
+
+def asking_words(text: str) -> list[str]:
+    """The words of a text that a query may have: of three letters and more, or of a script without spaces two."""
+    found = _WORD.findall(text.lower())
+    return [word for each in found for word in split_words(each) if word == each or len(word) == 2]
 
 
 def query_of(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from .masking import continuing_tokens
+from .words import is_unspaced
 
 COUNTED = 100_000  # documents at most, spread over the text: more change no weight that matters
 LEAST_LETTERS = 3  # of a telling word; shorter ones are mostly articles, numbers and signs
@@ -23,7 +24,7 @@ class TellingWords:
         documents: how many were counted.
         found: (V,) in how many of them each token stands.
         continuing: (V,) whether a token continues the word before it.
-        letters: (V,) letters and digits of a token.
+        letters: (V,) letters and digits of a token; more in a script without spaces.
     """
 
     documents: int
@@ -42,8 +43,10 @@ class TellingWords:
             found += np.bincount(np.unique(np.concatenate(keys)) % len(tokenizer), minlength=len(tokenizer))
         names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         letters = np.array([sum(map(str.isalnum, name or "")) for name in names])
+        unspaced = np.array([is_unspaced(name or "") for name in names])  # there a token is a word, and a letter may be
+        letters[unspaced & (letters > 0)] += LEAST_LETTERS
         letters[tokenizer.all_special_ids] = 0
-        return cls(len(chosen), found, continuing_tokens(tokenizer), letters)
+        return cls(len(chosen), found, continuing_tokens(tokenizer) & ~unspaced, letters)
 
     def of(self, tokens: list[int]) -> tuple[list[list[int]], NDArray[np.float64]]:
         """The different telling words of a document, in their order, and the weight of each.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from cmlmcse.data.words import is_unspaced, overlapping_pairs
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
@@ -22,6 +24,8 @@ WEIGHT = 0.2
 class BM25:
     """An index of some passages: lower case, words of letters and digits, no stemming, no list of stop words.
 
+    In scripts without spaces two neighbouring characters are a word.
+
     Args:
         passages: the texts.
         queries: index the words of these alone, for a large corpus. Others only count towards a passage's length.
@@ -33,9 +37,13 @@ class BM25:
     def __init__(self, passages: Iterable[str], queries: Iterable[str] | None = None) -> None:
         from sklearn.feature_extraction.text import CountVectorizer  # takes long to import, and most runs need no BM25
 
-        self._counter = CountVectorizer(token_pattern=r"\w+")
+        letters = CountVectorizer(token_pattern=r"\w+").build_analyzer()
+
+        def words(text: str) -> list[str]:
+            return overlapping_pairs(letters(text)) if is_unspaced(text) else letters(text)
+
+        self._counter = CountVectorizer(analyzer=words)
         if queries is not None:
-            words = self._counter.build_analyzer()
             asked = {word for query in queries for word in words(query)}
             self._counter = CountVectorizer(analyzer=lambda text: [w if w in asked else OTHER for w in words(text)])
         counted = self._counter.fit_transform(chain([FIRST], passages))  # (1 + C, W)

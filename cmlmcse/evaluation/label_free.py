@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import MIN_DOCUMENTS, letters
+from cmlmcse.data.words import join_words, split_words
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .bm25 import BM25, WEIGHT, BM25Shares
@@ -36,9 +37,6 @@ QUESTIONS = 1200  # of all held-out documents, where a score is taken every few 
 MORE_QUESTIONS = 3000  # where it is taken twice: with five of each, the noise of a comparison was less than half
 MAX_EACH = 5  # questions of a document; more of them repeat the same words
 ENOUGH_ASKING = 100  # the first criterion with so many documents that ask is chosen
-# Letters between two spaces, on average, above which spaces do not separate words. No language that does so is near it;
-# a text without has whole sentences there.
-LONGEST_WORDS = 20
 MIN_ASKING = 20  # held-out documents that can ask; a fifth of the fewest documents
 
 
@@ -178,7 +176,7 @@ class WordCounts(NamedTuple):
         counts: Counter[str] = Counter()
         for part in parts:
             for row in part:
-                counts.update(set(row["text"].split()))
+                counts.update(set(split_words(row["text"])))
         return cls(sum(map(len, parts)), counts)
 
     def telling(self, words: list[str]) -> list[str]:
@@ -196,10 +194,10 @@ Ask = Callable[[str, str, np.random.Generator, WordCounts], Question | None]
 
 def ask_title(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
     """The title asks for a passage of the body."""
-    words = text.split()
+    words = split_words(text)
     if not words:
         return None
-    usable = letters(title) != letters(text) and len(title.split()) > 1 and len(words) >= QUERY_WORDS
+    usable = letters(title) != letters(text) and len(split_words(title)) > 1 and len(words) >= QUERY_WORDS
     return Question(title if usable else None, passage(words, PASSAGE_WORDS, rng))
 
 
@@ -215,7 +213,7 @@ def ask_words(title: str, text: str, rng: np.random.Generator, counts: WordCount
 
 def ask_across(text: str, rng: np.random.Generator, query: Callable[[list[str]], str]) -> Question | None:
     """A query made of the words of one half of the text asks for a passage of the other half."""
-    words = text.split()
+    words = split_words(text)
     if not words:
         return None
     if len(words) < QUERY_WORDS:
@@ -227,7 +225,7 @@ def ask_across(text: str, rng: np.random.Generator, query: Callable[[list[str]],
 
 def ask_neighbour(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
     """A line asks for the next line of its document."""
-    lines = [line for line in text.split("\n") if len(line.split()) > 2]
+    lines = [line for line in text.split("\n") if len(split_words(line)) > 2]
     if not lines:
         return None
     if len(lines) < 2:
@@ -238,18 +236,18 @@ def ask_neighbour(title: str, text: str, rng: np.random.Generator, counts: WordC
 
 def ask_shortened(title: str, text: str, rng: np.random.Generator, counts: WordCounts) -> Question | None:
     """A passage that lost 60 % of its words asks for the whole passage."""
-    words = passage(text.split(), PASSAGE_WORDS, rng).split()
+    words = split_words(passage(split_words(text), PASSAGE_WORDS, rng))
     if not words:
         return None
     kept = np.sort(rng.permutation(len(words))[: max(1, round(len(words) * SHORTENED_SHARE))])
-    query = " ".join(words[place] for place in kept)
-    return Question(query if len(words) >= 5 else None, " ".join(words))
+    query = join_words([words[place] for place in kept])
+    return Question(query if len(words) >= 5 else None, join_words(words))
 
 
 def passage(words: list[str], length: int, rng: np.random.Generator) -> str:
     """At most `length` consecutive words, at a random place."""
     start = int(rng.integers(max(len(words) - length, 0) + 1))
-    return " ".join(words[start : start + length])
+    return join_words(words[start : start + length])
 
 
 CRITERIA: dict[str, tuple[str, tuple[Ask, ...]]] = {  # the first that enough documents can ask is the default
@@ -365,20 +363,8 @@ def choose_criterion(held_out: Dataset, others: Dataset, seed: int) -> Criterion
         if enough_ask(criterion, held_out):
             return criterion
     if not found:
-        if letters_of_a_word(held_out) > LONGEST_WORDS:
-            raise InputError(
-                "a label-free score expects words with spaces between them, found text without, as in Chinese, "
-                "Japanese or Thai; put a space between the words (a segmenter does), or use cmlmcse train --dev_set "
-                "none"
-            )
         raise InputError(
             f"a label-free score expects documents of some words, found fewer than {MIN_ASKING} of {len(held_out)} "
             f"with enough; give at least {MIN_DOCUMENTS} longer texts, or use cmlmcse train --dev_set none"
         )
     return max(found, key=lambda criterion: criterion.documents)
-
-
-def letters_of_a_word(documents: Dataset) -> float:
-    """How many letters and digits stand between two spaces, on average."""
-    words = [word for text in documents["text"] for word in text.split()]
-    return sum(len(letters(word)) for word in words) / max(len(words), 1)

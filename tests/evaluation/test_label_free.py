@@ -119,13 +119,18 @@ def test_a_title_that_another_document_has_asks_nothing():
 
 
 def test_text_without_spaces():
-    """The reason is said: words that no space separates are one word."""
-    texts = ["".join(chr(0x4E00 + (row * 37 + place * 11) % 5000) for place in range(300)) for row in range(150)]
+    """Two characters are a word: documents ask, passages have no spaces that the text has not, and BM25 finds some."""
+    rng = np.random.default_rng(0)
+    topics = rng.integers(0x4E00, 0x9FA5, size=(15, 40))
+    texts = ["".join(map(chr, rng.choice(topics[row % 15], 300))) for row in range(150)]
     documents = Dataset.from_dict({"title": [""] * 150, "text": texts})
-    with pytest.raises(InputError, match="expects words with spaces between them, found text without, as in Chinese"):
-        choose_criterion(documents.select(range(30)), documents.select(range(30, 150)), 0)
-    apart = documents.map(lambda row: {"text": " ".join(row["text"])})
-    assert choose_criterion(apart.select(range(30)), apart.select(range(30, 150)), 0).documents == 30
+    criterion = choose_criterion(documents.select(range(30)), documents.select(range(30, 150)), 0)
+    assert (criterion.name, criterion.documents) == ("parts", 30)
+    assert all(len(query) == 32 and " " not in query for query in criterion.queries)
+    chance = rng.random((len(criterion.queries), len(criterion.candidates)))
+    assert criterion.bm25().mean() > 2 * criterion.gains(chance).mean()
+    words = build_criterion("words", documents.select(range(30)), documents.select(range(30, 150)), 0)
+    assert all(len(word) == 2 for query in words.queries for word in query.split())
 
 
 def test_parts_ask_both_ways():
