@@ -126,9 +126,10 @@ def passes(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, 
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         fault = (str(error) or type(error).__name__).splitlines()[0]
     if fault is not None:
+        how = "with dropout" if drops else "without dropout"
         logger.warning(
-            f"PyTorch's attention kernel {kernel.__name__} failed its check on {device} in {dtype} ({fault}): "
-            "attention pads instead, which is right and slower. ALWAYS_PAD = True in this module skips the check."
+            f"PyTorch's attention kernel {kernel.__name__} failed its check on {device} in {dtype} {how} ({fault}): "
+            "attention pads there, which is right and slower. ALWAYS_PAD = True in this module skips the check."
         )
     return fault is None
 

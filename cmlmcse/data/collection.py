@@ -17,7 +17,7 @@ from .columns import BLOCK_ROWS
 from .lines import read_documents, read_lines, split_compression
 from .tables import scan
 from .text import as_text_error, load_sentences, source_kind
-from .words import split_words
+from .words import is_unspaced, overlapping_pairs
 
 TITLE = "title"
 VERSION = 2  # of what makes documents of a source; another one reads the source again
@@ -256,10 +256,12 @@ def share_overlapping(held_out: Dataset, others: Dataset) -> float:
 
 
 def runs_of(text: str, step: int) -> Iterator[str]:
-    """Every `step`-th run of `SAME_WORDS` words of a text, in lower case."""
-    words = split_words(text.lower())
-    for start in range(0, len(words) - SAME_WORDS + 1, step):
-        yield " ".join(words[start : start + SAME_WORDS])
+    """Every `step`-th run of `SAME_WORDS` words of a text, in lower case; of Chinese and Japanese of twice as many
+    characters, wherever its words begin."""
+    words = overlapping_pairs(text.lower().split())
+    length = SAME_WORDS * (2 if is_unspaced(text) else 1)
+    for start in range(0, len(words) - length + 1, step):
+        yield " ".join(words[start : start + length])
 
 
 def next_seed(seed: int) -> int:

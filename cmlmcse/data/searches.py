@@ -13,7 +13,7 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from .words import split_words
+from .words import is_unspaced, split_words
 
 SEARCH = "search"  # the name in the field `views`
 LEXICAL = "bm25"  # a teacher that is no model: search by words
@@ -25,9 +25,10 @@ WORDS = (3, 8)  # words of a query, as users type them
 BLOCK = 512  # queries compared with all passages at once: 5,000 of them are 10 MB
 LEAST_WORDS = 5  # of a sentence that can ask
 LEAST_TITLE = 2  # words of a title that can ask
+LEAST_LETTERS = 3  # of a word of a query
 
-_WORD = re.compile(r"\w{3,}")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
+_WORD = re.compile(r"\w+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])(?![」』）])|(?<=[。！？][」』）])")
 
 
 class Queries(NamedTuple):
@@ -65,9 +66,10 @@ def make_queries(documents: Dataset, seed: int) -> Queries:
 
 
 def asking_words(text: str) -> list[str]:
-    """The words of a text that a query may have: of three letters and more, or of a script without spaces two."""
-    found = _WORD.findall(text.lower())
-    return [word for each in found for word in split_words(each) if word == each or len(word) == 2]
+    """The words of a text that a query may have: of three letters and more, or of two characters of Chinese and
+    Japanese."""
+    words = [word for each in _WORD.findall(text.lower()) for word in split_words(each)]
+    return [word for word in words if len(word) >= LEAST_LETTERS or (len(word) == 2 and is_unspaced(word))]
 
 
 def query_of(

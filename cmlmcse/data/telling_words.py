@@ -24,13 +24,15 @@ class TellingWords:
         documents: how many were counted.
         found: (V,) in how many of them each token stands.
         continuing: (V,) whether a token continues the word before it.
-        letters: (V,) letters and digits of a token; more in a script without spaces.
+        letters: (V,) letters and digits of a token; more in Chinese and Japanese.
+        alone: (V,) whether a token is Chinese or Japanese, and so a word of its own. A tokenizer of bytes has none.
     """
 
     documents: int
     found: NDArray[np.int64]
     continuing: NDArray[np.bool_]
     letters: NDArray[np.int64]
+    alone: NDArray[np.bool_]
 
     @classmethod
     def count(cls, pieces: Dataset, tokenizer: PreTrainedTokenizerBase) -> "TellingWords":
@@ -43,10 +45,10 @@ class TellingWords:
             found += np.bincount(np.unique(np.concatenate(keys)) % len(tokenizer), minlength=len(tokenizer))
         names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         letters = np.array([sum(map(str.isalnum, name or "")) for name in names])
-        unspaced = np.array([is_unspaced(name or "") for name in names])  # there a token is a word, and a letter may be
-        letters[unspaced & (letters > 0)] += LEAST_LETTERS
+        alone = np.array([is_unspaced(name or "") for name in names])
+        letters[alone] += LEAST_LETTERS
         letters[tokenizer.all_special_ids] = 0
-        return cls(len(chosen), found, continuing_tokens(tokenizer) & ~unspaced, letters)
+        return cls(len(chosen), found, continuing_tokens(tokenizer), letters, alone)
 
     def of(self, tokens: list[int]) -> tuple[list[list[int]], NDArray[np.float64]]:
         """The different telling words of a document, in their order, and the weight of each.
@@ -55,7 +57,9 @@ class TellingWords:
         rare as its rarest piece. A word that stands in no other document is left out: nobody else would search for it.
         """
         array = np.asarray(tokens, dtype=np.int64)  # also of no tokens at all
-        starts = np.flatnonzero(~self.continuing[array] | (np.arange(len(array)) == 0))
+        alone = self.alone[array]
+        behind = np.concatenate([[True], alone[:-1]])[: len(array)]  # the first token, or one behind such a word
+        starts = np.flatnonzero(~self.continuing[array] | alone | behind)
         found = np.minimum.reduceat(self.found[array], starts)
         letters = np.add.reduceat(self.letters[array], starts)
         often: dict[tuple[int, ...], int] = {}

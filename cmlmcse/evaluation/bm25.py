@@ -24,7 +24,7 @@ WEIGHT = 0.2
 class BM25:
     """An index of some passages: lower case, words of letters and digits, no stemming, no list of stop words.
 
-    In scripts without spaces two neighbouring characters are a word.
+    In Chinese and Japanese two neighbouring characters are a word, and a query of one character finds it too.
 
     Args:
         passages: the texts.
@@ -39,14 +39,18 @@ class BM25:
 
         letters = CountVectorizer(token_pattern=r"\w+").build_analyzer()
 
-        def words(text: str) -> list[str]:
+        def asking(text: str) -> list[str]:
             return overlapping_pairs(letters(text)) if is_unspaced(text) else letters(text)
+
+        def words(text: str) -> list[str]:
+            return overlapping_pairs(letters(text), single=True) if is_unspaced(text) else letters(text)
 
         self._counter = CountVectorizer(analyzer=words)
         if queries is not None:
-            asked = {word for query in queries for word in words(query)}
+            asked = {word for query in queries for word in asking(query)}
             self._counter = CountVectorizer(analyzer=lambda text: [w if w in asked else OTHER for w in words(text)])
         counted = self._counter.fit_transform(chain([FIRST], passages))  # (1 + C, W)
+        self._asker = CountVectorizer(analyzer=asking, vocabulary=self._counter.vocabulary_)
         counts = counted[1:].astype(np.float64)  # (C, W)
         lengths = np.asarray(counts.sum(axis=1)).ravel()  # (C,)
         found = counts.getnnz(axis=0)  # (W,) passages with each word
@@ -64,7 +68,7 @@ class BM25:
 
     def weights(self, queries: list[str]) -> "csr_matrix":
         """(Q, W) the weight of each word that a query has: a score is its product with the passage's `counts`."""
-        asked = self._counter.transform(queries) > 0
+        asked = self._asker.transform(queries) > 0
         return asked.multiply(self._weights[None, :]).tocsr()
 
 

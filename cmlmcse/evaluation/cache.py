@@ -85,6 +85,6 @@ def fingerprint_model(source: str, settings: dict[str, Any]) -> str:
         with open(file, "rb") as content:
             for block in iter(lambda: content.read(1 << 20), b""):
                 digest.update(block)
-    kept = {name: value for name, value in settings.items() if name not in ("batch_size", "device")}
+    kept = {name: value for name, value in settings.items() if name not in ("batch_size", "batch_tokens", "device")}
     digest.update(repr(sorted(kept.items())).encode())
     return digest.hexdigest()[:32]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import MIN_DOCUMENTS, letters
-from cmlmcse.data.words import join_words, split_words
+from cmlmcse.data.words import is_unspaced, join_words, split_words
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .bm25 import BM25, WEIGHT, BM25Shares
@@ -37,6 +37,9 @@ QUESTIONS = 1200  # of all held-out documents, where a score is taken every few 
 MORE_QUESTIONS = 3000  # where it is taken twice: with five of each, the noise of a comparison was less than half
 MAX_EACH = 5  # questions of a document; more of them repeat the same words
 ENOUGH_ASKING = 100  # the first criterion with so many documents that ask is chosen
+# Letters between two spaces, on average, above which spaces do not separate words. No language that does so is near it;
+# a text without has whole sentences there.
+LONGEST_WORDS = 20
 MIN_ASKING = 20  # held-out documents that can ask; a fifth of the fewest documents
 
 
@@ -176,14 +179,16 @@ class WordCounts(NamedTuple):
         counts: Counter[str] = Counter()
         for part in parts:
             for row in part:
-                counts.update(set(split_words(row["text"])))
+                counts.update({word.strip() for word in split_words(row["text"])})
         return cls(sum(map(len, parts)), counts)
 
     def telling(self, words: list[str]) -> list[str]:
         """The `FEW_WORDS` rarest of the words, in their order. Words of very many documents, or of very few, are taken
         only if there are no others."""
         low, high = max(2, math.ceil(RARE * self.documents)), FREQUENT * self.documents
-        different = list(dict.fromkeys(words))
+        different = list(dict.fromkeys(word.strip() for word in words))
+        if any(map(is_unspaced, different)):  # there punctuation stands by itself
+            different = [word for word in different if any(map(str.isalnum, word))] or different
         found = [word for word in different if low <= self.words[word] < high] or different
         rarest = sorted(found, key=lambda word: self.words[word])[:FEW_WORDS]
         return [word for word in different if word in rarest]
@@ -240,7 +245,7 @@ def ask_shortened(title: str, text: str, rng: np.random.Generator, counts: WordC
     if not words:
         return None
     kept = np.sort(rng.permutation(len(words))[: max(1, round(len(words) * SHORTENED_SHARE))])
-    query = join_words([words[place] for place in kept])
+    query = join_words(words[place] for place in kept)
     return Question(query if len(words) >= 5 else None, join_words(words))
 
 
@@ -363,8 +368,20 @@ def choose_criterion(held_out: Dataset, others: Dataset, seed: int) -> Criterion
         if enough_ask(criterion, held_out):
             return criterion
     if not found:
+        if letters_of_a_word(held_out) > LONGEST_WORDS:
+            raise InputError(
+                "a label-free score expects words with spaces between them, or Chinese or Japanese, found text "
+                "without, as in Thai; put a space between the words (a segmenter does), or use cmlmcse train "
+                "--dev_set none"
+            )
         raise InputError(
             f"a label-free score expects documents of some words, found fewer than {MIN_ASKING} of {len(held_out)} "
             f"with enough; give at least {MIN_DOCUMENTS} longer texts, or use cmlmcse train --dev_set none"
         )
     return max(found, key=lambda criterion: criterion.documents)
+
+
+def letters_of_a_word(documents: Dataset) -> float:
+    """How many letters and digits a word has, on average."""
+    words = [word for text in documents["text"] for word in split_words(text)]
+    return sum(len(letters(word)) for word in words) / max(len(words), 1)

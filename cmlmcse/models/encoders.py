@@ -116,6 +116,8 @@ def load_model_encoder(
         InputError: the model or its tokenizer is missing, a file cannot be read, the kind of model is not supported,
             or an argument contradicts what the model records.
     """
+    from modeling_cmlmcse.text_encoding import choose_limits
+
     source = resolve_model(name_or_path)
     config = read_json(source, "config.json", dict)
     if config is None:
@@ -131,15 +133,13 @@ def load_model_encoder(
         raise InputError(f"--prompt_template expects a plain backbone with --pooling prompt, found {source}; drop it")
     limit = _max_length(source, model, tokenizer, max_seq_length)
     model = _to_device(model, device)
-    arguments = {
-        "batch_size": batch_size,
-        "max_length": limit,
-        "show_progress_bar": show_progress_bar,
-    }
+    sentences, tokens = choose_limits(model.device.type, batch_size, None)
+    batches = {"batch_size": sentences} if tokens is None else {"batch_tokens": tokens}
+    arguments = {**batches, "max_length": limit, "show_progress_bar": show_progress_bar}
     settings = {
         "pooling": model.config.pooling,
         "max_seq_length": limit,
-        "batch_size": batch_size,
+        **batches,
         "device": str(model.device),
     }
     if POOLINGS[model.config.pooling].reads_mask:

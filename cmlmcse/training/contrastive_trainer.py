@@ -156,7 +156,8 @@ class ContrastiveTrainer(LossTrainer):
         """(N,) the values of the development set's items. Every process must call this."""
         assert self.dev_set is not None
         losses: Any = self.losses  # under FSDP its `encode` gathers the weights
-        return self.dev_set.values(Encoder(losses, self.processing_class, {"batch_size": 128}))
+        sentences = 128 if self.args.device.type == "cpu" else None  # a GPU gets as many as fill it
+        return self.dev_set.values(Encoder(losses, self.processing_class, {"batch_size": sentences}))
 
     def dev_score(self, values: NDArray[np.float64]) -> float:
         """The score of these values, that of the first process. Every process must call this."""

@@ -82,7 +82,8 @@ def check_unused(run: RunArguments) -> None:
     kwargs = run.gradient_checkpointing_kwargs
     if kwargs is not None and not (isinstance(kwargs, dict) and run.gradient_checkpointing):
         raise InputError(
-            "gradient_checkpointing_kwargs expects a JSON object, and gradient_checkpointing true, found "
+            "gradient_checkpointing_kwargs (activation_checkpointing_kwargs) expects a JSON object, and "
+            "gradient_checkpointing true, found "
             f"{kwargs!r} and {run.gradient_checkpointing}; fix them, or leave it out"
         )
     optimizer = getattr(run.optim, "value", run.optim)

@@ -62,7 +62,7 @@ def test_a_document_that_cannot_give_a_view():
     views = DocumentViews("title_body", 40)
     assert views(untitled, 0, rng(0), rng(1)) == VIEWS["crops"](untitled, 0, 40, rng(0), rng(1))
     assert [views(tiny, view, rng(0), rng(view)) for view in (0, 1)] == [BODY[:4], BODY[:4]]
-    nothing = TellingWords(9, np.zeros(9, int), np.zeros(9, bool), np.zeros(9, int))
+    nothing = TellingWords(9, np.zeros(9, int), np.zeros(9, bool), np.zeros(9, int), np.zeros(9, bool))
     for name in VIEWS:  # a tokenizer may drop all signs of a text
         assert DocumentViews(name, 40, nothing)(Pieces([], []), 0, rng(0), rng(1)) == []
 
@@ -93,7 +93,7 @@ def test_a_long_document_is_not_read_through(name):
             read[0] += len(self)
             return super().__iter__()
 
-    words = TellingWords(100, np.full(1000, 2), np.zeros(1000, dtype=bool), np.full(1000, 5))
+    words = TellingWords(100, np.full(1000, 2), np.zeros(1000, bool), np.full(1000, 5), np.zeros(1000, bool))
     document = Pieces([1, 2, 3], Watched([5 + place % 995 for place in range(100_000)]), words)
     for view in (0, 1):
         for seed in range(20):
@@ -193,7 +193,9 @@ def test_words_of_a_text_without_titles():
 
 
 def test_a_word_in_pieces_is_as_rare_as_its_rarest_piece():
-    words = TellingWords(10, np.array([9, 9, 3, 8]), np.array([False, False, True, False]), np.array([4, 4, 2, 4]))
+    words = TellingWords(
+        10, np.array([9, 9, 3, 8]), np.array([0, 0, 1, 0], bool), np.array([4, 4, 2, 4]), np.zeros(4, bool)
+    )
     found, weights = words.of([0, 1, 2, 3])
     assert found == [[0], [1, 2], [3]]
     np.testing.assert_allclose(weights / np.log(2), np.log(11 / np.array([9, 3, 8])), rtol=1e-12)
@@ -203,7 +205,7 @@ def test_words_ask_for_a_passage():
     """Two to seven different telling words, in their order; drawn by weight, others in every epoch."""
     rare, common = list(range(1, 21)), list(range(21, 41))
     found = np.array([0] + [2] * 20 + [90] * 20)
-    words = TellingWords(100, found, np.zeros(41, dtype=bool), np.full(41, 5))
+    words = TellingWords(100, found, np.zeros(41, bool), np.full(41, 5), np.zeros(41, bool))
     document = Pieces([], rare + common, words)
     queries = [drawn("words", 0, seed, document) for seed in range(400)]
     assert {len(query) for query in queries} == set(range(2, 8))

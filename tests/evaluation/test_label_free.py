@@ -119,7 +119,8 @@ def test_a_title_that_another_document_has_asks_nothing():
 
 
 def test_text_without_spaces():
-    """Two characters are a word: documents ask, passages have no spaces that the text has not, and BM25 finds some."""
+    """Two characters of Chinese are a word: documents ask, without spaces, and BM25 finds some. Of Thai the reason is
+    said."""
     rng = np.random.default_rng(0)
     topics = rng.integers(0x4E00, 0x9FA5, size=(15, 40))
     texts = ["".join(map(chr, rng.choice(topics[row % 15], 300))) for row in range(150)]
@@ -131,6 +132,9 @@ def test_text_without_spaces():
     assert criterion.bm25().mean() > 2 * criterion.gains(chance).mean()
     words = build_criterion("words", documents.select(range(30)), documents.select(range(30, 150)), 0)
     assert all(len(word) == 2 for query in words.queries for word in query.split())
+    thai = documents.map(lambda row: {"text": "".join(chr(0x0E01 + ord(sign) % 40) for sign in row["text"])})
+    with pytest.raises(InputError, match="expects words with spaces between them, or Chinese or Japanese, found text"):
+        choose_criterion(thai.select(range(30)), thai.select(range(30, 150)), 0)
 
 
 def test_parts_ask_both_ways():

@@ -176,7 +176,7 @@ def on_a_gpu(recipe) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_training(name, on_a_gpu, monkeypatch, tmp_path, capfd):
-    """The command in every precision: the losses are those of fp32 but for rounding and dropout, the export loads."""
+    """The command in every precision: the loss falls, no kernel is refused that should not be, the export loads."""
     run(monkeypatch, on_a_gpu, *RUNS[name], "--max_steps", "24")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert torch.cuda.get_device_name() in record["hardware"]["device"]

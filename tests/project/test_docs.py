@@ -396,8 +396,10 @@ def test_extending_is_true(place: Path, tmp_path: Path) -> None:
 def committed() -> frozenset[str] | None:
     """The files that git keeps here, by their paths; None outside a clone. A picture that git ignores exists on the
     machine that drew it alone."""
+    if shutil.which("git") is None:
+        return None
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    return frozenset(listed.stdout.split("\0")) if listed.returncode == 0 else None
+    return frozenset(listed.stdout.split("\0")) if listed.returncode == 0 and listed.stdout else None
 
 
 def anchors(page: Path) -> set[str]:
