@@ -24,7 +24,7 @@ class TellingWords:
         documents: how many were counted.
         found: (V,) in how many of them each token stands.
         continuing: (V,) whether a token continues the word before it.
-        letters: (V,) letters and digits of a token; more in Chinese and Japanese.
+        letters: (V,) letters and digits of a token.
         alone: (V,) whether a token is Chinese or Japanese, and so a word of its own. A tokenizer of bytes has none.
     """
 
@@ -46,7 +46,6 @@ class TellingWords:
         names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         letters = np.array([sum(map(str.isalnum, name or "")) for name in names])
         alone = np.array([is_unspaced(name or "") for name in names])
-        letters[alone] += LEAST_LETTERS
         letters[tokenizer.all_special_ids] = 0
         return cls(len(chosen), found, continuing_tokens(tokenizer), letters, alone)
 
@@ -64,7 +63,7 @@ class TellingWords:
         letters = np.add.reduceat(self.letters[array], starts)
         often: dict[tuple[int, ...], int] = {}
         rare: dict[tuple[int, ...], int] = {}
-        for place in np.flatnonzero((found > 1) & (letters >= LEAST_LETTERS)):
+        for place in np.flatnonzero((found > 1) & ((letters >= LEAST_LETTERS) | alone[starts])):
             end = starts[place + 1] if place + 1 < len(starts) else len(tokens)
             word = tuple(tokens[starts[place] : end])
             often[word] = often.get(word, 0) + 1

@@ -1,6 +1,7 @@
 """BM25 (Robertson et al. 1994): the search by words that every encoder is measured against, alone and beside it."""
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,10 @@ class BM25:
 
         letters = CountVectorizer(token_pattern=r"\w+").build_analyzer()
 
-        def asking(text: str) -> list[str]:
-            return overlapping_pairs(letters(text)) if is_unspaced(text) else letters(text)
+        def asking(text: str, single: bool = False) -> list[str]:
+            return overlapping_pairs(letters(text), single) if is_unspaced(text) else letters(text)
 
-        def words(text: str) -> list[str]:
-            return overlapping_pairs(letters(text), single=True) if is_unspaced(text) else letters(text)
-
+        words = partial(asking, single=True)
         self._counter = CountVectorizer(analyzer=words)
         if queries is not None:
             asked = {word for query in queries for word in asking(query)}

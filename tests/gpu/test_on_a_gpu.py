@@ -18,7 +18,7 @@ from transformers import AutoModel, TrainerCallback
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.variable_length import flash, generation_of, memory_efficient, padded_attention, passes, varlen
-from support.batches import make_batch
+from support.batches import make_batch, moved
 from support.objectives import CONTRASTS, OBJECTIVES, fields_of, write_scored_pairs
 from support.tiny import KINDS, OTHER_KINDS, tiny_tokenizer
 from support.training import build_trainer, history, run
@@ -37,15 +37,6 @@ def apart(tmp_path, monkeypatch) -> None:
     """A folder and a cache for each test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
-def on_gpu(value: Any) -> Any:
-    """A batch on the GPU, where training copies it; what the host reads stays a number."""
-    if isinstance(value, dict):
-        return {name: on_gpu(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [on_gpu(item) for item in value]
-    return value.cuda() if isinstance(value, torch.Tensor) else value
 
 
 def build(kind: str, folder: str, fields: dict[str, Any], dropout: float = 0.0) -> CMLMCSEForSentenceEmbedding:
@@ -102,7 +93,7 @@ def test_gradients_of_backbones(kind, dtype, backbone_folders, sentences):
     """CMLM-CSE of every kind of backbone: the loss and the gradients of a CPU."""
     model, batch = build(kind, backbone_folders[kind], {}), make_batch(kind, sentences)
     expected = loss_and_gradient(model, batch, torch.float32)
-    near(loss_and_gradient(model.cuda(), on_gpu(batch), dtype), expected, TOLERANCES[dtype])
+    near(loss_and_gradient(model.cuda(), moved(batch, "cuda"), dtype), expected, TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
@@ -111,11 +102,11 @@ def test_gradients_of_objectives(name, dtype, backbone_folders, sentences):
     """Every objective: those of a CPU, and those of attention that pads."""
     model, batch = build("bert", backbone_folders["bert"], OBJECTIVES[name]), make_batch("bert", sentences)
     expected = loss_and_gradient(model, batch, torch.float32)
-    found = loss_and_gradient(model.cuda(), on_gpu(batch), dtype)
+    found = loss_and_gradient(model.cuda(), moved(batch, "cuda"), dtype)
     if name not in DRAWN:
         near(found, expected, TOLERANCES[dtype])
     with padded_attention():
-        near(found, loss_and_gradient(model, on_gpu(batch), dtype), TOLERANCES[dtype])
+        near(found, loss_and_gradient(model, moved(batch, "cuda"), dtype), TOLERANCES[dtype])
 
 
 class Waits(TrainerCallback):

@@ -1,6 +1,7 @@
 """Training batches, and what transformers' own padded models make of them."""
 
 import copy
+from typing import Any
 
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedModel
@@ -16,6 +17,15 @@ def make_batch(kind: str, sentences: list[str], probability: float = 0.4, **opti
     masking = Masking(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     collator = ViewCollator(tokenizer, seed=5, masking=masking, **options)
     return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
+
+
+def moved(value: Any, device: str) -> Any:
+    """A batch on a device; what the host knows, such as sizes, stays."""
+    if isinstance(value, dict):
+        return {name: moved(item, device) for name, item in value.items()}
+    if isinstance(value, list):
+        return [moved(item, device) for item in value]
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def unpack(packed: dict) -> tuple[torch.Tensor, torch.Tensor]:

@@ -20,7 +20,7 @@ from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse import attention as attention_module
 from modeling_cmlmcse.variable_length import flash, memory_efficient
-from support.batches import make_batch
+from support.batches import make_batch, moved
 from support.objectives import CONTRASTS, OBJECTIVES, fields_of, write_scored_pairs
 from support.processes import launch
 from support.recorder import Recorder
@@ -94,13 +94,6 @@ def test_a_step_of_two_processes(recipe, tmp_path, backbone_folders):
         assert all(exchanged > 0 for _, exchanged in found.values())
 
 
-def on_meta(value: Any) -> Any:
-    """A batch without values: sizes are kept, and all that the host knows."""
-    if isinstance(value, dict):
-        return {name: on_meta(item) for name, item in value.items()}
-    return value.to("meta") if isinstance(value, torch.Tensor) else value
-
-
 @pytest.mark.parametrize("kernel", (None, flash, memory_efficient))
 @pytest.mark.parametrize(
     ("kind", "fields"),
@@ -120,7 +113,7 @@ def test_a_step_without_values(kind, fields, kernel, backbone_folders, sentences
     if "rtd_weight" in given:
         given["rtd_generator"] = folder
     model = CMLMCSEForSentenceEmbedding.from_backbone(folder, **given).train().to("meta")
-    batch = on_meta(make_batch(kind, sentences, 0.4))
+    batch = moved(make_batch(kind, sentences, 0.4), "meta")
     with Recorder() as recorder:
         TrainingLosses(model)(**batch).loss.backward()
     assert recorder.waits == []
