@@ -1,11 +1,13 @@
-"""What else learns from unlabelled documents in the time that adapt takes: SimCSE, TSDAE, masked-language modelling.
+"""What else learns from unlabelled documents in the time that adapt takes: SimCSE, CT, TSDAE, and MLM.
 
     python benchmarks/comparators.py --data_dir DIR --work WORK --collections med cisi --seconds 150
     python benchmarks/comparators.py … --methods tsdae bottleneck --output benchmarks/bottleneck-loss.json
 
-SimCSE and TSDAE are sentence-transformers' own losses in its own Trainer. TSDAE deletes 60 % of the words, and its
+SimCSE, CT and TSDAE are sentence-transformers' own losses in its own Trainer. CT is contrastive tension with the batch's
+negatives, the kind that its documentation recommends (Carlsson et al. 2021). TSDAE deletes 60 % of the words, and its
 decoder shares the encoder's weights (Wang et al. 2021). Bottleneck is this project's `BottleneckLoss` in the same
-Trainer: SimCSE's contrast with RetroMAE's decoder beside it. Masked-language modelling is transformers' own Trainer.
+Trainer: SimCSE's contrast with RetroMAE's decoder beside it. MLM, masked-language modelling, is transformers' own
+Trainer.
 
 All start from the same backbone with averaged pooling, read the same documents for the same seconds of the processor
 (one thread: OMP_NUM_THREADS=1), and are scored alike. Each runs at two learning rates, or at those of --rates. The
@@ -22,7 +24,11 @@ import numpy as np
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.losses import DenoisingAutoEncoderLoss, MultipleNegativesRankingLoss
+from sentence_transformers.losses import (
+    ContrastiveTensionLossInBatchNegatives,
+    DenoisingAutoEncoderLoss,
+    MultipleNegativesRankingLoss,
+)
 from sentence_transformers.models import Pooling, Transformer
 from transformers import (
     AutoModelForMaskedLM,
@@ -42,10 +48,17 @@ from cmlmcse.sentence_transformers import BottleneckLoss
 
 RECORD = Path(__file__).with_name("comparators.json")
 # papers' rates, and ten (five) times them
-RATES = {"simcse": (3e-5, 3e-4), "tsdae": (3e-5, 3e-4), "mlm": (1e-4, 5e-4), "bottleneck": (3e-5, 3e-4)}
+RATES = {
+    "simcse": (3e-5, 3e-4),
+    "ct": (3e-5, 3e-4),
+    "tsdae": (3e-5, 3e-4),
+    "mlm": (1e-4, 5e-4),
+    "bottleneck": (3e-5, 3e-4),
+}
 TOKENS = 64  # of a training text, as in adapt
-BATCH = {"simcse": 64, "tsdae": 8, "mlm": 32, "bottleneck": 64}  # SimCSE as adapt; TSDAE as its authors; MLM as usual
-TITLES = {"simcse": "SimCSE", "tsdae": "TSDAE", "mlm": "MLM", "bottleneck": "BottleneckLoss"}
+# a contrast as adapt; TSDAE as its authors; MLM as usual
+BATCH = {"simcse": 64, "ct": 64, "tsdae": 8, "mlm": 32, "bottleneck": 64}
+TITLES = {"simcse": "SimCSE", "ct": "CT", "tsdae": "TSDAE", "mlm": "MLM", "bottleneck": "BottleneckLoss"}
 
 
 class StopsInTime(TrainerCallback):
@@ -70,7 +83,7 @@ def main() -> None:
     parser.add_argument("--collections", nargs="+", required=True)
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--rates", nargs="+", type=float, help="learning rates (default: two for each method)")
-    parser.add_argument("--methods", nargs="+", choices=RATES, default=["simcse", "tsdae", "mlm"])
+    parser.add_argument("--methods", nargs="+", choices=RATES, default=["simcse", "ct", "tsdae", "mlm"])
     parser.add_argument("--output", type=Path, default=RECORD)
     args = parser.parse_args()
     rows = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else []
@@ -111,12 +124,14 @@ def run(args: argparse.Namespace, name: str, method: str, rate: float) -> dict[s
 def train_sentences(
     model: str, method: str, texts: list[str], folder: Path, options: dict[str, Any], stop: StopsInTime
 ) -> tuple[SentenceTransformer, int]:
-    """SimCSE, TSDAE or our loss with sentence-transformers."""
+    """SimCSE, CT, TSDAE or our loss with sentence-transformers."""
     transformer = Transformer(model)
     encoder = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension())], device="cpu")
     encoder.max_seq_length = TOKENS
     if method == "simcse":
         rows, loss = {"anchor": texts, "positive": texts}, MultipleNegativesRankingLoss(encoder)
+    elif method == "ct":
+        rows, loss = {"sentence": texts}, ContrastiveTensionLossInBatchNegatives(encoder)
     elif method == "bottleneck":
         rows, loss = {"sentence": texts}, BottleneckLoss(encoder)
     else:
