@@ -3,10 +3,10 @@
     python benchmarks/comparators.py --data_dir DIR --work WORK --collections med cisi --seconds 150
     python benchmarks/comparators.py … --methods tsdae bottleneck --output benchmarks/bottleneck-loss.json
 
-SimCSE, CT and TSDAE are sentence-transformers' own losses in its own Trainer. CT is contrastive tension with the batch's
-negatives, the kind that its documentation recommends (Carlsson et al. 2021). TSDAE deletes 60 % of the words, and its
-decoder shares the encoder's weights (Wang et al. 2021). Bottleneck is this project's `BottleneckLoss` in the same
-Trainer: SimCSE's contrast with RetroMAE's decoder beside it. MLM, masked-language modelling, is transformers' own
+SimCSE, CT and TSDAE are sentence-transformers' own losses in its own Trainer. CT is contrastive tension with the
+batch's negatives, the kind that its documentation recommends (Carlsson et al. 2021). TSDAE deletes 60 % of the words,
+and its decoder shares the encoder's weights (Wang et al. 2021). Bottleneck is this project's `BottleneckLoss` in the
+same Trainer: SimCSE's contrast with RetroMAE's decoder beside it. MLM, masked-language modelling, is transformers' own
 Trainer.
 
 All start from the same backbone with averaged pooling, read the same documents for the same seconds of the processor
