@@ -8,9 +8,9 @@ from cmlmcse.data.searches import LEXICAL, SEARCH
 ENCODER_RATES = (3e-5, 1e-4)  # a finished encoder moves little: a quick trial took 2e-5 to 3e-5
 BACKBONE_RATES = (3e-4, 1e-4)  # a plain backbone has far to go
 # Kinds of arms whose weights are averaged, of a finished encoder. On the labels of CISI, SciFact and CACM the average
-# gained 2.7 points, `search` alone 1.6 and `title_body` alone 1.4 (docs/results/adapting.md).
+# gained 2.7 points, `search` alone 1.6 and `title_body` alone 1.4 (docs/results/adapting-history.md).
 AVERAGED = ("title_body", SEARCH)
-DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their two texts differ by themselves (docs/results/adapting.md, on MED)
+DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their texts differ by themselves (MED, docs/results/adapting-history.md)
 # The start and BM25 search the documents together, and the arm learns what they find. With this share it is the cosine
 # and a fifth of BM25 (evaluation/bm25.py says why; training/searches.py scales BM25 by 0.05).
 START_SHARE = 0.2
@@ -32,7 +32,7 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
     """
     searches = not any(name.endswith("_weight") or name in OBJECTIVE for name in given)
-    if finished:  # `words`, alone or with `sentence`, lost on MED (docs/results/adapting.md)
+    if finished:  # `words`, alone or with `sentence`, lost on MED (docs/results/adapting-history.md)
         views = [SEARCH] * searches + ["title_body"] * titles  # first what has a teacher, so that its time is known
     elif titles:
         views = ["title_body", "title_body+words"]

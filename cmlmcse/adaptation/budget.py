@@ -10,7 +10,7 @@ FIRST_STEPS = 20  # of the run that measures the time of a step
 COMPARED_STEPS = 40  # of an arm before it is compared; a choice by hand: after 20, the warm-up is half of them
 ENCODER_COMPARED_STEPS = 20  # of a finished encoder, so that arms of two kinds fit into the default time
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
-# Of a finished encoder, in the first round and in all: no more than 80 were measured (docs/results/adapting.md).
+# Of a finished encoder, in the first round and in all: no more than 80 were measured (docs/results/adapting-score.md).
 ENCODER_MAX_STEPS = 40, 80
 
 

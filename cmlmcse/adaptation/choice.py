@@ -155,7 +155,7 @@ def best_average(
     """The average of start and adapted weights with the best score on the choosing documents.
 
     Shares are tried from the adapted weights towards the start, as long as the score rises by more than chance: all of
-    the adapted weights is what was best where labels could tell (docs/results/adapting.md).
+    the adapted weights is what was best where labels could tell (docs/results/adapting-history.md).
 
     Args:
         load: loads the start anew.

@@ -127,7 +127,7 @@ class Text(NamedTuple):
         out, so that what chose confirms nothing and no document confirms twice.
 
         None if too few are left, and for a plain backbone: its change is so large that a split is enough to see it, and
-        the time is better spent on a longer run (docs/results/adapting.md)."""
+        the time is better spent on a longer run (docs/results/adapting-history.md)."""
         if not self.finished:
             return None
         others, held_out = self.other_split()
