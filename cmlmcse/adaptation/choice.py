@@ -141,11 +141,12 @@ def mean_of(many: Sequence[Weights]) -> Weights:
 
 
 def mix(start: Encoder, adapted: Weights, share: float) -> Encoder:
-    """Set the weights of `start` to (1 − share) · start + share · adapted, and return it."""
+    """Set the weights of `start` to (1 − share) · start + share · adapted, and return it. A token that an augmentation
+    added for training has rows behind those of the start, which are dropped."""
     with torch.no_grad():
         for name, weight in weights_of(start).items():
             if weight.is_floating_point():
-                weight.lerp_(adapted[name].to(weight), share)
+                weight.lerp_(adapted[name].to(weight)[tuple(map(slice, weight.shape))], share)
     return start
 
 

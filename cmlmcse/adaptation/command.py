@@ -24,12 +24,14 @@ MINUTES = 15.0
 # nor memory grows with the text after one pass over it.
 MOST_DOCUMENTS = 200_000
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
-TRUTHS = {"true", "false", "yes", "no", "t", "f", "y", "n", "1", "0"}  # that a switch may be followed by
+TRUE = {"true", "yes", "t", "y", "1"}  # what a switch may be followed by, as transformers reads it
+TRUTHS = TRUE | {"false", "no", "f", "n", "0"}
 OWN = ("export", "report.md", "report.html", "results.json", "arms", "second-split", "plan.json",
        "request.json")  # fmt: skip
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
          "second_prompt_template", "query_prompt", "document_prompt", "normalize", "stage", "streaming", "data_seed",
-         "max_train_samples", "eval_steps", "save_steps", "logging_steps", "disable_tqdm")  # fmt: skip
+         "max_train_samples", "eval_strategy", "eval_steps", "save_strategy", "save_steps", "save_only_model",
+         "load_best_model_at_end", "logging_steps", "disable_tqdm")  # fmt: skip
 
 
 class Adapted(NamedTuple):
@@ -135,13 +137,17 @@ def fields_apart(words: list[str], options: set[str]) -> tuple[list[str], list[s
     left, own, fields = list(reversed(words)), [], []
     while left:
         word = left.pop()
-        name = word.split("=")[0]
-        if not name.startswith("--") or name in {"--", *options}:
+        name, equals, value = word.partition("=")
+        option = "--" + name.removeprefix("--").replace("-", "_")  # as fields, options may be written with dashes
+        if not name.startswith("--") or name == "--":
             own.append(word)
+            continue
+        if option in options:
+            own.append(option + equals + value)
             continue
         fields.append(word)
         complete = "=" in word or not left or left[-1].startswith("--")
-        switch = name.removeprefix("--").replace("-", "_") in switches
+        switch = option.removeprefix("--") in switches
         if not complete and (not switch or left[-1].lower() in TRUTHS):
             fields.append(left.pop())
     return own, fields
@@ -215,7 +221,7 @@ def on_cpu(args: argparse.Namespace) -> bool:
     """Whether training computes on a CPU."""
     import torch
 
-    return args.device == "cpu" or args.fields.get("use_cpu", "").lower() == "true" or not torch.cuda.is_available()
+    return args.device == "cpu" or args.fields.get("use_cpu", "").lower() in TRUE or not torch.cuda.is_available()
 
 
 def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
@@ -230,7 +236,10 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     from .request import check_request
 
     training = check_fields(args.model, args.fields)
+    if training.use_cpu and args.device is None:
+        args.device = "cpu"
     bf16 = training.mixed_precision == "bf16" if precision_is_named(training) else has_fast_bf16(args.device)
+    check_place(args.output_dir, args.model, args.text)
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     check_request(folder, args)
     if (folder / "results.json").exists():
@@ -280,6 +289,20 @@ def has_fast_bf16(device: str | None) -> bool:
     if torch.cuda.is_available() and device != "cpu":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device in (None, "cpu") and bf16_is_faster()
+
+
+def check_place(folder: Path, model: str, text: str) -> None:
+    """Check that the output is not written among what is read.
+
+    Raises:
+        InputError: the output folder is the text's or the model's, or lies in it.
+    """
+    from cmlmcse.models.folders import resolve_model
+
+    for what, name in (("text", text), ("model", resolve_model(model))):
+        place = Path(name).resolve()
+        if place.is_dir() and folder.resolve().is_relative_to(place):
+            raise InputError(f"output_dir must lie outside the {what}, found {folder} in {name}; choose another place")
 
 
 def claim_folder(folder: Path, resume: bool) -> Path:

@@ -2,11 +2,13 @@
 as long as its score rises. The plan is kept in a file, so that a later call goes on."""
 
 import json
+import os
+import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cmlmcse.common.errors import InputError
+from cmlmcse.common.errors import Diverged, InputError
 from cmlmcse.common.files import atomic_write
 from cmlmcse.hub.export import write_json
 
@@ -37,6 +39,8 @@ class Plan:
         every: steps between development scores.
         besides: seconds that a run costs besides its steps; None where `max_steps` says the steps.
         prepared: seconds that the teachers took.
+        finalists: the arms of the second round, once they are known.
+        averaged: whether the weights of the finalists are averaged. Else the best of them is taken.
         further: [arm, step] of each time that the best one went on.
         ended: whether it goes on no more.
         bf16, max_seq_length: which all runs share, whatever is faster in a later call.
@@ -47,6 +51,8 @@ class Plan:
     every: int
     besides: float | None
     prepared: float = 0.0
+    finalists: list[str] = field(default_factory=list)
+    averaged: bool = False
     further: list[tuple[str, int]] = field(default_factory=list)
     ended: bool = False
     bf16: bool = False
@@ -76,15 +82,23 @@ def read_plan(folder: Path) -> Plan | None:
         ) from error
 
 
-def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> dict[str, Trial]:
+def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> tuple[dict[str, Trial], list[str]]:
     """Train every arm, then train the best ones on (successive halving). A best one that is not averaged with another
     then goes on for as long as its score rises and time is left. A repeated call goes on where it stopped.
+
+    An arm whose loss becomes NaN is left out, or stays as it was after the first round.
 
     Args:
         arms: the arms.
         common: what they share.
         seconds: the time for all of it. The first call measures the time of a step and plans by it.
         max_steps: steps of a finalist, instead of a time.
+
+    Returns:
+        What was trained, and the names of the arms that are chosen: those whose weights are averaged, or the best one.
+
+    Raises:
+        Diverged: the loss of every arm became NaN.
     """
     end = time.perf_counter() + seconds
     plan = read_plan(common.folder)
@@ -98,7 +112,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
     rounds.first()
     rounds.second()
     rounds.further()
-    return rounds.trials
+    return rounds.trials, rounds.chosen()
 
 
 def new_plan(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> Plan:
@@ -151,22 +165,28 @@ class Rounds:
     def __init__(self, plan: Plan, common: Common, end: float) -> None:
         self.plan, self.common, self.end = plan, common, end
         self.trials: dict[str, Trial] = {}
+        self.diverged: list[Diverged] = []
 
     def first(self) -> None:
         """Train every arm."""
         for name in self.plan.arms:
             self.train(name, self.plan.steps[0])
+        if not self.trials:
+            raise self.diverged[-1]
 
     def second(self) -> None:
         """Train the best ones on: those that are averaged, else the best `FINALISTS`."""
-        plan, names = self.plan, self.averaged()
-        if not names:
-            names = sorted(self.trials, key=lambda name: self.trials[name].score, reverse=True)[:FINALISTS]
+        plan = self.plan
+        if not plan.finalists:
+            kinds = best_of_each_kind(self.trials, plan.arms, self.common.finished)
+            plan.averaged = len(kinds) > 1
+            best = sorted(self.trials, key=lambda name: self.trials[name].score, reverse=True)
+            plan.finalists = kinds if plan.averaged else best[:FINALISTS]
         if len(plan.steps) == 1:  # the time that is left says the rest
             plan.prepared = max(plan.prepared, *map(prepared_seconds, self.trials.values()))
-            plan.steps.append(self.steps_of(names))
-            plan.write(self.common.folder)
-        for name in names:
+            plan.steps.append(self.steps_of(plan.finalists))
+        plan.write(self.common.folder)  # a later call must not choose again, by scores of this round
+        for name in plan.finalists:
             self.train(name, plan.steps[1])
 
     def steps_of(self, names: list[str]) -> int:
@@ -174,7 +194,7 @@ class Rounds:
         assert self.plan.besides is not None
         records, first = [self.trials[name].record for name in names], self.plan.steps[0]
         again = [record["unscored_seconds_per_step"] for record in records]  # on the second split
-        if not self.averaged():
+        if not self.plan.averaged:
             again = [max(again)] * self.common.finished
         each = [record["seconds_per_step"] for record in records]
         last = finalist_steps(each, again, first, self.left(), self.plan.besides)
@@ -185,8 +205,8 @@ class Rounds:
         plan = self.plan
         for name, step in plan.further:  # of an earlier call
             self.train(name, step)
-        while plan.besides is not None and not plan.ended and not self.averaged():
-            name = max(self.trials, key=lambda name: self.trials[name].score)
+        while plan.besides is not None and not plan.ended and not plan.averaged:
+            (name,) = self.chosen()
             step = further_steps(self.trials[name], self.left(), plan.besides, self.common.finished)
             step = min(step, most_steps(self.common.finished)[1])
             if step <= self.trials[name].steps:
@@ -195,20 +215,32 @@ class Rounds:
                 plan.further.append((name, step))
             plan.write(self.common.folder)
             if not plan.ended:
-                self.train(name, step)
+                plan.ended = not self.train(name, step)
 
-    def train(self, name: str, step: int) -> None:
-        """Train an arm to this step."""
-        self.trials[name] = run_arm(name, self.plan.arms[name], self.common, step, self.plan.every)
+    def train(self, name: str, step: int) -> bool:
+        """Train an arm to this step, and say whether its loss stayed finite.
+
+        Raises:
+            Diverged: it did not, on several processes, of which some may not know it.
+        """
+        try:
+            self.trials[name] = run_arm(name, self.plan.arms[name], self.common, step, self.plan.every)
+        except Diverged as stop:
+            if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+                raise
+            self.diverged.append(stop)
+            print(f"{stop.found}; the other arms go on without it", file=sys.stderr, flush=True)
+            return False
+        return True
 
     def left(self) -> float:
         """Seconds that are left for training. The teachers prepare once more, for the second split."""
         return self.end - time.perf_counter() - self.plan.prepared
 
-    def averaged(self) -> list[str]:
-        """The arms whose weights are averaged, if there are several kinds."""
-        best = best_of_each_kind(self.trials, self.plan.arms, self.common.finished)
-        return best if len(best) > 1 else []
+    def chosen(self) -> list[str]:
+        """The finalists whose weights are averaged, or the best finalist."""
+        names = self.plan.finalists
+        return names if self.plan.averaged else [max(names, key=lambda name: self.trials[name].score)]
 
 
 def best_of_each_kind(trials: dict[str, Trial], arms: Arms, finished: bool) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.common.errors import Diverged, InputError, Stopped
 from cmlmcse.training.command import field_arguments
 
 from .crew import Train
@@ -76,7 +76,7 @@ def train_run(
         start_values: of the choosing documents, where they are scored.
 
     Raises:
-        InputError, Stopped: the run cannot go on; the message begins with its title.
+        InputError, Stopped, Diverged: the run cannot go on; the message begins with its title.
     """
     done, steps = read_trial(run), fields["max_steps"]
     if done is not None and done.steps >= steps:
@@ -90,6 +90,9 @@ def train_run(
             common.train([RECIPE, *field_arguments({**common.fields, **fields, **own})], start_values)
     except InputError as error:
         raise InputError(f"{title}: {error}") from error
+    except Diverged as stop:
+        advice = "start again with a lower --learning_rate and another --output_dir"
+        raise Diverged(f"{title}: {stop.found}", advice) from stop
     except Stopped as stop:
         raise Stopped(f"{title}: {stop}", status=stop.status) from stop
     done = read_trial(run)

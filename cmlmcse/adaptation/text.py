@@ -233,9 +233,24 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
         seed = next_seed(args.seed)
         return hold_out(draw_documents(everything, args.max_documents, seed), seed)
 
-    facts = len(everything), len(documents), titles, len(held_out), length, sizes.percentile, cut, limit, titles_ask
-    judged = criterion, finished, together, (rest, held_out), other_split
-    return Text(*facts, *judged, foreign(texts, start.tokenizer), share_overlapping(held_out, rest))
+    return Text(
+        found=len(everything),
+        documents=len(documents),
+        titles=titles,
+        held_out=len(held_out),
+        length=length,
+        percentile=sizes.percentile,
+        cut=cut,
+        limit=limit,
+        titles_ask=titles_ask,
+        criterion=criterion,
+        finished=finished,
+        together=together,
+        parts=(rest, held_out),
+        other_split=other_split,
+        note=foreign(texts, start.tokenizer),
+        overlap=share_overlapping(held_out, rest),
+    )
 
 
 def is_letter(sign: str) -> bool:

@@ -52,7 +52,7 @@ from .crew import Train
 from .report import last_line, write_report
 from .request import keep_request
 from .results import adapt_results, labelled_results, load_labelled
-from .rounds import best_of_each_kind, read_plan, run_arms
+from .rounds import read_plan, run_arms
 from .runs import Common, Trial
 from .second_split import train_again
 from .text import Text, read_text
@@ -114,8 +114,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     keep_request(folder, args)
     common = Common(folder, shared_fields(args, start), start.values, train, text.finished)
     left = 60 * args.minutes - (time.perf_counter() - started) - SCORES_AT_THE_END * start.seconds
-    trials = run_arms(arms, common, left, args.max_steps)
-    names = best_of_each_kind(trials, arms, text.finished)
+    trials, names = run_arms(arms, common, left, args.max_steps)
     choice = choose(start, {name: trials[name] for name in names}, arms, common, args, say)
 
     results = adapt_results(args.model, text, choice, arms, trials)

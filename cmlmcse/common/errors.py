@@ -28,6 +28,19 @@ class Stopped(RuntimeError):
         self.status = status
 
 
+class Diverged(Stopped):
+    """A run whose loss became NaN or infinite.
+
+    Args:
+        found: what was found, and where.
+        advice: what to do.
+    """
+
+    def __init__(self, found: str, advice: str) -> None:
+        super().__init__(f"{found}; {advice}")
+        self.found = found
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises usage errors as :class:`InputError`."""
 

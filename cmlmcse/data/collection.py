@@ -14,13 +14,12 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 
 from .columns import BLOCK_ROWS
-from .lines import read_documents, read_lines, split_compression
+from .lines import files_in, read_documents, read_lines
 from .tables import scan
-from .text import as_text_error, load_sentences, source_kind
+from .text import as_text_error, file_state, load_sentences, source_kind
 from .words import is_unspaced, overlapping_pairs
 
-TITLE = "title"
-VERSION = 2  # of what makes documents of a source; another one reads the source again
+VERSION = 3  # of what makes documents of a source; another one reads the source again
 FEATURES = Features({"title": Value("string"), "text": Value("string")})
 MIN_DOCUMENTS = 100  # with fewer, a score on held-out documents cannot tell a better model from chance
 HELD_OUT_SHARE = 0.2  # of the documents
@@ -62,14 +61,14 @@ def load_collection(
     if not os.path.isdir(path) and source_kind(path) in ("wikipedia", "hub"):
         texts = load_sentences(path, text_column, documents=True)
         return texts.map(_without_title, batched=True, features=FEATURES)
-    state = tuple(_state(file) for file in ([path] if os.path.isfile(path) else files_in(path)))
+    state = [file_state(file) for file in ([path] if os.path.isfile(path) else files_in(path))]
     columns = {"text_column": text_column, "title_column": title_column}
     try:
         return Dataset.from_generator(
             _rows,
             features=FEATURES,
             cache_dir=cache_dir,
-            gen_kwargs={"path": path, **columns, "state": (state,), "version": VERSION},
+            gen_kwargs={"path": path, **columns, "state": (tuple(map(str, state)),), "version": VERSION},
             writer_batch_size=BLOCK_ROWS,
         )
     except (DatasetsError, ValueError) as error:  # a ValueError says that there is no row
@@ -95,12 +94,6 @@ def check_columns(path: str, text_column: str | None, title_column: str | None) 
 def _without_title(batch: dict[str, list[str]]) -> dict[str, list[str]]:
     """Rows of "text" → rows of "title" and "text"."""
     return {"title": [""] * len(batch["text"]), "text": batch["text"]}
-
-
-def _state(path: str) -> tuple[str, int, int]:
-    """What shows, without reading a file, whether it changed: its path, size and modification time."""
-    status = os.stat(path)
-    return os.path.abspath(path), status.st_size, status.st_mtime_ns
 
 
 def _rows(
@@ -157,41 +150,16 @@ def has_separators(lines: Iterable[str]) -> bool:
     return False
 
 
-def files_in(folder: str) -> list[str]:
-    """The text files of a folder and its subfolders, sorted by name. What begins with a dot is hidden, and not read.
-
-    Raises:
-        InputError: there is none.
-    """
-    texts, _ = text_files(folder)
-    if not texts:
-        raise InputError(f"{folder}: expected text files (.txt, also compressed), found none; name a file or a folder")
-    return texts
-
-
-def text_files(folder: str) -> tuple[list[str], int]:
-    """The text files of a folder, and how many other files it holds, hidden ones aside."""
-    below = [path.relative_to(folder) for path in Path(folder).rglob("*") if path.is_file()]
-    shown = [path for path in below if not any(part.startswith(".") for part in path.parts)]
-    texts = [path for path in shown if Path(split_compression(path.name)[0]).suffix.lower() == ".txt"]
-    return sorted(str(Path(folder, path)) for path in texts), len(shown) - len(texts)
-
-
 def _table(path: str, text_column: str | None, title_column: str | None) -> Iterator[Document]:
     """The rows of a table, as documents.
 
     Raises:
         InputError: a named column is missing.
     """
-    table = scan(Path(path), text_column, others=False)
-    if title_column is not None and title_column not in table.schema.names:
-        raise InputError(
-            f"{path}: expected the column {title_column!r}, found {', '.join(table.schema.names)}; set title_column"
-        )
-    titles = title_column or (TITLE if TITLE in table.schema.names else None)
+    table = scan(Path(path), text_column, title_column, documents=True)
     for rows in table.tables():
         texts = table.texts(rows)
-        names = rows[titles].to_pylist() if titles else [""] * len(texts)
+        names = rows[table.title_column].to_pylist() if table.title_column else [""] * len(texts)
         yield from (Document(str(title or ""), text) for title, text in zip(names, texts, strict=True))
 
 

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
+from cmlmcse.common.names import split_names
 
 from .batch_transfer import Batch
 from .batches import Example, TrainingSentences, pack_masked, special_tokens
@@ -34,7 +35,7 @@ def load_documents(
     article is a document, in a table or a Hub dataset a row is one.
 
     Args:
-        train_files: one source, or several separated by commas.
+        train_files: one source, or several separated by commas; one with a comma stands in double quotes.
         text_column: column of the text, for tables and Hub datasets.
         data_files: a file inside a Hub dataset.
         documents: True for a document per row, False for a sentence per row.
@@ -45,12 +46,12 @@ def load_documents(
     """
     parts = [
         load_sentences(
-            resolve(source.strip()),
+            resolve(source),
             text_column,
             data_files=data_files,
             documents=documents,
         )
-        for source in train_files.split(",")
+        for source in split_names(train_files)
     ]
     rows = datasets.concatenate_datasets(parts)
     return rows if max_rows is None else rows.select(range(min(max_rows, len(rows))))

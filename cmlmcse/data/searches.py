@@ -13,6 +13,7 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
+from .tables import with_titles
 from .words import is_unspaced, split_words
 
 SEARCH = "search"  # the name in the field `views`
@@ -38,11 +39,6 @@ class Queries(NamedTuple):
     owners: NDArray[np.int64]
 
 
-def texts_with_titles(documents: Dataset) -> list[str]:
-    """The documents as they are encoded: title and text."""
-    return [f"{title} {text}".strip() for title, text in zip(documents["title"], documents["text"], strict=True)]
-
-
 def make_queries(documents: Dataset, seed: int) -> Queries:
     """`QUERIES_EACH` queries of every document that has words, without repetitions.
 
@@ -50,7 +46,7 @@ def make_queries(documents: Dataset, seed: int) -> Queries:
         documents: columns "title" and "text".
         seed: of the draws.
     """
-    texts = texts_with_titles(documents)
+    texts = with_titles(documents["title"], documents["text"])
     words = [Counter(asking_words(text)) for text in texts]
     found = Counter(word for each in words for word in each)
     queries: list[str] = []

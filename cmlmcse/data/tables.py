@@ -21,6 +21,7 @@ from cmlmcse.common.errors import InputError
 from .lines import check_utf8, read_lines, readable, split_compression
 
 TEXT = "text"
+TITLE = "title"
 TABLE_ROWS = 2048  # rows of a table in memory
 
 
@@ -65,14 +66,17 @@ def with_titles(titles: Iterable[str | None], texts: Iterable[str]) -> list[str]
     return [f"{title or ''} {text}".strip() for title, text in zip(titles, texts, strict=True)]
 
 
-def scan(path: Path, text_column: str | None = None, title_column: str | None = None, others: bool = True) -> TextFile:
+def scan(
+    path: Path, text_column: str | None = None, title_column: str | None = None, documents: bool = False
+) -> TextFile:
     """Read a file once, so that an error in it is found before the work starts.
 
     Args:
         path: the file.
         text_column: the column of the texts (default: `text`, or the only column of strings).
         title_column: the column of the titles (default: titles are not read).
-        others: whether the other columns are needed. If not, those whose values have several types are left out.
+        documents: read titles from the column `title` by default, if there is one; and leave out other columns whose
+            values have several types.
 
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8, or there is no such column.
@@ -89,18 +93,21 @@ def scan(path: Path, text_column: str | None = None, title_column: str | None = 
         for name, values in columns.items():
             try:
                 fields[name] = _merged(fields.get(name), pyarrow.field(name, _array(values).type))
-            except pyarrow.ArrowException as error:
+            except (pyarrow.ArrowException, OverflowError) as error:
                 mixed[name] = " ".join(str(error).split())
-    if mixed and others:
-        name, reason = next(iter(mixed.items()))
-        raise InputError(f"{path}: expected one type of value in the column {name}, found {reason}; fix it")
+    known = {*fields, *mixed}
+    title = title_column or (TITLE if documents and TITLE in known and text_column != TITLE else None)
+    for name, reason in mixed.items():
+        # Without a column `text` the one that is mixed may be the text.
+        if not documents or name in (text_column or TEXT, title) or (text_column is None and TEXT not in known):
+            raise InputError(f"{path}: expected one type of value in the column {name}, found {reason}; fix it")
     schema = pyarrow.schema([field for name, field in fields.items() if name not in mixed])
-    column = _choose_column(path, schema, text_column, title_column)
+    column = _choose_column(path, schema, text_column, title)
     if title_column is not None:
         _check_column(path, schema, title_column, "--title_column")
         if title_column == column:
             raise InputError(f"{path}: --title_column expects another column than that of the texts, found {column}")
-    return TextFile(path, column, schema, rows, title_column)
+    return TextFile(path, column, schema, rows, title)
 
 
 def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Iterator[pyarrow.Table]:

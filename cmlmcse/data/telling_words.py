@@ -37,7 +37,7 @@ class TellingWords:
     @classmethod
     def count(cls, pieces: Dataset, tokenizer: PreTrainedTokenizerBase) -> "TellingWords":
         """Count the documents of tokenised text, columns "title_ids" and "input_ids"."""
-        step = max(len(pieces) // COUNTED, 1)
+        step = max(-(-len(pieces) // COUNTED), 1)
         chosen = pieces.with_format("arrow").select(range(0, len(pieces), step))
         found = np.zeros(len(tokenizer), dtype=np.int64)
         for table in chosen.iter(batch_size=BLOCK):
@@ -52,8 +52,9 @@ class TellingWords:
     def of(self, tokens: list[int]) -> tuple[list[list[int]], NDArray[np.float64]]:
         """The different telling words of a document, in their order, and the weight of each.
 
-        The weight is log(1 + how often) · log(documents / documents with it): TF-IDF. A word in several pieces is as
-        rare as its rarest piece. A word that stands in no other document is left out: nobody else would search for it.
+        The weight is log(1 + how often) · log((documents + 1) / documents with it): TF-IDF. A word in several pieces is
+        as rare as its rarest piece. A word that stands in no other document is left out: nobody else would search for
+        it.
         """
         array = np.asarray(tokens, dtype=np.int64)  # also of no tokens at all
         alone = self.alone[array]

@@ -23,7 +23,7 @@ from cmlmcse.common.errors import InputError
 
 from . import wikipedia
 from .columns import BLOCK_ROWS, HEAD_ROWS, SCORE, STRING, Columns, Sentences, choose_columns, is_string, only_columns
-from .lines import CHUNK, check_utf8, read_documents, read_lines, readable, split_compression
+from .lines import CHUNK, check_utf8, files_in, read_documents, read_lines, readable, split_compression
 
 FEATURES = Features({"text": STRING})
 FORMATS = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -82,17 +82,23 @@ def load_sentences(
 
 def fingerprint_text(path: str) -> dict[str, str | int]:
     """Return what identifies a source in a record: the name, size and SHA-256 of a local file, or the id of a dataset.
-    For a folder it is the name, the number of files and their size."""
+    For a folder it is the name, and the number, size and SHA-256 of the text files that are read of it.
+
+    Raises:
+        InputError: a folder holds no text file.
+    """
     if not os.path.exists(path):
         return {"dataset": path}
-    if os.path.isdir(path):
-        sizes = [file.stat().st_size for file in Path(path).rglob("*") if file.is_file()]
-        return {"folder": os.path.basename(os.path.abspath(path)), "files": len(sizes), "bytes": sum(sizes)}
+    name, files = os.path.basename(os.path.abspath(path)), files_in(path) if os.path.isdir(path) else [path]
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return {"file": os.path.basename(path), "bytes": os.path.getsize(path), "sha256": digest.hexdigest()}
+    for each in files:
+        if os.path.isdir(path):
+            digest.update(os.path.relpath(each, path).encode() + b"\0")
+        with open(each, "rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+    kind: dict[str, str | int] = {"folder": name, "files": len(files)} if os.path.isdir(path) else {"file": name}
+    return {**kind, "bytes": sum(map(os.path.getsize, files)), "sha256": digest.hexdigest()}
 
 
 def source_kind(path: str) -> str:
@@ -134,7 +140,7 @@ def read_articles(path: str) -> Iterator[list[str]]:
             ) from error
 
 
-def _file_state(path: str) -> dict[str, str | int]:
+def file_state(path: str) -> dict[str, str | int]:
     """Return what shows, without reading a file, whether it changed: its path, size and modification time."""
     status = os.stat(path)
     return {"path": os.path.abspath(path), "bytes": status.st_size, "changed_ns": status.st_mtime_ns}
@@ -142,7 +148,7 @@ def _file_state(path: str) -> dict[str, str | int]:
 
 def _check_once(path: str, cache_dir: str | None) -> None:
     """Check that a file is UTF-8, unless the cache records that it passed before: a large file is checked only once."""
-    key = hashlib.sha256(json.dumps(_file_state(path)).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps(file_state(path)).encode()).hexdigest()
     mark = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "cmlmcse-checked" / key
     if not mark.exists():
         check_utf8(path)
@@ -163,7 +169,7 @@ def _rows(kind: str, path: str, version: int, documents: bool = False, **state: 
 
 def _generated(kind: str, path: str, streaming: bool, cache_dir: str | None, documents: bool) -> Sentences:
     """Return the dataset of a text file or a dump, cached by the file's path, size and modification time."""
-    arguments = {"kind": kind, "version": wikipedia.VERSION, "documents": documents, **_file_state(path)}
+    arguments = {"kind": kind, "version": wikipedia.VERSION, "documents": documents, **file_state(path)}
     if streaming:
         return IterableDataset.from_generator(_rows, features=FEATURES, gen_kwargs=arguments)
     return Dataset.from_generator(

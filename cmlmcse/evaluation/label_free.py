@@ -362,11 +362,12 @@ def choose_criterion(held_out: Dataset, others: Dataset, seed: int) -> Criterion
     Raises:
         InputError: in no criterion enough documents ask.
     """
-    built = [build_criterion(name, held_out, others, seed) for name in CRITERIA]
-    found = [criterion for criterion in built if criterion is not None]
-    for criterion in found:
-        if enough_ask(criterion, held_out):
-            return criterion
+    found: list[Criterion] = []
+    for name in CRITERIA:
+        if (criterion := build_criterion(name, held_out, others, seed)) is not None:
+            if enough_ask(criterion, held_out):
+                return criterion
+            found.append(criterion)
     if not found:
         if letters_of_a_word(held_out) > LONGEST_WORDS:
             raise InputError(

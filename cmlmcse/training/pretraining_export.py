@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
+from cmlmcse.common.names import split_names
 from cmlmcse.data.batches import TrainingSentences
 from cmlmcse.data.documents import DEV_MASK_RATE
 from cmlmcse.hub.card_method import public_name
@@ -48,7 +49,7 @@ def finalize_pretraining(
         "steps": trainer.state.global_step,
         "tokens": tokens,
         "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
-        "train_data": [text_fingerprint(source.strip()) for source in data_args.train_file.split(",")],
+        "train_data": [text_fingerprint(source) for source in split_names(data_args.train_file)],
         "log": history,
     }
     record = run_record(recipe, model_args, data_args, run_args, measured)
@@ -87,7 +88,7 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
     fields, found = record["fields"], results.get("pretraining")
     kind = fields["model_type"]
     origin = f"a new {kind}" if kind else f"`{public_name(fields['model_name_or_path'])}`"
-    sources = ", ".join(f"`{public_name(source.strip())}`" for source in fields["train_file"].split(","))
+    sources = ", ".join(f"`{public_name(source)}`" for source in split_names(fields["train_file"]))
     loss = "not measured" if found is None else (
         f"{found['mlm_loss']:.3f} (perplexity {found['perplexity']:.2f}) on {found['sequences']} held-out sequences, "
         f"{DEV_MASK_RATE:.0%} of the tokens masked"

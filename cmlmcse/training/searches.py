@@ -14,7 +14,8 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
 from cmlmcse.data.collection import draw_documents
 from cmlmcse.data.parts import write_npy
-from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries, texts_with_titles, unit
+from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries, unit
+from cmlmcse.data.tables import with_titles
 from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.evaluation.prompts import prompt_of
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
@@ -138,7 +139,10 @@ def search_pairs(
             f"views search expects at least two documents with words of three letters or more, found "
             f"{len(documents)} documents and {len(queries.texts)} queries; add text, or choose the views crops"
         )
-    asked, texts = datasets.Dataset.from_dict({"text": queries.texts}), texts_with_titles(documents)
+    asked, texts = (
+        datasets.Dataset.from_dict({"text": queries.texts}),
+        with_titles(documents["title"], documents["text"]),
+    )
     teachers: list[Teacher] = [
         LexicalTeacher(*queries, texts)
         if name == LEXICAL

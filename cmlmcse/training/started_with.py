@@ -13,6 +13,7 @@ from cmlmcse.common.locations import resolve
 from cmlmcse.common.names import split_names
 from cmlmcse.data.text import fingerprint_text
 from cmlmcse.evaluation.cache import fingerprint_model
+from cmlmcse.models.folders import resolve_model
 from modeling_cmlmcse.distributed import rank
 
 from .fields import DataArguments, ModelArguments, RunArguments
@@ -45,7 +46,7 @@ def kept_fields(model: ModelArguments, data: DataArguments, run: RunArguments) -
     arguments = run.to_dict()
     fields |= {name: arguments[name] for name in LEARNED if name in arguments}
     for name in TEXTS:
-        fields[name] = text_content(fields[name])
+        fields[name] = [text_content(each) for each in split_names(fields[name])]
     for name in MODELS:
         fields[name] = [model_content(each) for each in split_names(fields[name])]
     fields["dev_set"] = "auto" if data.dev_set.startswith("auto") else "another"  # auto holds documents out
@@ -58,10 +59,8 @@ def kept_fields(model: ModelArguments, data: DataArguments, run: RunArguments) -
     return fields
 
 
-def text_content(name: str | None) -> dict[str, Any] | None:
+def text_content(name: str) -> dict[str, Any]:
     """A file by its content; what cannot be read is left to what reads it, which reports the reason."""
-    if name is None:
-        return None
     try:
         return fingerprint_text(resolve(name))
     except (InputError, OSError):
@@ -71,7 +70,7 @@ def text_content(name: str | None) -> dict[str, Any] | None:
 def model_content(name: str) -> dict[str, Any]:
     """A model on this machine by its content, another by its name; what cannot be read as :func:`text_content`."""
     try:
-        path = Path(resolve(name))
+        path = Path(resolve_model(name))
         return {"name": path.name, "files": fingerprint_model(str(path), {})} if path.exists() else {"name": name}
     except (InputError, OSError):
         return {"name": name}

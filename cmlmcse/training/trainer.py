@@ -19,7 +19,7 @@ from transformers import (
 from transformers.trainer_callback import ExportableState, ProgressCallback
 
 from cmlmcse.common.distributed import sums_over_processes
-from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.common.errors import Diverged, InputError
 from cmlmcse.data.batches import EpochSampler, TrainingSentences
 from modeling_cmlmcse.backbone import blocks
 from modeling_cmlmcse.distributed import processes, rank
@@ -140,7 +140,7 @@ class LossTrainer(WholeCheckpointTrainer):
         checkpoint is never saved before the check; for that, call this without a loss.
 
         Raises:
-            Stopped: a loss is infinite or NaN.
+            Diverged: a loss is infinite or NaN.
         """
         if loss is not None:
             self.unchecked.append((self.state.global_step + 1, ReadLater(loss.detach())))
@@ -148,10 +148,11 @@ class LossTrainer(WholeCheckpointTrainer):
         while len(self.unchecked) > allowed:
             step, later = self.unchecked.popleft()
             if not math.isfinite(value := float(later.value())):
-                raise Stopped(
-                    f"the loss of a batch of step {step} (epoch {self.state.epoch or 0:.2f}, process {rank()}) is "
-                    f"{value}; checkpoints before it are good: lower the learning rate and resume with "
-                    "--resume_from_checkpoint auto, or fix the text and start again"
+                where = f"step {step} (epoch {self.state.epoch or 0:.2f}, process {rank()})"
+                raise Diverged(
+                    f"the loss of a batch of {where} is {value}",
+                    "checkpoints before it are good: lower the learning rate and resume with --resume_from_checkpoint "
+                    "auto, or fix the text and start again",
                 )
 
     def _count(self, logs: dict[str, Tensor], inputs: dict[str, Any]) -> None:

@@ -1,15 +1,17 @@
 """The options of adapt: where they may stand, what they decide, and how wrong ones and a wrong text are answered."""
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 import cmlmcse
 from cmlmcse.adaptation import work
-from cmlmcse.adaptation.command import main, parse, run_first
+from cmlmcse.adaptation.command import main, on_cpu, parse, run_first
 from cmlmcse.adaptation.crew import run
 from cmlmcse.common import cpu
+from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.variable_length import switched_off
@@ -66,6 +68,39 @@ def test_a_switch_needs_no_value(place):
     }  # fmt: skip
 
 
+def test_own_options_may_have_dashes():
+    """As fields may. They are not taken for fields, which would train on another text than is held out."""
+    words = ["--output-dir", "new", "--max-documents=300", "--text-column", "body", "--max-seq-length", "32"]
+    args = parse(["model", "text", *words])
+    assert (args.output_dir.name, args.max_documents, args.text_column, args.max_seq_length) == ("new", 300, "body", 32)
+    assert args.fields == {}
+
+
+@pytest.mark.parametrize("words, expected", [([], None), (["--use_cpu", "yes"], "cpu"), (["--use_cpu", "no"], None)])
+def test_training_on_a_cpu_scores_there_too(words, expected, tmp_path, monkeypatch):
+    """So precision and length are those of the CPU."""
+    found = []
+    monkeypatch.setattr(work, "adapt_in", lambda folder, args, bf16, train: found.append(args.device) or {})
+    args = parse(["model", "text", *words, "--output_dir", str(tmp_path), "--bf16", "false"])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert on_cpu(args) is (expected == "cpu")
+    monkeypatch.undo()
+    monkeypatch.setattr(work, "adapt_in", lambda folder, args, bf16, train: found.append(args.device) or {})
+    run_first(args, run)
+    assert found == [expected]
+
+
+@pytest.mark.parametrize("what", ["text", "model"])
+def test_the_output_lies_outside(what, encoder, tmp_path):
+    """What is written there would be read as text, or change the model."""
+    (tmp_path / "a.txt").write_text("One line.\n")
+    names = {"model": encoder, "text": str(tmp_path)} if what == "text" else {"model": encoder, "text": "a.txt"}
+    place = Path(names[what]) / "adapted"
+    with pytest.raises(InputError, match=f"output_dir must lie outside the {what}, found"):
+        run_first(parse([names["model"], names["text"], "--output_dir", str(place), "--bf16", "false"]), run)
+    assert not place.exists()
+
+
 @pytest.mark.parametrize("words", [[], ["--variable_length_attention", "false"]])
 def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
     """Where this process scores too, and only until the command ends."""
@@ -92,6 +127,8 @@ def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
         (["--seed", "-1"], "--seed: expected a whole number from 0 to 4294967295, found '-1'"),
         (["--seed", "4294967296"], "--seed: expected a whole number from 0 to 4294967295"),
         (["--minutes", "1", "--max_steps", "9"], "--minutes expects no --max_steps, found both; drop one of them"),
+        (["--save_only_model"], "cmlmcse adapt sets save_only_model itself"),
+        (["--load-best-model-at-end", "false"], "cmlmcse adapt sets load_best_model_at_end itself"),
         (["--eval-steps", "10"], "cmlmcse adapt sets eval_steps itself"),
         (["--max_train_samples", "10"], "cmlmcse adapt sets max_train_samples itself"),
         (["--views", "halves"], "views must be one of dropout, crops, neighbours, title_body"),

@@ -10,6 +10,7 @@ from cmlmcse.adaptation.budget import finalist_steps, further_steps, most_steps,
 from cmlmcse.adaptation.crew import run
 from cmlmcse.adaptation.rounds import Plan, best_of_each_kind, run_arms
 from cmlmcse.adaptation.runs import Common, Trial
+from cmlmcse.common.errors import Diverged
 
 
 @pytest.mark.parametrize(
@@ -86,10 +87,11 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
     monkeypatch.setattr(rounds.time, "perf_counter", lambda: now[0])
     common = Common(tmp_path, {}, np.zeros(1), run)
     alike = {"other": {"views": "words"}, "best": {"views": "words"}}
-    found = run_arms(alike, common, 300.0, None)
+    found, chosen = run_arms(alike, common, 300.0, None)
     assert asked[2:4] == [("best", 120), ("other", 120)]  # 240 seconds are left, less 7 for teachers and 10 for each
     assert asked[4:] == [("best", 320)]  # 223 seconds are left, less 10; then the score no longer rises
     assert found["best"].steps == 320
+    assert chosen == ["best"]
     again = list(asked)
     asked.clear()
     run_arms(alike, common, 0.0, None)
@@ -114,9 +116,66 @@ def test_two_kinds_go_on_together(monkeypatch, tmp_path):
         )
 
     monkeypatch.setattr(rounds, "run_arm", run_arm)
-    trials = run_arms(tried, Common(tmp_path, {}, np.zeros(1), run, finished=True), 0.0, 60)
+    trials, chosen = run_arms(tried, Common(tmp_path, {}, np.zeros(1), run, finished=True), 0.0, 60)
     assert asked[5:] == [("title2", 60), ("search", 60)]
+    assert chosen == ["title2", "search"]
     assert best_of_each_kind(trials, tried, finished=True) == ["title2", "search"]
     assert best_of_each_kind(trials, tried, finished=False) == ["other"]
     del trials["search"], trials["search2"]
     assert best_of_each_kind(trials, tried, finished=True) == ["other"]
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+def test_a_repeated_call_trains_the_same_finalists(monkeypatch, tmp_path):
+    """A finished encoder keeps its last step, so a finalist's score may fall below that of an arm which was not trained
+    on. A call after a kill goes on with the finalists of the first call, and they are chosen."""
+    tried = {f"{kind}, {rate}": {"views": views} for kind, views in (("title", "title_body"), ("search", "search"))
+             for rate in (1, 2)}  # fmt: skip
+    scores = {("title, 1", 20): 3.0, ("title, 2", 20): 2.0, ("search, 1", 20): 5.0, ("search, 2", 20): 4.0,
+              ("title, 1", 60): 1.0, ("search, 1", 60): 3.0}  # fmt: skip
+    done, asked, killed = dict.fromkeys(tried, 0), [], []
+
+    def run_arm(name, fields, common, steps, every):
+        if (name, steps) == ("search, 1", 60) and not killed:
+            killed.append(name)
+            raise Killed
+        done[name] = max(done[name], steps)  # a run that has so many steps is only read
+        asked.append((name, steps))
+        return Trial(tmp_path, done[name], scores[name, done[name]], {"dev_scores": []})
+
+    monkeypatch.setattr(rounds, "run_arm", run_arm)
+    common = Common(tmp_path, {}, np.zeros(1), run, finished=True)
+    with pytest.raises(Killed):
+        run_arms(tried, common, 0.0, 60)
+    assert asked[4:] == [("title, 1", 60)]
+    asked.clear()
+    _, chosen = run_arms(tried, common, 0.0, 60)
+    assert asked[4:] == [("title, 1", 60), ("search, 1", 60)]
+    assert chosen == ["title, 1", "search, 1"]
+
+
+def test_an_arm_that_diverges_is_left_out(monkeypatch, tmp_path, capsys):
+    """The others go on without it; one that diverges later stays as it was. Where all do, the command ends."""
+    limits = {"a": 0, "b": 40, "c": 60}
+
+    def run_arm(name, fields, common, steps, every):
+        if steps > limits[name]:
+            raise Diverged(f"{name}: the loss of a batch of step 5 is nan", "lower the rate")
+        return Trial(tmp_path, steps, {"b": 2.0, "c": 1.0}[name], {"dev_scores": []})
+
+    monkeypatch.setattr(rounds, "run_arm", run_arm)
+    tried = {name: {"views": "words"} for name in limits}
+    trials, chosen = run_arms(tried, Common(tmp_path, {}, np.zeros(1), run), 0.0, 60)
+    assert {name: trial.steps for name, trial in trials.items()} == {"b": 40, "c": 60}
+    assert chosen == ["b"]
+    assert "a: the loss of a batch of step 5 is nan; the other arms go on without it" in capsys.readouterr().err
+    (tmp_path / "plan.json").unlink()
+    with pytest.raises(Diverged, match="a: the loss of a batch of step 5 is nan; lower the rate"):
+        run_arms({"a": {"views": "words"}}, Common(tmp_path, {}, np.zeros(1), run), 0.0, 60)
+    (tmp_path / "plan.json").unlink()
+    monkeypatch.setenv("WORLD_SIZE", "2")  # the others may not know it
+    with pytest.raises(Diverged):
+        run_arms(tried, Common(tmp_path, {}, np.zeros(1), run), 0.0, 60)

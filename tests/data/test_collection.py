@@ -15,7 +15,6 @@ from cmlmcse.data.collection import (
     load_collection,
     next_seed,
     read_collection,
-    text_files,
 )
 from cmlmcse.data.tables import scan
 
@@ -39,7 +38,6 @@ def test_text_files(tmp_path):
     (tmp_path / "folder" / ".ipynb_checkpoints").mkdir()
     (tmp_path / "folder" / ".ipynb_checkpoints" / "b.txt").write_text("hidden\n")
     assert found(tmp_path / "folder") == [Document("", "b one\nb two"), Document("", "a one")]
-    assert text_files(str(tmp_path / "folder"))[1] == 1  # the picture
     for text in ("\none a\ntwo b\n", "one a\ntwo b\n\n", " \none a\ntwo b\n\t\n\n"):
         lines.write_text(text)  # blank lines at the ends separate nothing
         assert found(lines) == [Document("", "one a"), Document("", "two b")]
@@ -72,6 +70,39 @@ def test_a_column_that_is_not_read_may_hold_anything(tmp_path):
     assert found(path) == [Document("A", "One."), Document("B", "Two.")]
     with pytest.raises(InputError, match="expected one type of value in the column id, found"):
         scan(path)
+    path.write_text('{"title": "A", "text": "One.", "id": 1180591620717411303424}\n')  # more than 64 bits
+    assert found(path) == [Document("A", "One.")]
+    with pytest.raises(InputError, match="expected one type of value in the column id, found"):
+        scan(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "name"),
+    [
+        ('{"title": "B", "text": 300}', (), "text"),
+        ('{"title": 1984, "text": "Two."}', (), "title"),
+        ('{"title": "B", "text": "Two.", "body": 7}', ("body",), "body"),
+        ('{"title": "B", "text": "Two.", "name": 7}', ("text", "name"), "name"),
+    ],
+)
+def test_a_column_that_is_read_holds_text(row, columns, name, tmp_path):
+    """One number among the texts or the titles does not leave out the column without a word."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"title": "A", "text": "One.", "body": "b", "name": "n"}\n' + row + "\n")
+    with pytest.raises(InputError, match=f"expected one type of value in the column {name}, found"):
+        found(path, *columns)
+
+
+def test_columns_are_guessed_apart(tmp_path):
+    """The column of the titles is not taken for that of the texts, and one column is not both."""
+    path = tmp_path / "table.csv"
+    path.write_text("headline,body\nA name,Some text\n")
+    assert found(path, None, "headline") == [Document("A name", "Some text")]
+    with pytest.raises(InputError, match="--title_column expects another column than that of the texts, found body"):
+        found(path, "body", "body")
+    path.write_text("title,body\nA name,Some text\n")
+    assert found(path) == [Document("A name", "Some text")]
+    assert found(path, "title") == [Document("", "A name")]
 
 
 def test_other_rules_read_the_source_again(tmp_path, monkeypatch):
@@ -106,7 +137,10 @@ def test_a_title_that_says_what_the_text_says(title, text, expected, tmp_path):
     "make, message",
     [
         (lambda path: path.mkdir(), "expected text files (.txt, also compressed), found none"),
-        (lambda path: path.write_text('{"text": "a", "other": 1}\n'), "expected the column 'title', found text, other"),
+        (
+            lambda path: path.write_text('{"text": "a", "other": 1}\n'),
+            "expected a column title, found the columns",
+        ),
     ],
 )
 def test_wrong_sources(make, message, tmp_path):

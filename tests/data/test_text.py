@@ -280,6 +280,21 @@ def test_fingerprint(tmp_path: Path) -> None:
     assert fingerprint_text("owner/name") == {"dataset": "owner/name"}
 
 
+def test_fingerprint_of_a_folder(tmp_path: Path) -> None:
+    """Its text files by name and content, and nothing else that lies there."""
+    folder = tmp_path / "notes"
+    put(folder / "a.txt", "hello\n")
+    first = fingerprint_text(str(folder))
+    assert (first["folder"], first["files"], first["bytes"]) == ("notes", 1, 6)
+    put(folder / "README.md", "not read\n")
+    assert fingerprint_text(str(folder)) == first
+    put(folder / "a.txt", "jello\n")
+    changed = fingerprint_text(str(folder))
+    assert changed != first and changed["bytes"] == 6
+    (folder / "a.txt").rename(folder / "b.txt")
+    assert fingerprint_text(str(folder)) != changed
+
+
 PAGE = "<page><title>{}</title><ns>{}</ns><id>1</id>{}<revision><text>{}</text></revision></page>"
 DUMP = (
     '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/"><siteinfo><namespaces>'

@@ -10,7 +10,8 @@ import pytest
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.names import join_names
-from cmlmcse.data.searches import make_queries, texts_with_titles, unit
+from cmlmcse.data.searches import make_queries, unit
+from cmlmcse.data.tables import with_titles
 from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training.command import train
@@ -98,7 +99,7 @@ def test_a_teacher_is_asked_with_its_prompts(default, recipe, backbone_folders, 
     pairs, (kept,) = search_pairs(documents, model, data, run, seed=4)
     encode = load_encoder(backbone_folders["bert"], "avg", 64, show_progress_bar=False)
     assert pairs["text"][:] == make_queries(documents, seed=4).texts  # training reads the texts alone
-    assert set(pairs["positive"]) <= set(texts_with_titles(documents))
+    assert set(pairs["positive"]) <= set(with_titles(documents["title"], documents["text"]))
     for path, name, prompt in zip(kept, ("text", "positive"), ("w1 w2 ", "w3 "), strict=True):
         np.testing.assert_allclose(np.load(path), unit(encode([prompt + text for text in pairs[name]])), atol=1e-5)
 
