@@ -202,6 +202,11 @@ def check_provenance(path: Path, model: str, encoder: "Encoder") -> dict[str, An
     known = "fingerprint" if theirs.get("fingerprint") and ours["fingerprint"] else "model"
     both_names = not (theirs.get("fingerprint") or ours["fingerprint"])
     same = theirs.get(known) == ours[known] if known == "fingerprint" or both_names else True
+    if theirs and not same and all(theirs.get(name) == ours[name] for name in ("model", "pooling")):
+        raise InputError(
+            f"{path} must hold embeddings of MODEL, {ours['model']}, as it is now, found those from before its files "
+            "were changed; encode the corpus again"
+        )
     if theirs and not (same and theirs.get("pooling") == ours["pooling"]):
         raise InputError(
             f"{path} must hold embeddings of MODEL, {ours['model']} with the pooling {ours['pooling']}, found "

@@ -100,8 +100,13 @@ class ObjectiveLoss(nn.Module):
         self.loss = MultipleNegativesRankingLoss(model) if loss is None else loss
         self.config = {"masked_lm": origin, "mlm_probability": mlm_probability, **fields}
         built = CMLMCSEForSentenceEmbedding.from_backbone(
-            origin, pooling="avg", projection="none", **{"cmlm_weight": 0.0, **fields}
+            origin, **{"pooling": "avg", "projection": "none", "cmlm_weight": 0.0, **fields}
         )
+        if len(model.tokenizer) > (known := len(built.get_input_embeddings().weight)):  # type: ignore[arg-type]
+            raise ValueError(
+                f"{origin} must know the tokens of the model's tokenizer, found {known} of {len(model.tokenizer)}; "
+                "save a masked-language model with the added tokens, and name its folder with masked_lm"
+            )
         self.objective = built.objectives[self.objective_name]
         self.weight = built.objective_weight(self.objective_name)
         special = frozenset(model.tokenizer.all_special_ids)

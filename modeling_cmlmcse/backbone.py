@@ -15,7 +15,7 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 from .attention import PACKED_ATTENTION
-from .families import Module, family_of, gathered, unsupported
+from .families import FAMILIES, Module, family_of, gathered, unsupported
 from .packing import Packing, Selection
 
 
@@ -303,9 +303,10 @@ def load_backbone(
     except Exception as error:
         if isinstance(error, ValueError):
             fields, _ = PretrainedConfig.get_config_dict(name_or_path)  # not a configuration, which may be code
-            raise ValueError(unsupported(fields.get("model_type"))) from error
+            if fields.get("model_type") not in FAMILIES:
+                raise ValueError(unsupported(fields.get("model_type"))) from error
         # safetensors, which this code does not import, has an error of its own for a damaged file.
-        if not isinstance(error, (OSError, KeyError)) and type(error).__name__ != "SafetensorError":
+        if not isinstance(error, (OSError, KeyError, ValueError)) and type(error).__name__ != "SafetensorError":
             raise
         raise ValueError(
             f"model_name_or_path must be a folder with config.json and weights or a Hub name, found {name_or_path!r}, "

@@ -356,8 +356,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             return_dict: false for a tuple (default: the configuration's).
 
         Raises:
-            ValueError: neither or both of `input_ids` and `inputs_embeds`; attention weights are asked for; a sentence
-                without a token.
+            ValueError: neither or both of `input_ids` and `inputs_embeds`; a mask of another shape; attention weights
+                are asked for; a sentence without a token.
         """
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
@@ -372,6 +372,11 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             )
         if input_ids is None and POOLINGS[self.config.pooling].reads_mask:
             raise ValueError("pooling prompt expects input_ids, found inputs_embeds: it looks for the mask token")
+        if attention_mask is not None and attention_mask.shape != given.shape[:2]:
+            raise ValueError(
+                f"attention_mask must be of shape {tuple(given.shape[:2])}, as the tokens, found "
+                f"{tuple(attention_mask.shape)}"
+            )
         packing = Packing.from_mask(given.new_ones(given.shape[:2]) if attention_mask is None else attention_mask)
         if position_ids is None and input_ids is not None:
             position_ids = grid_positions(self.backbone, input_ids)  # (N, T)

@@ -129,9 +129,11 @@ class Packing:
         return grid.unflatten(0, self.shape)
 
     def mean(self, tokens: Tensor) -> Tensor:
-        """(S, H) → (B, H): the average of each row's tokens."""
-        sums = tokens.new_zeros(self.shape[0], tokens.shape[1]).index_add(0, self.rows, tokens)
-        return sums / self.lengths.unsqueeze(1)
+        """(S, H) → (B, H): the average of each row's tokens. Half precision is added up in fp32: a GPU would round each
+        sum, and fp16 overflows."""
+        exact = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
+        sums = exact.new_zeros(self.shape[0], tokens.shape[1]).index_add(0, self.rows, exact)
+        return (sums / self.lengths.unsqueeze(1)).to(tokens.dtype)
 
 
 class PaddedPacking(Packing):
@@ -169,7 +171,8 @@ class PaddedPacking(Packing):
         return grid.where(self.mask.view(*self.shape, *[1] * (grid.dim() - 2)), 0.0)
 
     def mean(self, tokens: Tensor) -> Tensor:
-        return self.unpack(tokens).sum(dim=1) / self.lengths.unsqueeze(1)
+        sums = self.unpack(tokens).sum(dim=1, dtype=torch.promote_types(tokens.dtype, torch.float32))
+        return (sums / self.lengths.unsqueeze(1)).to(tokens.dtype)
 
 
 class Selection:

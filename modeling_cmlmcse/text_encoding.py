@@ -169,14 +169,20 @@ class TextEncoding(Base):
                 with quiet_loading():  # a checkpoint's own model type is unknown to transformers
                     revision = getattr(self.config, "_commit_hash", None) or "main"  # the model's own
                     self._tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-            except OSError as error:
-                raise ValueError(f"encode expects a tokenizer, found none: {error}; pass tokenizer=") from error
+                if len(self._tokenizer) <= len(set(self._tokenizer.all_special_ids)):
+                    self._tokenizer = None  # what transformers makes where there are no files
+                    raise OSError(f"{source} has no tokenizer files")
+            except (OSError, ValueError) as error:
+                reason = str(error).splitlines()[0]
+                raise ValueError(f"encode expects a tokenizer, found none: {reason}; pass tokenizer=") from error
         return self._tokenizer
 
     @staticmethod
     def similarity(first: Any, second: Any) -> Any:
-        """(N, H) and (M, H) embeddings → (N, M) cosines; arrays give an array, tensors a tensor."""
-        one, other = (nn.functional.normalize(torch.as_tensor(each).float(), dim=-1) for each in (first, second))
+        """(N, H) and (M, H) embeddings → (N, M) cosines. A single embedding (H,) is a row. Arrays give an array, tensors
+        a tensor."""
+        rows = (torch.atleast_2d(torch.as_tensor(each).float()) for each in (first, second))
+        one, other = (nn.functional.normalize(each, dim=-1) for each in rows)
         cosines = one @ other.to(one.device).T
         return cosines if isinstance(first, Tensor) else cosines.numpy()
 

@@ -15,7 +15,10 @@ from cmlmcse.common.errors import InputError
 from .prompts import bare
 from .sts import Encode
 
-FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.py")  # what an embedding depends on
+# What an embedding depends on: weights, configurations, the tokenizer and code. Not what somebody adds: scores, notes.
+FILES = ("*.safetensors", "*.bin", "*.index.json", "config.json", "*config*.json", "modules.json", "tokenizer.json",
+         "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model", "*.py")  # fmt: skip
+TRAINING = ("training_args.bin", "optimizer.bin", "scheduler.bin")  # which lie beside weights, and are none
 KEYS_PER_QUERY = 500  # SQLite allows at most 999 parameters in a query
 
 
@@ -78,7 +81,8 @@ def fingerprint_model(source: str, settings: dict[str, Any]) -> str:
     path = Path(source)
     if not path.exists():
         raise InputError(f"--cache expects a model on this machine, found {source}; download it first")
-    files = sorted({file for pattern in FILES for file in path.rglob(pattern)}) if path.is_dir() else [path]
+    found = {file for pattern in FILES for file in path.rglob(pattern) if file.name not in TRAINING}
+    files = sorted(found) if path.is_dir() else [path]
     digest = hashlib.sha256()
     for file in files:
         digest.update(os.fsencode(file.relative_to(path)) + b"\0")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .sts import EncodeOnce
 
 LARGE_CUT = 0.1  # of a collection's tokens; a smaller share would make the warning a habit
+WRITTEN = ("output", "table", "plots", "published")  # options of the command that change no score
 ALL_DIMENSIONS = 0  # the value of --whitening without a number
 
 
@@ -169,8 +170,8 @@ def evaluate(
         max_seq_length: sentences are cut to this many tokens (default: the model's limit).
         batch_size: sentences in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU).
         device: cpu, cuda, cuda:1, … (default: cuda if there is one).
-        options: any other option of the command that has a value: `cache="folder"`, `whitening=256`,
-            `glue_epochs=1`, ….
+        options: any other option of the command that has a value and names no output: `cache="folder"`,
+            `whitening=256`, `glue_epochs=1`, ….
 
     Returns:
         The content of results.json: `{"model": …, "settings": …, "sts": {"STS12": …, "avg": …}, …}`. Correlations and
@@ -179,6 +180,11 @@ def evaluate(
     Raises:
         InputError: a wrong model, task or option, or no data for any task.
     """
+    if written := sorted(set(WRITTEN) & set(options)):
+        raise InputError(
+            f"evaluate expects options that change a score, found {written[0]}, which only the command has; "
+            "leave it out, and write what evaluate returns"
+        )
     chosen = ",".join([tasks] if isinstance(tasks, str) else tasks)
     given = {"tasks": chosen, "data_dir": data_dir, "pooling": pooling, "max_seq_length": max_seq_length,
              "batch_size": batch_size, "device": device, **options}  # fmt: skip
@@ -207,7 +213,8 @@ def score(
 ) -> dict[str, Any]:
     """The results of one model. Tasks that fine-tune the model are left out where its vectors are cut."""
     results: dict[str, Any] = {"model": model, "settings": settings}
-    for name, content in data.items():
+    # What fine-tunes comes first: it loads the model by itself, and may refuse it before any other work is done.
+    for name, content in sorted(data.items(), key=lambda item: not TASKS[item[0]].fine_tunes):
         task = TASKS[name]
         options = {option: getattr(args, f"{name}_{option}") for option in task.options}
         if task.fine_tunes and "truncate_dim" in settings:
@@ -289,6 +296,11 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder: Any = load_encoder(model, pooling, *limits, sys.stderr.isatty(), template)
     settings = {**encoder.settings, "data": args.data_dir or "Hub"}
+    width = getattr(getattr(getattr(encoder, "model", None), "config", None), "hidden_size", None)
+    if width is not None and args.truncate_dim:
+        from .truncation import check_size
+
+        check_size(max(args.truncate_dim), width)
     for line in short_sight(model, encoder, data.get("retrieval") or {}):
         print(f"warning: {line}", file=sys.stderr)
     if args.cache:

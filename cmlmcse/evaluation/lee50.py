@@ -1,16 +1,15 @@
 """Similarity of the 50 news texts of Lee, Pincombe & Welsh (2005). They come with gensim: nothing is downloaded."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
 from cmlmcse.common.errors import InputError
 
 from .card_metric import COSINE_SPEARMAN, CardMetric
+from .sts import correlation
 
 DOCUMENTS = 50
 PAIRS = DOCUMENTS * (DOCUMENTS - 1) // 2  # 1225
@@ -55,8 +54,9 @@ def load_lee50(folder: str | Path | None = None) -> LeeData:
     return documents, scores
 
 
-def lee50(encode: Callable[[list[str]], np.ndarray], data: LeeData | None = None) -> dict[str, float | int]:
-    """Correlations, in per cent, of cosine and human similarity over all pairs of documents.
+def lee50(encode: Callable[[list[str]], np.ndarray], data: LeeData | None = None) -> dict[str, float | int | None]:
+    """Correlations, in per cent, of cosine and human similarity over all pairs of documents; None where all cosines are
+    equal.
 
     Raises:
         ValueError: `encode` did not return one row for each document.
@@ -68,10 +68,7 @@ def lee50(encode: Callable[[list[str]], np.ndarray], data: LeeData | None = None
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)  # (50, H)
     pairs = np.triu_indices(len(documents), 1)
     cosine, human = (unit @ unit.T)[pairs], np.asarray(scores)[pairs]  # (1225,), (1225,)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # the result is NaN, no warning needed
-        spearman, pearson = stats.spearmanr(cosine, human).statistic, stats.pearsonr(cosine, human).statistic
-    return {"spearman": 100 * float(spearman), "pearson": 100 * float(pearson), "pairs": len(human)}
+    return {**correlation(cosine, human, "Lee"), "pairs": len(human)}
 
 
 def card_metrics(found: dict[str, float]) -> Iterator[CardMetric]:

@@ -45,8 +45,15 @@ class TruncatedEncoder(EncodeOnce):
         Raises:
             InputError: K is above H.
         """
-        if self._size > vectors.shape[1]:
-            raise InputError(
-                f"--truncate_dim must be at most {vectors.shape[1]}, the model's, found {self._size}; lower it"
-            )
+        check_size(self._size, vectors.shape[1])
         return vectors[:, : self._size]
+
+
+def check_size(size: int, width: int) -> None:
+    """Check that vectors can be cut to a size.
+
+    Raises:
+        InputError: they have fewer dimensions.
+    """
+    if size > width:
+        raise InputError(f"--truncate_dim must be at most {width}, the model's, found {size}; lower it")

@@ -106,7 +106,10 @@ def export(
         raise InputError(f"the export folder must not exist yet, found {folder}; choose another or remove it")
     aside = folder.with_name(f".{folder.name}.incomplete")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    try:
+        aside.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be created ({error.strerror}); choose another --output_dir") from error
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.backbone.state_dict().items()}
     weights |= plain_pooler(model)
     save_file(weights, aside / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})

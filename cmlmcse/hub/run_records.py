@@ -67,7 +67,8 @@ def read_records(checkpoint: Path) -> RunRecords:
     Raises:
         InputError: a record is not JSON.
     """
-    folder = checkpoint.resolve().parent
+    checkpoint = checkpoint.resolve()  # which has a name also if it is given as "."
+    folder = checkpoint.parent
     files = [folder / RUN, folder / RESULTS]
     adapted = (folder / ADAPTED).is_dir() and files[1].is_file()  # of several runs
     if not adapted and not all(file.is_file() for file in files):

@@ -47,7 +47,7 @@ def given_fields(rest: list[str]) -> dict[str, str]:
             raise InputError(
                 f"cmlmcse study expects --field value after its options, found {word!r}; see cmlmcse study --help"
             )
-        fields[name] = value
+        fields[name.replace("-", "_")] = value
     return fields
 
 
@@ -67,6 +67,7 @@ def main(argv: list[str] | None = None) -> None:
             raise InputError(f"--only must be one of {', '.join(study.arms)}, found {unknown[0]!r}; choose one of them")
         runs = [run for run in runs if run.arm in args.only]
     if args.report:
+        check_unchanged(study.runs, study.arms)  # else old scores would stand beside new fields
         print(write_report(study), end="")
         return
     if args.index is not None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,8 +87,13 @@ def checkpoints(run: Run) -> list[Path]:
     return [path for path in all_checkpoints(run.folder) if can_go_on(path)]
 
 
-def check_unchanged(runs: Sequence[Run]) -> None:
+def check_unchanged(runs: Sequence[Run], arms: Mapping[str, Collection[str]] | None = None) -> None:
     """Check that every run that has begun had the recipe and the fields that the study has now.
+
+    Args:
+        runs: the runs.
+        arms: the fields that each arm sets itself, to compare only these: a report needs no fields of the command line,
+            which may have overridden the others.
 
     Raises:
         InputError: a run's folder holds a run with others.
@@ -109,7 +114,8 @@ def check_unchanged(runs: Sequence[Run]) -> None:
                 f"{run} expects the recipe {now['recipe']} as it is now, found a run from before it was changed in "
                 f"{run.folder}; remove that folder or rename the study"
             )
-        names = [name for name in {**stored, **run.fields} if name not in MACHINE_FIELDS]
+        compared = {**stored, **run.fields} if arms is None else arms[run.arm]
+        names = [name for name in compared if name not in MACHINE_FIELDS]
         if changed := [name for name in names if stored.get(name) != run.fields.get(name)]:
             name = changed[0]
             raise InputError(

@@ -28,7 +28,7 @@ from cmlmcse.data.templates import Templates, read_template, template_texts, wit
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.views import DocumentViews, Pieces, check_views, check_words, needs_words
 from cmlmcse.models.encoders import load_tokenizer
-from cmlmcse.models.folders import recorded_max_length, recorded_prompts
+from cmlmcse.models.folders import recorded_max_length, recorded_prompts, resolve_model
 from modeling_cmlmcse.contrast_terms import contrasts
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
@@ -60,6 +60,7 @@ def build_tokenizer(
             "model_name_or_path with fusion_init pretrained must be what stage 1 exports, found no folder "
             f"{model.model_name_or_path}; run cmlmcse train RECIPE --stage pretrain first, or choose another folder"
         )
+    path = resolve_model(path)
     tokenizer = load_tokenizer(path)
     weights = {f"{name}_weight": getattr(model, f"{name}_weight") for name in AUXILIARY_OBJECTIVES}
     used = [f"{name} {weight}" for name, weight in weights.items() if weight > 0]
@@ -105,7 +106,7 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
     Raises:
         InputError: an unsupported backbone, a field beyond its depth, or a tokenizer larger than its vocabulary.
     """
-    path = resolve(model_args.model_name_or_path)
+    path = resolve_model(model_args.model_name_or_path)
     check_weights(path, model_args.model_sha256)
     fields = model_args.config_fields()
     if fields["rtd_generator"] is not None:
@@ -134,13 +135,8 @@ def build_documents(data: DataArguments, run: RunArguments) -> tuple[datasets.Da
         documents = load_collection(data.train_file, data.text_column, data.title_column)
         if data.max_train_samples is not None:
             documents = documents.select(range(min(data.max_train_samples, len(documents))))
-        documents = draw_documents(documents, data.max_documents, data_seed(run))
-        return hold_out(documents, data_seed(run)) if data.dev_set.startswith("auto") else (documents, None)
-
-
-def data_seed(run: RunArguments) -> int:
-    """The seed of everything that is drawn from the text."""
-    return run.seed if run.data_seed is None else run.data_seed
+        documents = draw_documents(documents, data.max_documents, run.text_seed)
+        return hold_out(documents, run.text_seed) if data.dev_set.startswith("auto") else (documents, None)
 
 
 def build_pieces(
@@ -175,7 +171,7 @@ def encoded_once(
     """The tokenised rows, with what other models say of their texts."""
     started = time.perf_counter()
     with run.main_process_first(desc="encoding the text by another model"):
-        negatives = mine_negatives(rows, data_seed(run), model, data, run)
+        negatives = mine_negatives(rows, run.text_seed, model, data, run)
         teachers = teacher_vectors(rows, model, data, run)
     return TrainingSentences(tokenized, teachers, negatives, time.perf_counter() - started)
 
@@ -197,7 +193,7 @@ def build_text(
             f"train_file must hold at least {needed} documents, because each needs others as negatives, found "
             f"{len(documents)} in {data.train_file}; add text or lower per_device_train_batch_size"
         )
-    dev_set = None if held_out is None else label_free_set(data.dev_set, held_out, documents, data_seed(run))
+    dev_set = None if held_out is None else label_free_set(data.dev_set, held_out, documents, run.text_seed)
     if data.views == SEARCH:
         return build_searches(documents, model, data, run, tokenizer), dev_set
     return build_pieces(documents, model, data, run, tokenizer), dev_set
@@ -217,7 +213,7 @@ def build_searches(
     """
     started = time.perf_counter()
     with run.main_process_first(desc="searching the text"):
-        pairs, vectors = search_pairs(documents, model, data, run, data_seed(run))
+        pairs, vectors = search_pairs(documents, model, data, run, run.text_seed)
         prepared = time.perf_counter() - started
         tokenized = tokenize_sentences(pairs, tokenizer, data.max_seq_length)
     return TrainingSentences(tokenized, vectors, prepared=prepared)
@@ -255,7 +251,7 @@ def build_sentences(
                 sentences = sentences.select(range(min(data.max_train_samples, len(sentences))))
             check_count(len(sentences), needed, data)
             check_scores(sentences, data.train_file)
-            say_lengths(measure_lengths(sample_rows(sentences, data_seed(run))["text"], tokenizer), data, run)
+            say_lengths(measure_lengths(sample_rows(sentences, run.text_seed)["text"], tokenizer), data, run)
         else:
             if data.max_train_samples is not None:
                 sentences = sentences.take(data.max_train_samples)
@@ -266,7 +262,7 @@ def build_sentences(
         return encoded_once(tokenized, sentences, model, data, run)
     if run.max_steps <= 0:
         raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
-    return StreamedSentences(tokenized, run.seed)
+    return StreamedSentences(tokenized, run.text_seed)
 
 
 def check_count(found: int, needed: int, data: DataArguments) -> None:
@@ -325,7 +321,7 @@ def build_collator(
     )
     return ViewCollator(
         tokenizer,
-        data_seed(run),
+        run.text_seed,
         masking if model.auxiliary else None,
         masked_views=2 if model.config.masked_views == "both" else 1,
         augmentation=data.augmentation,

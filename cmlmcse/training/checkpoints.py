@@ -28,6 +28,7 @@ from .resume import TRAINER_STATE_NAME, all_checkpoints, newest_checkpoint
 from .started_with import FIELDS
 
 TRAINING_ARGS_NAME = "training_args.bin"
+ZIP_WRITER = "inline_container"  # the file of PyTorch that writes, in its RuntimeError where the disk is full
 TEMPORARY = ".saving"  # folder in the output folder where a checkpoint is written before it is renamed
 
 
@@ -90,8 +91,10 @@ class WholeCheckpointTrainer(Trainer):
             super()._save_checkpoint(model, trial)
             if self.args.should_save and self.run_fields is not None:
                 (folder / TEMPORARY / name / FIELDS).write_text(json.dumps(self.run_fields, indent=1), encoding="utf-8")
-        except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", None) or error
+        except (OSError, SafetensorError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and ZIP_WRITER not in str(error):
+                raise
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
             raise InputError(
                 f"{folder / name} cannot be written: {reason}; earlier checkpoints are complete: make room and resume "
                 "with --resume_from_checkpoint auto"
@@ -113,10 +116,28 @@ class WholeCheckpointTrainer(Trainer):
                 (folder / name).rename(removed / "same")
             (folder / TEMPORARY / name).replace(folder / name)
             self.last_saved = folder / name
+            set_aside_later(folder, self.state.global_step, removed)
             for old in spare_checkpoints(folder, limit, self.state.best_model_checkpoint):
                 old.rename(removed / old.name)
             shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
         self.accelerator.wait_for_everyone()
+
+
+def set_aside_later(folder: Path, step: int, removed: Path) -> None:
+    """Rename the checkpoints of later steps to `abandoned-checkpoint-N`. A run that goes on from an earlier checkpoint
+    leaves them behind, and must not take one for its newest.
+
+    Args:
+        folder: the run's folder.
+        step: the step that was just saved.
+        removed: a folder that is deleted, for what was set aside before under the same name.
+    """
+    for later in all_checkpoints(folder):
+        if int(later.name.removeprefix("checkpoint-")) > step:
+            aside = folder / f"abandoned-{later.name}"
+            if aside.exists():
+                aside.rename(removed / aside.name)
+            later.rename(aside)
 
 
 def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list[Path]:
@@ -127,13 +148,13 @@ def spare_checkpoints(folder: Path, limit: int | None, best: str | None) -> list
 
     Args:
         folder: the run's folder.
-        limit: how many to keep; None keeps all.
+        limit: how many to keep; None, 0 and less keep all.
         best: the path of the best one, if there is one.
     """
     found = all_checkpoints(folder)
     newest = newest_checkpoint(folder) or found[-1]
     protected = {newest.name, Path(best or newest).name, best_of(newest)}
-    beyond = len(found) - max(limit, len(protected)) if limit else 0
+    beyond = len(found) - max(limit, len(protected)) if limit is not None and limit > 0 else 0
     return [path for path in found if path.name not in protected][: max(beyond, 0)]
 
 

@@ -58,8 +58,10 @@ def field_arguments(fields: Mapping[str, Any]) -> list[str]:
     for name, value in fields.items():
         if value is None:
             continue
-        values = value if isinstance(value, (list, tuple)) else [value]
-        words += [f"--{name}", *(json.dumps(one) if isinstance(one, dict) else str(one) for one in values)]
+        if isinstance(value, (list, tuple)):
+            words += [f"--{name}", *map(str, value)]
+        else:  # with an equals sign, because a value may begin with a dash
+            words.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
     return words
 
 
@@ -130,7 +132,7 @@ def contrast(
     from cmlmcse.data.templates import with_template
 
     from .build import build_collator, build_model, build_templates, build_text, build_tokenizer
-    from .contrastive_trainer import ContrastiveTrainer
+    from .contrastive_trainer import ContrastiveTrainer, bring_start_values
     from .dev_set import load_dev_set
     from .finalize import finalize_run, load_final_tasks
     from .precision import choose_precision
@@ -139,9 +141,11 @@ def contrast(
     from .started_with import check_started_with, started_with
 
     resume = run_args.resume_from_checkpoint
-    folder = claim_output_dir(run_args.output_dir, resume=resume is not None)
+    folder = claim_output_dir(run_args.output_dir, resume)
     checkpoint = find_checkpoint(folder, resume)
     check_started_with(checkpoint, started := started_with(model_args, data_args, run_args))
+    if checkpoint is not None:
+        bring_start_values(Path(checkpoint).parent, folder)
     choose_precision(run_args, checkpoint)
     labelled = load_dev_set(data_args.dev_set, data_args.data_dir)
     final_tasks = load_final_tasks(data_args)
@@ -176,9 +180,11 @@ def contrast(
 
 def kept_checkpoint(folder: Path) -> str:
     """Says which checkpoint an interrupted run has, and how to resume it."""
-    from .resume import newest_checkpoint
+    from .resume import all_checkpoints, newest_checkpoint
 
     newest = newest_checkpoint(folder)
+    if newest is None and all_checkpoints(folder):
+        return "only weights were saved yet; --resume_from_checkpoint auto starts from the beginning"
     if newest is None:
         return "no checkpoint was written yet; the same command starts again"
     return f"{newest} is kept; go on with --resume_from_checkpoint auto"

@@ -1,5 +1,6 @@
 """Trainer for contrastive sentence encoders: batches, batches in parts (GradCache), and the development score."""
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -201,6 +202,12 @@ def check_last_batch(losses: TrainingLosses, sentences: Any, args: TrainingArgum
         )
 
 
+def bring_start_values(origin: Path, folder: Path) -> None:
+    """Copy the scores of the start to the folder of a run that goes on from a checkpoint in another folder."""
+    if rank() == 0 and (origin / START_VALUES).is_file() and not (folder / START_VALUES).exists():
+        shutil.copy(origin / START_VALUES, folder)
+
+
 class ScoresTheStart(TrainerCallback):
     """Scores the development set before the first step, so that a run can say what training changed.
 
@@ -223,4 +230,5 @@ class ScoresTheStart(TrainerCallback):
             if rank() == 0:
                 title = np.array(self.trainer.dev_set.title if self.trainer.dev_set else "")
                 np.savez(Path(str(args.output_dir)) / START_VALUES, values=values, title=title)
+            self.trainer.window.start += time.perf_counter() - start  # scoring is not training time
             self.trainer.log({"eval_dev_score": score, "eval_runtime": round(time.perf_counter() - start, 3)})

@@ -299,6 +299,11 @@ class RunArguments(TrainingArguments):
         self.accelerator_config.dispatch_batches = False  # a packed batch cannot be split by rows
         self.accelerator_config.even_batches = True  # the contrastive loss needs equal rows on all processes
 
+    @property
+    def text_seed(self) -> int:
+        """The seed of everything that is drawn from the text."""
+        return self.seed if self.data_seed is None else self.data_seed
+
 
 def fsdp_requested() -> bool:
     """Whether Accelerate's launcher requests FSDP."""

@@ -11,8 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.common.figures import plot_cosine_by_gold
-from cmlmcse.common.locations import PACKAGE, resolve
-from cmlmcse.data.text import fingerprint_text
+from cmlmcse.common.locations import PACKAGE
 from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.tables import TRUNCATED, format_all_measures, format_table, with_truncated
 from cmlmcse.evaluation.tasks import Task, choose_tasks
@@ -63,6 +62,7 @@ def finalize_run(
     if model is None:
         return
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    assert trainer.run_fields is not None
     shutil.rmtree(folder / "export", ignore_errors=True)  # written by this run before it was resumed
     exported = export(model, tokenizer, folder / "export")
     history = trainer.state.log_history
@@ -83,7 +83,7 @@ def finalize_run(
         "steps": trainer.state.global_step,
         "tokens": tokens,
         "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
-        "train_data": text_fingerprint(data_args.train_file),
+        "train_data": text_record(data_args.train_file, trainer.run_fields["train_file"][0]),
         "start": start_record(model_args.model_name_or_path),
         "encoder": encoder_record(encoder),
         "example": similarity_example(encode),
@@ -143,7 +143,7 @@ def dev_summary(dev_set: DevScore, score: float, count: int) -> dict[str, Any]:
 
 def start_values(path: Path, title: str, count: int) -> NDArray[np.float64] | None:
     """The values of the items before training; None if there are none, or if they are of another development set."""
-    if not path.exists():  # with a checkpoint of an older version
+    if not path.exists():  # of a run that began with an older version
         return None
     with np.load(path) as kept:
         same = str(kept["title"]) == title and len(kept["values"]) == count
@@ -210,9 +210,9 @@ def truncated_results(encode: EncodeOnce, final_tasks: FinalTasks, config: CMLMC
     return {TRUNCATED: found} if found else {}
 
 
-def text_fingerprint(train_file: str) -> dict[str, Any]:
-    """The fingerprint of the text. Text inside a package keeps the recipe's name for it instead of a local path."""
-    found = fingerprint_text(resolve(train_file))
+def text_record(train_file: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What run.json says of the text: its fingerprint, `found` before training, because a file may change meanwhile.
+    Text inside a package keeps the recipe's name for it instead of a local path."""
     return {**found, "file": train_file} if train_file.startswith(PACKAGE) else found
 
 

@@ -25,6 +25,9 @@ from .fields import UNSCORED, DataArguments, ModelArguments, RunArguments
 from .run_checks import as_option_error
 
 FIELDS = (ModelArguments, DataArguments, RunArguments)
+# Of a field with a default_factory the default is MISSING, which is not None.
+DEFAULTS = {field.name: field.default for kind in FIELDS for field in dataclasses.fields(kind)}
+LISTS = ("report_to", "optim_target_modules", "label_names", "include_for_metrics", "fsdp", "debug")
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
 GPU_SAVE_MINUTES = 5.0  # a checkpoint of 1 to 2 GiB takes seconds, as save_steps do on a GPU
@@ -96,6 +99,7 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
         if name not in known:
             parser.suggest(name, path.name)
         plain = isinstance(value, (bool, int, float, str))
+        check_kind(name, value, path.name)
         parser.set_defaults(**{name: str(value) if plain else value})
     options = [word for word in arguments if word.startswith("--")]  # a value may be called as a field is
     given = {word.split("=")[0].removeprefix("--").replace("-", "_") for word in options}
@@ -122,6 +126,18 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     return path, model, data, run
 
 
+def check_kind(name: str, value: Any, recipe: str) -> None:
+    """Check that a recipe gives null or a list only to a field that has such a value.
+
+    Raises:
+        InputError: it gives one to another field.
+    """
+    if value is None and DEFAULTS.get(name) is not None:
+        raise InputError(f"{recipe}: {name} expects a value, found null; leave it out for the default")
+    if isinstance(value, list) and name not in LISTS:
+        raise InputError(f"{recipe}: {name} expects one value, found a list; give several names with commas")
+
+
 def unset_nulls(parser: RecipeParser, arguments: list[str]) -> list[str]:
     """Set the fields that the command line gives as `null` to None in the parser, as a recipe's `null` does.
 
@@ -131,7 +147,6 @@ def unset_nulls(parser: RecipeParser, arguments: list[str]) -> list[str]:
     Raises:
         InputError: a field that has no such value.
     """
-    defaults = {field.name: field.default for kind in FIELDS for field in dataclasses.fields(kind)}
     kept: list[str] = []
     for word in arguments:
         if word == "null" and kept and kept[-1].startswith("--"):
@@ -142,9 +157,9 @@ def unset_nulls(parser: RecipeParser, arguments: list[str]) -> list[str]:
             kept.append(word)
             continue
         name = name.removeprefix("--").replace("-", "_")
-        if name not in defaults:
+        if name not in DEFAULTS:
             parser.suggest(name, "the command line")
-        if defaults[name] is not None:
+        if DEFAULTS[name] is not None:
             raise InputError(f"{name} expects a value, found null; leave it out for the recipe's own")
         parser.set_defaults(**{name: None})
     return kept
@@ -182,6 +197,8 @@ def has_no_dev_scores(fields: argparse.Namespace) -> bool:
     unscored = fields.validation_split_percentage == 0 if fields.stage == "pretrain" else fields.dev_set in UNSCORED
     if unscored and fields.early_stopping_patience is not None:
         raise InputError("early_stopping_patience expects development scores, found no dev_set; choose one")
+    if fields.early_stopping_patience is not None and str(fields.eval_strategy) == "no":
+        raise InputError("early_stopping_patience expects development scores, found eval_strategy no; choose steps")
     if unscored and fields.save_strategy == "best":
         raise InputError("save_strategy best expects development scores, found no dev_set; choose one, or steps")
     return unscored

@@ -39,14 +39,15 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
     Raises:
         InputError: a wrong field, text or model.
     """
-    folder = claim_output_dir(run_args.output_dir, resume=run_args.resume_from_checkpoint is not None)
+    folder = claim_output_dir(run_args.output_dir, run_args.resume_from_checkpoint)
     checkpoint = find_checkpoint(folder, run_args.resume_from_checkpoint)
     check_started_with(checkpoint, started := started_with(model_args, data_args, run_args))
     choose_precision(run_args, checkpoint)
     set_seed(run_args.seed)  # the seed determines the fresh weights
     if data_args.model_type is None:
         check_weights(resolve(model_args.model_name_or_path), model_args.model_sha256)
-    with run_args.main_process_first(desc="reading the text"):
+    # The first process of all, not of each machine: the others read the tokenizer that it writes.
+    with run_args.main_process_first(local=False, desc="reading the text"):
         joined = data_args.sequences == "documents"
         documents = load_documents(
             data_args.train_file,
@@ -76,13 +77,12 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
         data_args.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )
     words = continuing_tokens(tokenizer) if data_args.whole_word_mask else None
-    seed = run_args.seed if run_args.data_seed is None else run_args.data_seed
     trainer = PretrainingTrainer(
         model=model,
         args=run_args,
         train_dataset=train,
         eval_dataset=dev,
-        data_collator=MaskedCollator(seed, masking, words),
+        data_collator=MaskedCollator(run_args.text_seed, masking, words),
         dev_collator=MaskedCollator(0, masking._replace(probability=DEV_MASK_RATE)),
         processing_class=tokenizer,
     )

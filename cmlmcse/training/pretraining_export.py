@@ -16,7 +16,7 @@ from cmlmcse.hub.card_writer import bullets, metadata, write_card
 from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
 
 from .fields import DataArguments, ModelArguments, RunArguments
-from .finalize import text_fingerprint
+from .finalize import text_record
 from .plots import plot_losses
 from .pretraining_model import AuxiliaryPretraining
 from .records import run_record, write_records
@@ -45,11 +45,13 @@ def finalize_pretraining(
     shutdown_process_group()
     if not trainer.is_world_process_zero():
         return
+    assert trainer.run_fields is not None
+    texts = trainer.run_fields["train_file"]
     measured |= {
         "steps": trainer.state.global_step,
         "tokens": tokens,
         "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
-        "train_data": [text_fingerprint(source) for source in split_names(data_args.train_file)],
+        "train_data": [text_record(*each) for each in zip(split_names(data_args.train_file), texts, strict=True)],
         "log": history,
     }
     record = run_record(recipe, model_args, data_args, run_args, measured)

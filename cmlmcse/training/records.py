@@ -17,24 +17,31 @@ from cmlmcse.common.files import atomic_write
 from cmlmcse.hub.export import write_json
 
 from .fields import DataArguments, ModelArguments, RunArguments
+from .resume import all_checkpoints
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 RUN_FILES = ("run.json", "results.json", "export", "plots")
+STRUCTURED = ("lr_scheduler_kwargs", "optim_target_modules", "gradient_checkpointing_kwargs")  # lists and dictionaries
 
 
-def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
+def claim_output_dir(output_dir: str | None, resume: str | None) -> Path:
     """Create the run's folder. A folder that holds a run is accepted only to resume that run.
+
+    Args:
+        output_dir: the folder.
+        resume: `auto` or a checkpoint; None to start.
 
     Raises:
         InputError: the folder holds a run, or cannot be created or written.
     """
     folder = Path(output_dir or "")
-    if folder.is_dir() and not resume:
+    if folder.is_dir() and not goes_on_in(folder, resume):
         held = [name for name in RUN_FILES if (folder / name).exists()] + [p.name for p in folder.glob("checkpoint-*")]
         if held:
+            advice = ", or resume with --resume_from_checkpoint auto" if resume is None else ""
             raise InputError(
                 f"output_dir must be new or empty of runs, found {held[0]} of another run in {output_dir}; choose "
-                "another --output_dir, remove it, or resume with --resume_from_checkpoint auto"
+                f"another --output_dir, or remove it{advice}"
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,6 +52,14 @@ def claim_output_dir(output_dir: str | None, resume: bool) -> Path:
             f"output_dir must be a folder that can be written, found {output_dir} ({error.strerror}); choose another"
         ) from error
     return folder
+
+
+def goes_on_in(folder: Path, resume: str | None) -> bool:
+    """Whether a run goes on in the folder of its checkpoint. A finished run without any is left to
+    :func:`find_checkpoint`, which says so."""
+    if resume == "auto":
+        return bool(all_checkpoints(folder)) or (folder / "results.json").exists()
+    return resume is not None and Path(resume).resolve().parent == folder.resolve()
 
 
 def git_commit() -> str | None:
@@ -97,7 +112,7 @@ def chosen_arguments(run: RunArguments) -> dict[str, Any]:
         name: value
         for name, value in run.to_dict().items()
         if name not in private
-        and isinstance(value, (bool, int, float, str))
+        and (isinstance(value, (bool, int, float, str)) or (name in STRUCTURED and value))
         and not value == theirs.get(name) == ours.get(name)
     }
 

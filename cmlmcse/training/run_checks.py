@@ -16,7 +16,8 @@ from .fields import RunArguments, fsdp_requested
 
 LEAST = {"learning_rate": 0, "weight_decay": 0, "adam_epsilon": 0, "max_grad_norm": 0, "mini_batch_size": 1,
          "gradient_accumulation_steps": 1, "dataloader_num_workers": 0, "dataloader_prefetch_factor": 1,
-         "save_minutes": 0, "early_stopping_patience": 1}  # fmt: skip
+         "save_minutes": 0, "early_stopping_patience": 1, "per_device_train_batch_size": 1,
+         "per_device_eval_batch_size": 1}  # fmt: skip
 MOST = {"auxiliary_learning_rate": 1, "adam_beta1": 0.999999, "adam_beta2": 0.999999, "seed": 2**32 - 1,
         "data_seed": 2**32 - 1}  # from 0; numpy takes no larger seed  # fmt: skip
 STEPS = ("logging_steps", "eval_steps", "save_steps")  # a share of all steps below 1; negative ones mean nothing

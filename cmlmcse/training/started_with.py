@@ -46,7 +46,8 @@ def kept_fields(model: ModelArguments, data: DataArguments, run: RunArguments) -
     arguments = run.to_dict()
     fields |= {name: arguments[name] for name in LEARNED if name in arguments}
     for name in TEXTS:
-        fields[name] = [text_content(each) for each in split_names(fields[name])]
+        names = split_names(fields[name]) if run.stage == "pretrain" else [fields[name]] if fields[name] else []
+        fields[name] = [text_content(each) for each in names]
     for name in MODELS:
         fields[name] = [model_content(each) for each in split_names(fields[name])]
     fields["dev_set"] = "auto" if data.dev_set.startswith("auto") else "another"  # auto holds documents out
@@ -91,6 +92,8 @@ def check_started_with(checkpoint: str | None, fields: dict[str, Any]) -> None:
     if checkpoint is None or not path.is_file():
         return
     kept, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(fields))
+    for name in set(TEXTS) & set(kept):  # which an older version kept without a list
+        kept[name] = kept[name] if isinstance(kept[name], list) else [kept[name]] if kept[name] else []
     changed = [name for name in now if name in kept and kept[name] != now[name]]
     if not changed:
         return

@@ -220,7 +220,7 @@ class LossTrainer(WholeCheckpointTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
         self.sampler = (
-            EpochSampler(len(dataset), self.args.data_seed if self.args.data_seed is not None else self.args.seed)
+            EpochSampler(len(dataset), self.args.seed if self.args.data_seed is None else self.args.data_seed)
             if isinstance(dataset, TrainingSentences)
             else None
         )

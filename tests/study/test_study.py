@@ -140,6 +140,10 @@ def test_command(tmp_path: Path, stand_in: Path, capsys: pytest.CaptureFixture[s
     main([str(path), "--report"])
     assert (folder / "plot.svg").read_bytes() == picture
     assert logs(load_study(path))["hot-3"].count("fresh") == 1
+    write(tmp_path, arms={"plain": {"temp": 0.5}, "hot": {"temp": 0.7, "bf16": False}})
+    with pytest.raises(SystemExit):
+        main([str(path), "--report"])
+    assert "hot, seed 1 expects temp 0.7, found a run with 0.6" in capsys.readouterr().err
 
 
 SWEPT = {

@@ -1,5 +1,6 @@
 """A run that is killed anywhere, saving included, goes on to the very weights of a run that was not."""
 
+import hashlib
 import json
 import os
 import random
@@ -17,8 +18,10 @@ from safetensors.torch import save_file
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.training import checkpoints, frozen_weights, resume
+from cmlmcse.training.command import kept_checkpoint
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.frozen_weights import FROZEN, TRAINED, checkpoint_weights
+from cmlmcse.training.started_with import FIELDS, check_started_with
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support import warm
 from support.paths import ROOT
@@ -101,21 +104,29 @@ def test_killed_anywhere(recipe, tmp_path) -> None:
             shutil.rmtree(folder)
 
 
-def test_disk_full(recipe, tmp_path, monkeypatch, capsys) -> None:
-    """One line and status 2; the checkpoint before is whole and is gone on from."""
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 7"), "[enforce fail at inline_conta"),
+    ],
+)
+def test_disk_full(error, reason, recipe, tmp_path, monkeypatch, capsys) -> None:
+    """One line and status 2; the checkpoint before is whole and is gone on from. PyTorch's writer has its own error."""
     save = checkpoints.Trainer._save_checkpoint
 
     def full(self, model, trial) -> None:
         save(self, model, trial)
         if self.state.global_step == 4:
-            raise OSError(28, "No space left on device")
+            raise error
 
     monkeypatch.setattr(checkpoints.Trainer, "_save_checkpoint", full)
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, recipe, "--output_dir", tmp_path / "run")
     assert stop.value.code == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "checkpoint-4 cannot be written: No space left on device; earlier checkpoints are complete" in error
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"checkpoint-4 cannot be written: {reason}" in line
+    assert "earlier checkpoints are complete" in line
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
     monkeypatch.setattr(checkpoints.Trainer, "_save_checkpoint", save)
     run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", "auto")
@@ -341,7 +352,7 @@ def test_spare_checkpoints(tmp_path) -> None:
     def spare(limit, best=None):
         return [path.name for path in checkpoints.spare_checkpoints(tmp_path, limit, best and str(tmp_path / best))]
 
-    assert spare(None) == spare(5) == spare(9) == []
+    assert spare(None) == spare(5) == spare(9) == spare(0) == spare(-1) == []
     assert spare(3) == ["checkpoint-2", "checkpoint-4"]
     assert spare(3, "checkpoint-2") == ["checkpoint-4", "checkpoint-6"]
     assert spare(1, "checkpoint-4") == ["checkpoint-2", "checkpoint-6", "checkpoint-8"]
@@ -352,3 +363,79 @@ def test_spare_checkpoints(tmp_path) -> None:
     state = {"best_model_checkpoint": "elsewhere/checkpoint-4"}  # a run that goes on from checkpoint-6 may export it
     (tmp_path / "checkpoint-6" / "trainer_state.json").write_text(json.dumps(state))
     assert spare(1, "checkpoint-10") == ["checkpoint-2", "checkpoint-8"]
+
+
+def test_full_disks_of_torch() -> None:
+    """What PyTorch raises where nothing can be written names the file that the check looks for."""
+    with pytest.raises(RuntimeError, match=checkpoints.ZIP_WRITER):
+        torch.save(torch.zeros(100_000), "/dev/full")
+
+
+def test_going_on_from_an_earlier_checkpoint(recipe, tmp_path, monkeypatch) -> None:
+    """The later ones are set aside at the first save, damaged or not, so that none of them is taken for the newest."""
+    folder = tmp_path / "run"
+    run(monkeypatch, recipe, "--output_dir", folder, "--save_total_limit", 9)
+    (folder / "checkpoint-8" / "trainer_state.json").write_text("{")
+    run(monkeypatch, recipe, "--output_dir", folder, "--resume_from_checkpoint", folder / "checkpoint-4",
+        "--max_steps", 6, "--save_total_limit", 9)  # fmt: skip
+    assert resume.newest_checkpoint(folder) == folder / "checkpoint-6"
+    assert sorted(path.name for path in folder.glob("*checkpoint-*")) == [
+        "abandoned-checkpoint-8", "checkpoint-2", "checkpoint-4", "checkpoint-6"
+    ]  # fmt: skip
+
+
+def test_a_run_goes_on_in_its_own_folder(recipe, tmp_path, monkeypatch, capsys) -> None:
+    """Neither another run nor what somebody keeps under these names is overwritten by a run that goes on; a new folder
+    is fine, and knows the scores of the start."""
+    first = tmp_path / "first"
+    run(monkeypatch, recipe, "--output_dir", first, "--max_steps", 4)
+    before = json.loads((first / "results.json").read_text())["dev"]["before"]
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    for place, resumed in ((other, first / "checkpoint-4"), (mine, "auto")):
+        (place / "export").mkdir(parents=True)
+        (place / "export" / "thesis.txt").write_text("years of work")
+        with pytest.raises(SystemExit):
+            run(monkeypatch, recipe, "--output_dir", place, "--resume_from_checkpoint", resumed)
+        assert "output_dir must be new or empty of runs, found export of another run" in capsys.readouterr().err
+        assert (place / "export" / "thesis.txt").read_text() == "years of work"
+    run(monkeypatch, recipe, "--output_dir", tmp_path / "new", "--resume_from_checkpoint", first / "checkpoint-4")
+    assert json.loads((tmp_path / "new" / "results.json").read_text())["dev"]["before"] == before
+
+
+def test_what_run_json_says(recipe, tmp_path, monkeypatch) -> None:
+    """The text is that of the start, though somebody changed the file meanwhile; and a schedule has its settings."""
+    text = tmp_path / "text.txt"
+    content = text.read_bytes()
+    train = ContrastiveTrainer.train
+
+    def changed(self, *args, **kwargs):
+        text.unlink()
+        return train(self, *args, **kwargs)
+
+    monkeypatch.setattr(ContrastiveTrainer, "train", changed)
+    run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--max_steps", 2, "--lr_scheduler_type",
+        "cosine_with_restarts", "--lr_scheduler_kwargs", '{"num_cycles": 3}')  # fmt: skip
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["train_data"]["sha256"] == hashlib.sha256(content).hexdigest()
+    assert record["fields"]["lr_scheduler_kwargs"] == {"num_cycles": 3}
+
+
+def test_what_an_interrupted_run_says(tmp_path) -> None:
+    """The line after Ctrl-C tells what the same command can do."""
+    assert "the same command starts again" in kept_checkpoint(tmp_path)
+    (tmp_path / "checkpoint-2").mkdir()  # weights alone
+    assert kept_checkpoint(tmp_path) == (
+        "only weights were saved yet; --resume_from_checkpoint auto starts from the beginning"
+    )
+    for name in ("trainer_state.json", "rng_state.pth"):
+        (tmp_path / "checkpoint-2" / name).touch()
+    assert kept_checkpoint(tmp_path).endswith("checkpoint-2 is kept; go on with --resume_from_checkpoint auto")
+
+
+def test_a_checkpoint_that_kept_one_text(tmp_path) -> None:
+    """Older versions kept the text without a list around it."""
+    kept = {"train_file": {"file": "a.txt"}, "synonyms": None, "seed": 1}
+    (tmp_path / FIELDS).write_text(json.dumps(kept))
+    check_started_with(str(tmp_path), {"train_file": [{"file": "a.txt"}], "synonyms": [], "seed": 1})
+    with pytest.raises(InputError, match=r"the run was started with, a\.txt, found b\.txt"):
+        check_started_with(str(tmp_path), {"train_file": [{"file": "b.txt"}], "synonyms": [], "seed": 1})

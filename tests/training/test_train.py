@@ -13,6 +13,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig,
 from cmlmcse.common.errors import InputError
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training.build import build_tokenizer
+from cmlmcse.training.command import field_arguments
 from cmlmcse.training.fields import RunArguments
 from cmlmcse.training.finalize import contrast_at_the_end, start_values
 from cmlmcse.training.parse import parse_recipe, use_one_gpu
@@ -113,6 +114,32 @@ def test_a_step_may_overwrite_what_it_logged():
         loss.fill_(value)
         window.add({"loss": loss}, 3)
     assert window.averages()["loss"] == 6.0
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ({"train_file": ["a.txt", "b.txt"]}, "train_file expects one value, found a list; give several names with"),
+        ({"views": ["crops", "words"]}, "views expects one value, found a list"),
+        ({"learning_rate": None}, "learning_rate expects a value, found null; leave it out for the default"),
+        ({"train_file": None}, "train_file expects a value, found null"),
+    ],
+)
+def test_kinds_of_values_in_a_recipe(field, message, tmp_path):
+    """A list or null where a field has no such value is named, with the field."""
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(yaml.safe_dump(field))
+    with pytest.raises(InputError, match=message):
+        parse_recipe([str(recipe)])
+    recipe.write_text(yaml.safe_dump({"report_to": ["none"], "max_train_samples": None, "model_type": None}))
+    assert parse_recipe([str(recipe)])[2].max_train_samples is None
+
+
+def test_values_that_begin_with_a_dash():
+    """A function's argument is a value whatever it looks like."""
+    words = field_arguments({"query_prompt": "-q: ", "seed": 3, "report_to": ["none"], "dev_set": None})
+    assert words == ["--query_prompt=-q: ", "--seed=3", "--report_to", "none"]
+    assert parse_recipe(["simcse-bert-base", *words[:2]])[0].stem == "simcse-bert-base"
 
 
 @pytest.mark.parametrize("words", [(), ("--variable_length_attention", "false")])
@@ -377,6 +404,10 @@ WRONG = [
     (["--seed", "5000000000"], ["seed must be from 0 to 4294967295, found 5000000000"]),
     (["--adam_beta1", "2"], ["adam_beta1 must be from 0 to 0.999999, found 2.0"]),
     (["--gradient_accumulation_steps", "0"], ["gradient_accumulation_steps must be at least 1, found 0"]),
+    (["--per_device_train_batch_size", "0"], ["per_device_train_batch_size must be at least 1, found 0"]),
+    (["--per_device_eval_batch_size", "0"], ["per_device_eval_batch_size must be at least 1, found 0"]),
+    (["--eval_strategy", "no", "--load_best_model_at_end", "false", "--early_stopping_patience", "2"],
+     ["early_stopping_patience expects development scores, found eval_strategy no"]),
     (["--dataloader_num_workers", "-1"], ["dataloader_num_workers must be at least 0, found -1"]),
     (["--dataloader_num_workers", "1", "--dataloader_prefetch_factor", "0"], ["must be at least 1, found 0"]),
     (["--weight_decay", "-1"], ["weight_decay must be at least 0, found -1.0"]),
