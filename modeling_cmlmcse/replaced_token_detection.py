@@ -41,7 +41,7 @@ class ReplacedTokenDetection(AuxiliaryObjective):
         assert config.generator_config is not None
         # Its configuration has a precision of its own, which from_pretrained does not change as that of the backbone.
         self.generator: Module = build_encoder(config.generator_config)
-        self.generator.to(dtype=torch.get_default_dtype())
+        self.generator.to(dtype=torch.get_default_dtype())  # type: ignore[call-arg]
         self.generator_head = MaskedLMHead(config.generator_config)
         self.discriminator: Module = build_encoder(config.backbone_config)
         self.classifier = nn.Linear(config.hidden_size, 2)

@@ -179,8 +179,8 @@ class TextEncoding(Base):
 
     @staticmethod
     def similarity(first: Any, second: Any) -> Any:
-        """(N, H) and (M, H) embeddings → (N, M) cosines. A single embedding (H,) is a row. Arrays give an array, tensors
-        a tensor."""
+        """(N, H) and (M, H) embeddings → (N, M) cosines. A single embedding (H,) is a row. Arrays give an array,
+        tensors a tensor."""
         rows = (torch.atleast_2d(torch.as_tensor(each).float()) for each in (first, second))
         one, other = (nn.functional.normalize(each, dim=-1) for each in rows)
         cosines = one @ other.to(one.device).T

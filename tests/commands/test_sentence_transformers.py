@@ -286,8 +286,15 @@ def test_refusals(backbone_folders):
     with pytest.raises(ValueError, match="name its backbone with masked_lm"):
         ConditionalMLMLoss(model)
     assert ConditionalMLMLoss(model, masked_lm=backbone_folders["bert"]).config["masked_lm"] == backbone_folders["bert"]
+    assert (
+        ConditionalMLMLoss(model, masked_lm=backbone_folders["bert"], pooling="avg_top2").config["pooling"]
+        == "avg_top2"
+    )
     with pytest.raises(ValueError, match="cmlm_weight must be a number from 0"):
         ConditionalMLMLoss(model, weight=-1, masked_lm=backbone_folders["bert"])
     for kind in LOSSES.values():
         with pytest.raises(ValueError, match=f"{kind.__name__} expects a weight above 0, found 0; .* other loss alone"):
             kind(model, weight=0, masked_lm=backbone_folders["bert"])
+    model.tokenizer.add_tokens([f"new{number}" for number in range(2000)])
+    with pytest.raises(ValueError, match=r"must know the tokens of the model's tokenizer, found \d+ of \d+; save"):
+        ConditionalMLMLoss(model, masked_lm=backbone_folders["bert"])

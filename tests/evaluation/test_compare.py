@@ -142,7 +142,13 @@ def test_fingerprint(tmp_path: Path) -> None:
     assert fingerprint_model(str(tmp_path), {**settings, "batch_size": 8, "device": "cuda"}) == name
     assert fingerprint_model(str(tmp_path), {**settings, "pooling": "avg_top2"}) != name
     (tmp_path / "model.safetensors").write_bytes(b"two")
-    assert fingerprint_model(str(tmp_path), settings) != name
+    changed = fingerprint_model(str(tmp_path), settings)
+    assert changed != name
+    for other in ("notes.txt", "results.json", "README.md", "training_args.bin"):
+        (tmp_path / other).write_text("not part of the model")
+    assert fingerprint_model(str(tmp_path), settings) == changed
+    (tmp_path / "pytorch_model.bin").write_bytes(b"weights of an older kind")
+    assert fingerprint_model(str(tmp_path), settings) != changed
     with pytest.raises(InputError, match="download it first"):
         fingerprint_model("owner/name", settings)
 

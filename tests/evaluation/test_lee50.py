@@ -58,10 +58,10 @@ def test_lee_agrees_with_an_independent_computation() -> None:
     assert result["spearman"] == pytest.approx(100 * ranks, abs=1e-2)
 
 
-def test_lee_of_a_constant_encoder_is_nan_not_zero() -> None:
-    """Equal embeddings have no correlation."""
+def test_lee_of_a_constant_encoder_is_none_not_zero() -> None:
+    """Equal embeddings have no correlation, and JSON has no NaN."""
     result = lee50(lambda texts: np.ones((len(texts), 3)), (["text"] * 50, np.random.default_rng(2).random((50, 50))))
-    assert np.isnan(result["spearman"])
+    assert (result["spearman"], result["pearson"]) == (None, None)
 
 
 def test_lee_refuses_a_wrong_number_of_rows() -> None:

@@ -64,3 +64,14 @@ def test_refusals(options, words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["model", "--truncate_dim", *options])
     assert words in capsys.readouterr().err
+
+
+def test_known_before_anything_is_encoded(backbone_folders, data_dir, monkeypatch, capsys):
+    """A size beyond the model's is refused at once, and so is an output that the function does not write."""
+    monkeypatch.setattr("cmlmcse.models.encoders.Encoder.__call__", None)
+    with pytest.raises(SystemExit, match="2"):
+        main([backbone_folders["bert"], "--pooling", "avg", "--tasks", "stsb_dev", "--data_dir", str(data_dir),
+              "--truncate_dim", "16,9999"])  # fmt: skip
+    assert "--truncate_dim must be at most 32, the model's, found 9999; lower it" in capsys.readouterr().err
+    with pytest.raises(InputError, match="expects options that change a score, found output, which only the command"):
+        evaluate("model", output="o.json")

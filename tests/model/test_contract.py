@@ -1,6 +1,8 @@
 """The model behaves as transformers' own models do: arguments of `forward`, configuration, resizing, compiling."""
 
+import json
 import subprocess
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -12,6 +14,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from cmlmcse.hub.export import clean_environment, export
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.packing import Packing, PaddedPacking
 from support import warm
 from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
 
@@ -19,9 +22,9 @@ ALL_KINDS = (*KINDS, *OTHER_KINDS)
 TEXTS = ["the cat sat", "a big red dog ran under the tree", "dog"]
 
 
-def load(folder: str, **fields) -> CMLMCSEForSentenceEmbedding:
+def load(folder: str | Path, **fields) -> CMLMCSEForSentenceEmbedding:
     """Our model on a backbone, for evaluation."""
-    return CMLMCSEForSentenceEmbedding.from_backbone(folder, **{"cmlm_weight": 0.0, **fields}).eval()
+    return CMLMCSEForSentenceEmbedding.from_backbone(str(folder), **{"cmlm_weight": 0.0, **fields}).eval()
 
 
 def plain(kind: str, folder: str) -> torch.nn.Module:
@@ -233,3 +236,57 @@ def test_some_hidden_states(kind, backbone_folders):
     assert torch.equal(some[0], everything[0])
     assert torch.equal(some[-1], everything[-1])
     assert model.backbone.config is model.config.backbone_config
+
+
+def test_a_tokenizer_without_files_is_none(backbone_folders, tmp_path):
+    """transformers would make an empty one, of special tokens alone, and every word would be unknown."""
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes(Path(backbone_folders["bert"], name).read_bytes())
+    with pytest.raises(ValueError, match=r"encode expects a tokenizer, found none: .* has no tokenizer files; pass"):
+        load(tmp_path).encode(["the cat"])
+
+
+def test_a_mask_fits_the_tokens(backbone_folders):
+    """A narrower or wider mask would mix the sentences."""
+    model, batch = load(backbone_folders["bert"]), padded("bert")
+    for mask in (batch["attention_mask"][:, :-1], batch["attention_mask"][:1], batch["attention_mask"][:, None]):
+        with pytest.raises(ValueError, match=r"attention_mask must be of shape \(3, 10\), as the tokens, found \("):
+            model(**{**batch, "attention_mask": mask})
+
+
+def test_one_embedding_is_a_row(backbone_folders):
+    """As in sentence-transformers: a query's similarity to M texts is (1, M)."""
+    model = load(backbone_folders["bert"])
+    vectors = model.encode(["the cat", "a dog"], tiny_tokenizer("bert"))
+    found = model.similarity(vectors[0], vectors)
+    assert found.shape == (1, 2)
+    np.testing.assert_allclose(found, model.similarity(vectors, vectors)[:1], atol=1e-6)
+    assert model.similarity(torch.from_numpy(vectors), vectors[1]).shape == (2, 1)
+
+
+@pytest.mark.parametrize("padded_batch", [False, True])
+def test_the_mean_is_added_up_in_fp32(padded_batch):
+    """In fp16 the sum of 8,192 nines is no number, and a sum in bf16 stands still at 256."""
+    mask = torch.ones(1, 8192, dtype=torch.bool)
+    packing = PaddedPacking(mask) if padded_batch else Packing.from_lengths(torch.tensor([8192]), 8192, 8192)
+    for dtype in (torch.float16, torch.bfloat16):
+        mean = packing.mean(torch.full((8192, 2), 9.0, dtype=dtype))
+        assert mean.dtype == dtype
+        assert mean.tolist() == [[9.0, 9.0]]
+
+
+def test_every_objective_loads_in_bf16(backbone_folders, tmp_path):
+    """The generator's configuration has a precision of its own."""
+    model = load(backbone_folders["bert"], cmlm_weight=0.1, rtd_weight=0.1)
+    model.save_pretrained(tmp_path)
+    found = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {weight.dtype for weight in found.parameters()} == {torch.bfloat16}
+
+
+def test_a_wrong_configuration_of_a_known_kind(backbone_folders, tmp_path):
+    """Its own fault is told, and not that the kind is unknown."""
+    config = json.loads(Path(backbone_folders["bert"], "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_attention_heads": 5}))
+    (tmp_path / "model.safetensors").write_bytes(Path(backbone_folders["bert"], "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=r"which cannot be loaded: .*(heads|multiple)"):
+        load(tmp_path)

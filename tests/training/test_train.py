@@ -404,7 +404,6 @@ WRONG = [
     (["--seed", "5000000000"], ["seed must be from 0 to 4294967295, found 5000000000"]),
     (["--adam_beta1", "2"], ["adam_beta1 must be from 0 to 0.999999, found 2.0"]),
     (["--gradient_accumulation_steps", "0"], ["gradient_accumulation_steps must be at least 1, found 0"]),
-    (["--per_device_train_batch_size", "0"], ["per_device_train_batch_size must be at least 1, found 0"]),
     (["--per_device_eval_batch_size", "0"], ["per_device_eval_batch_size must be at least 1, found 0"]),
     (["--eval_strategy", "no", "--load_best_model_at_end", "false", "--early_stopping_patience", "2"],
      ["early_stopping_patience expects development scores, found eval_strategy no"]),
