@@ -79,6 +79,12 @@ TASKS: dict[str, Task] = {
         _lazy("geometry:geometry", "geometry"),
         _lazy("geometry:card_metrics"),
     ),
+    "pairs": Task(
+        "pairs of your own with human scores",
+        _lazy("pairs:load_pairs"),
+        _lazy("pairs:scored_pairs", "pairs"),
+        _lazy("pairs:card_metrics"),
+    ),
     "lee50": Task(
         "the 50 documents of Lee et al. 2005",
         lambda data_dir: None,

@@ -182,6 +182,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, few_pairs: None) -> Path:
     write_text(place)
     write_evaluation_data(place / "DIR")
     shutil.copy(place / "DIR" / "sts" / sts_data.STSB_DEV.folder / "dev.tsv", place / "mine.tsv")
+    (place / "DIR" / "pairs").mkdir()
+    shutil.copy(place / "mine.tsv", place / "DIR" / "pairs")
     (place / "studies").mkdir()
     shutil.copy(ROOT / "studies" / "cmlmcse-table5.yaml", place / "studies")
     model = CMLMCSEForSentenceEmbedding.from_backbone(str(place / "backbone")).eval()
