@@ -168,7 +168,9 @@ def release(run: Path, args: argparse.Namespace) -> None:
     record, results = (read_record(run / name) for name in ("run.json", "results.json"))
     if "pretraining" not in results:
         raise InputError(f"{run}: expected the folder of a --stage pretrain run with its results, found another run")
-    record = {name: value for name, value in record.items() if name != "log"}
+    if not (run / "export").is_dir():
+        raise InputError(f"{run}: expected the folder of a finished run with its export/, found none; give another run")
+    record = Record({name: value for name, value in record.items() if name != "log"}, record.name)
     lifted = {"simcse": simcse_scores(args.gate, record["tokens"])} if args.gate else {}
     args.output_dir.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".release-", dir=args.output_dir.parent) as temporary:
@@ -178,7 +180,7 @@ def release(run: Path, args: argparse.Namespace) -> None:
             save_as_fp16(weights, folder / weights.name)
         config = AutoConfig.from_pretrained(folder)
         count = sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
-        results = {
+        written = {
             "model": args.output_dir.name,
             "size": {"layers": config.num_hidden_layers, "width": config.hidden_size, "weights": count},
             "pretraining": results["pretraining"],
@@ -187,13 +189,13 @@ def release(run: Path, args: argparse.Namespace) -> None:
             **lifted,
         }
         identity = Identity(args.license, args.language)
-        card = release_card(args.output_dir.as_posix(), args.about, record, results, identity)
+        card = release_card(args.output_dir.as_posix(), args.about, record, written, identity)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        write_records(folder, record, results)
+        write_records(folder, record, written)
         folder.rename(args.output_dir)
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> Record:
     """Read a run's record.
 
     Raises:

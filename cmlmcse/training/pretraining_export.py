@@ -101,7 +101,7 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
         "sequences": f"{fields['sequences']}, at most {fields['max_seq_length']} tokens",
         "masked": f"{fields['mlm_probability']:.0%} of the {'words' if fields['whole_word_mask'] else 'tokens'}",
         "auxiliary network": {"fusion": "fusion layers", "retromae": "RetroMAE's decoder (Xiao et al. 2022)"}[
-            fields["auxiliary_decoder"]
+            decoder_of(fields)
         ],
         "weight of the auxiliary network's loss": fields["auxiliary_weight"],
         "sentence vector that it reads": fields["pooling"] if fields["auxiliary_weight"] > 0 else "none",
@@ -115,7 +115,12 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
 
 def fuses(fields: dict[str, Any]) -> bool:
     """Whether fusion layers were trained, which the export then holds."""
-    return fields["auxiliary_weight"] > 0 and fields["auxiliary_decoder"] == "fusion"
+    return fields["auxiliary_weight"] > 0 and decoder_of(fields) == "fusion"
+
+
+def decoder_of(fields: dict[str, Any]) -> str:
+    """The kind of the auxiliary network. Older versions had one, and did not record it."""
+    return str(fields.get("auxiliary_decoder", "fusion"))
 
 
 def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:

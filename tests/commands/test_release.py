@@ -15,6 +15,7 @@ from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.release import fill_mask, main
 from cmlmcse.study.simcse_lift import read_rows
+from cmlmcse.training.pretraining_export import pretraining_facts
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 from support.paths import DATA, ROOT
 from support.text import one_space
@@ -175,3 +176,20 @@ def test_the_assets_scores():
     encode = EncodeOnce(load_encoder(str(ASSET), "avg_first_last", show_progress_bar=False))
     found = TASKS["stsb_dev"].run(encode, TASKS["stsb_dev"].load(str(DATA)))["stsb_dev"]["spearman"]
     assert results["poolings"]["avg_first_last"]["stsb_dev"]["spearman"] == pytest.approx(found, abs=0.02)
+
+
+def test_a_record_of_an_older_version():
+    """The shipped backbone's record names no kind of auxiliary network: there was one, and its card is written."""
+    records = [json.loads((ASSET / name).read_text()) for name in ("run.json", "results.json")]
+    assert "auxiliary_decoder" not in records[0]["fields"]
+    assert pretraining_facts(*records)["auxiliary network"] == "fusion layers"
+
+
+def test_a_run_without_its_export(tmp_path, capsys):
+    """One line, status 2."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (tmp_path / "run" / "results.json").write_text('{"pretraining": {}}')
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path / "run"), "--output_dir", str(tmp_path / "out")])
+    assert "expected the folder of a finished run with its export/, found none" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -407,3 +408,14 @@ def test_card_of_adapt(tmp_path) -> None:
     assert "Nothing was better than the start beyond chance, so these are the start's weights." in kept
     with pytest.raises(InputError, match=r"results.json: expected the entry 'adapt'"):
         adapted_card({})
+
+
+def test_records_of_the_folder_that_one_is_in(tmp_path, monkeypatch):
+    """`.` is the export of its run as the whole path is."""
+    (tmp_path / "export").mkdir()
+    (tmp_path / "run.json").write_text(json.dumps(RECORD))
+    (tmp_path / "results.json").write_text(json.dumps(RESULTS))
+    monkeypatch.chdir(tmp_path / "export")
+    found = read_records(Path("."))
+    assert found == read_records(tmp_path / "export")
+    assert "sts" in found.results
