@@ -31,6 +31,7 @@ class Task:
     - `run(encode, data, **options)` returns entries of the results.
     - `missing(data_dir, data)` returns one line for each missing part of the data.
     - `card_metrics(entry)` returns the numbers for a model card from the task's own entry.
+    - `own_data`: the data are the user's own, so a card does not say that they were not measured.
     - `fine_tunes`: `run` takes the model's folder or Hub name instead of `encode`, and the option `device`.
     """
 
@@ -40,6 +41,7 @@ class Task:
     card_metrics: Callable[[dict[str, Any]], Iterator[CardMetric]]
     missing: Callable[[str | None, Any], list[str]] = lambda data_dir, data: []
     options: dict[str, Option] = field(default_factory=dict)
+    own_data: bool = False
     fine_tunes: bool = False
 
 
@@ -84,6 +86,7 @@ TASKS: dict[str, Task] = {
         _lazy("pairs:load_pairs"),
         _lazy("pairs:scored_pairs", "pairs"),
         _lazy("pairs:card_metrics"),
+        own_data=True,
     ),
     "lee50": Task(
         "the 50 documents of Lee et al. 2005",

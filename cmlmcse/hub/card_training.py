@@ -109,7 +109,7 @@ def encoder_facts(kept: dict[str, Any] | None) -> dict[str, str]:
 def limits_of(run: Record, results: Record) -> list[str]:
     """What the records do not show."""
     fields = run.part("fields")
-    absent = [name for name in TASKS if name not in results]
+    absent = [name for name, task in TASKS.items() if name not in results and not task.own_data]
     length, kept = fields.get("max_seq_length"), (run.get("encoder") or {}).get("max_tokens")
     lines = [
         "This is one run with one seed. Another seed gives other scores.",

@@ -283,6 +283,7 @@ def test_fingerprint(tmp_path: Path) -> None:
 def test_fingerprint_of_a_folder(tmp_path: Path) -> None:
     """Its text files by name and content, and nothing else that lies there."""
     folder = tmp_path / "notes"
+    folder.mkdir()
     put(folder / "a.txt", "hello\n")
     first = fingerprint_text(str(folder))
     assert (first["folder"], first["files"], first["bytes"]) == ("notes", 1, 6)

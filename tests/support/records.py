@@ -30,6 +30,7 @@ RESULTS = {
     "dev": {"set": "STS-B dev", "spearman": 81.1111, "pairs": 1500},
     "sts": {"STS12": {"all": 61.5, "mean": 60.0, "wmean": 60.1, "pairs": 3108, "subsets": {}}},
     "stsb_dev": {"spearman": 62.5, "pearson": 63.0, "pairs": 1500},
+    "pairs": {"mine": {"spearman": 64.25, "pearson": 60.0, "pairs": 9}},
     "lee50": {"spearman": 63.5, "pearson": 1.0, "pairs": 1225},
     "geometry": {"alignment": 0.25, "uniformity": -2.5, "anisotropy": 0.125, "effective_rank": 7.5, "spectrum": [1.0]},
     "retrieval": {"scifact": {"ndcg@10": 64.5, "recall@100": 90.5, "queries": 300, "passages": 5183}, "avg": 64.5},
