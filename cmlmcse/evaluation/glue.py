@@ -28,7 +28,7 @@ from modeling_cmlmcse.backbone import max_positions
 from .card_metric import CardMetric
 from .glue_data import GLUE_SETS, HUB, GlueData
 from .metrics import STSCorrelation
-from .sts import rounded
+from .sts import average, rounded
 from .transfer_data import Examples
 
 
@@ -104,12 +104,12 @@ def glue(name_or_path: str, data: dict[str, GlueData], settings: FineTuning | No
         labels, metrics = GLUE_SETS[name].labels, GLUE_SETS[name].metrics
         outputs = fine_tune(source, one, len(labels), settings)
         scores = {split: score(outputs[split], examples.labels, metrics) for split, examples in one.scored.items()}
-        results[name] = _mean([value for values in scores.values() for value in values.values()])
+        results[name] = average([value for values in scores.values() for value in values.values()])
         counted = {split: {"examples": len(one.scored[split].labels), **scores[split]} for split in scores}
         details[name] = {"trained_on": len(one.train.labels), **counted}
     on_dev = all(split in GLUE_SETS[name].dev for name, one in data.items() for split in one.scored)
-    average = _mean([results.get(name) for name in GLUE_SETS]) if on_dev else None
-    return {**results, **({} if average is None else {"avg": average}), "details": details}
+    whole = average([results.get(name) for name in GLUE_SETS]) if on_dev else None
+    return {**results, **({} if whole is None else {"avg": whole}), "details": details}
 
 
 def fine_tune(source: str, data: GlueData, classes: int, settings: FineTuning) -> dict[str, np.ndarray]:
@@ -181,12 +181,6 @@ def score(outputs: np.ndarray, references: np.ndarray, metrics: tuple[str, ...])
 def _rows(examples: Examples) -> Any:
     """Rows (label, texts) as a list, which torch takes as a `Dataset`."""
     return list(zip(examples.labels.tolist(), *examples.sides, strict=True))
-
-
-def _mean(values: list[float | None]) -> float | None:
-    """The mean; None if any value is None."""
-    present = [value for value in values if value is not None]
-    return rounded(float(np.mean(present))) if len(present) == len(values) else None
 
 
 def card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:

@@ -123,8 +123,8 @@ def sts(encode: Encode, data: dict[str, dict[str, Pairs]]) -> dict[str, Any]:
     encoder.prepare(sentences_of(pairs for subsets in data.values() for pairs in subsets.values()))
     results: dict[str, Any] = {name: _score_set(encoder, name, subsets) for name, subsets in data.items()}
     if set(STS_SETS) <= set(results):
-        average = _average([results[name]["all"] for name in STS_SETS])
-        results |= {} if average is None else {"avg": average}
+        whole = average([results[name]["all"] for name in STS_SETS])
+        results |= {} if whole is None else {"avg": whole}
     return results
 
 
@@ -141,14 +141,14 @@ def _score_set(encode: Encode, name: str, subsets: dict[str, Pairs]) -> dict[str
     }
     return {
         "all": rounded(overall),
-        "mean": _average(list(each.values())),
-        "wmean": _average(list(each.values()), [len(pairs.scores) for pairs in subsets.values()]),
+        "mean": average(list(each.values())),
+        "wmean": average(list(each.values()), [len(pairs.scores) for pairs in subsets.values()]),
         "pairs": len(scores),
         "subsets": {subset: rounded(value) for subset, value in each.items()},
     }
 
 
-def _average(values: Sequence[float | None], weights: Sequence[int] | None = None) -> float | None:
+def average(values: Sequence[float | None], weights: Sequence[int] | None = None) -> float | None:
     """The (weighted) mean; None if any value is None."""
     present = [value for value in values if value is not None]
     return rounded(np.average(present, weights=weights)) if len(present) == len(values) else None

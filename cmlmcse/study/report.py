@@ -29,13 +29,15 @@ def write_report(study: Study) -> str:
     study.folder.mkdir(parents=True, exist_ok=True)
     if rows:
         _replace(study.folder / "runs.csv", _csv(rows))
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), study.folder / "runs.parquet")
+        with atomic_write(study.folder / "runs.parquet") as temporary:
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
         plot_study(study, rows, compared)
         plot_sweeps(study, compared)
     if measured := curves(study):
         _replace(study.folder / "curves.csv", _csv(measured))
         plot_curves(study, measured)
-    write_json(study.folder / "summary.json", as_json(study, rows, compared))
+    with atomic_write(study.folder / "summary.json") as temporary:
+        write_json(temporary, as_json(study, rows, compared))
     _replace(study.folder / "summary.md", summary)
     return summary
 
