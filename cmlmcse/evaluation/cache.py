@@ -16,8 +16,8 @@ from .prompts import bare
 from .sts import Encode
 
 # What an embedding depends on: weights, configurations, the tokenizer and code. Not what somebody adds: scores, notes.
-FILES = ("*.safetensors", "*.bin", "*.index.json", "config.json", "*config*.json", "modules.json", "tokenizer.json",
-         "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model", "*.py")  # fmt: skip
+FILES = ("*.safetensors", "*.bin", "*.index.json", "*config*.json", "modules.json", "tokenizer.json", "vocab*",
+         "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model", "*.py")  # fmt: skip
 TRAINING = ("training_args.bin", "optimizer.bin", "scheduler.bin")  # which lie beside weights, and are none
 KEYS_PER_QUERY = 500  # SQLite allows at most 999 parameters in a query
 

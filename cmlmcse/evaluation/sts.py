@@ -156,9 +156,14 @@ def average(values: Sequence[float | None], weights: Sequence[int] | None = None
 
 def stsb_dev(encode: Encode, pairs: Pairs) -> dict[str, Any]:
     """Spearman and Pearson × 100 of cosine similarity on the STS-B development set."""
+    return one_set(encode, pairs, "STS-B dev")
+
+
+def one_set(encode: Encode, pairs: Pairs, title: str) -> dict[str, Any]:
+    """Spearman and Pearson × 100 of cosine and score, None where all cosines are equal; and the number of pairs."""
     encoder = EncodeOnce.of(encode)
     encoder.prepare(sentences_of([pairs]))
-    values = correlation(cosine(encoder(pairs.first), encoder(pairs.second)), pairs.scores, "STS-B dev")
+    values = correlation(cosine(encoder(pairs.first), encoder(pairs.second)), pairs.scores, title)
     return {**{name: rounded(value) for name, value in values.items()}, "pairs": len(pairs.scores)}
 
 

@@ -186,6 +186,18 @@ def read_pairs(path: Path) -> Pairs:
     return _pairs(_parse_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
 
 
+def read_own_pairs(path: Path) -> Pairs:
+    """The user's own pairs: as :func:`read_pairs`, and with scores that differ.
+
+    Raises:
+        InputError: a line of another form, or fewer than two different scores, which makes a correlation impossible.
+    """
+    pairs = read_pairs(path)
+    if len(set(pairs.scores)) < 2:
+        raise InputError(f"{path}: expected pairs with different scores, found {len(pairs.scores)} pairs; add some")
+    return pairs
+
+
 def _pairs(rows: Iterable[tuple[float, str, str]]) -> Pairs:
     """Rows (score, sentence, sentence) as :class:`Pairs`."""
     scores, first, second = map(list, zip(*rows, strict=True)) if (rows := list(rows)) else ([], [], [])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.label_free import Criterion, choose_criterion
 from cmlmcse.evaluation.sts import Encode, EncodeOnce, correlation, cosine, spearman
-from cmlmcse.evaluation.sts_data import load_stsb_dev, read_pairs
+from cmlmcse.evaluation.sts_data import load_stsb_dev, read_own_pairs
 from cmlmcse.evaluation.together import Together, asked_together
 
 from .fields import UNSCORED
@@ -108,14 +108,8 @@ def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> 
 
 
 def own_pairs(path: Path) -> DevSet:
-    """The user's own pairs. A line is score TAB sentence TAB sentence.
-
-    Raises:
-        InputError: a line of another form, or fewer than two different scores, which makes a correlation impossible.
-    """
-    pairs = read_pairs(path)
-    if len(set(pairs.scores)) < 2:
-        raise InputError(f"{path}: expected pairs with different scores, found {len(pairs.scores)} pairs; add some")
+    """The user's own pairs (:func:`read_own_pairs`)."""
+    pairs = read_own_pairs(path)
     return DevSet(path.name, pairs.first, pairs.second, pairs.scores)
 
 

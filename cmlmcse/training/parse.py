@@ -27,6 +27,7 @@ from .run_checks import as_option_error
 FIELDS = (ModelArguments, DataArguments, RunArguments)
 # Of a field with a default_factory the default is MISSING, which is not None.
 DEFAULTS = {field.name: field.default for kind in FIELDS for field in dataclasses.fields(kind)}
+# What transformers takes as a list.
 LISTS = ("report_to", "optim_target_modules", "label_names", "include_for_metrics", "fsdp", "debug")
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base

@@ -53,5 +53,5 @@ def test_what_is_missing_or_wrong(tmp_path):
         load_pairs(str(tmp_path))
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "flat.tsv").write_text("1\ta 0\tb 0\n1\ta 0\tb 10\n")
-    with pytest.raises(InputError, match=r"flat\.tsv: expected pairs with at least two different scores, found one"):
+    with pytest.raises(InputError, match=r"flat\.tsv: expected pairs with different scores, found 2 pairs; add some"):
         load_pairs(str(tmp_path))
