@@ -97,10 +97,11 @@ def scan(
                 mixed[name] = " ".join(str(error).split())
     known = {*fields, *mixed}
     title = title_column or (TITLE if documents and TITLE in known and text_column != TITLE else None)
+    guessed = text_column is None and TEXT not in known  # then a column that is mixed may be the text
     for name, reason in mixed.items():
-        # Without a column `text` the one that is mixed may be the text.
-        if not documents or name in (text_column or TEXT, title) or (text_column is None and TEXT not in known):
-            raise InputError(f"{path}: expected one type of value in the column {name}, found {reason}; fix it")
+        if not documents or guessed or name in (text_column or TEXT, title):
+            advice = "fix it, or give --text_column" if documents and guessed else "fix it"
+            raise InputError(f"{path}: expected one type of value in the column {name}, found {reason}; {advice}")
     schema = pyarrow.schema([field for name, field in fields.items() if name not in mixed])
     column = _choose_column(path, schema, text_column, title)
     if title_column is not None:

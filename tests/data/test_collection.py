@@ -93,6 +93,15 @@ def test_a_column_that_is_read_holds_text(row, columns, name, tmp_path):
         found(path, *columns)
 
 
+def test_a_mixed_column_where_the_text_is_guessed(tmp_path):
+    """It may be the text. Who names the text may keep it."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"body": "One.", "id": 1}\n{"body": "Two.", "id": "B2"}\n')
+    with pytest.raises(InputError, match=r"in the column id, found .*; fix it, or give --text_column"):
+        found(path)
+    assert found(path, "body") == [Document("", "One."), Document("", "Two.")]
+
+
 def test_columns_are_guessed_apart(tmp_path):
     """The column of the titles is not taken for that of the texts, and one column is not both."""
     path = tmp_path / "table.csv"
