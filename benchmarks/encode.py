@@ -28,7 +28,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from cmlmcse.common.cpu import bf16_is_faster
-from cmlmcse.evaluation.sts_data import load_sts, missing_sts, sentences_of
+from cmlmcse.evaluation.sts_data import Pairs, load_sts, missing_sts, sentences_of
 from cmlmcse.training.dev_set import DevSet, load_dev_set
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
@@ -69,9 +69,9 @@ def per_thousand(encode: Encode, texts: list[str]) -> Callable[[int], float]:
 
 def subset(dev: DevSet, count: int) -> DevSet:
     """`count` evenly spaced pairs."""
-    chosen = evenly(range(len(dev.scores)), count)
-    first, second = ([side[i] for i in chosen] for side in (dev.first, dev.second))
-    return dev._replace(first=first, second=second, scores=dev.scores[chosen])
+    scores, first, second = dev.pairs
+    chosen = evenly(range(len(scores)), count)
+    return dev._replace(pairs=Pairs(scores[chosen], [first[i] for i in chosen], [second[i] for i in chosen]))
 
 
 def scores(data_dir: str, encoders: dict[str, Encode]) -> dict[str, dict[str, float]]:
@@ -82,7 +82,7 @@ def scores(data_dir: str, encoders: dict[str, Encode]) -> dict[str, dict[str, fl
     for name in [name for name in encoders if name != "fp32"]:
         dev = subset(whole, BF16_PAIRS) if name == "bf16" and device() == "cpu" else whole
         exact, value = dev.score(encoders["fp32"]), dev.score(encoders[name])
-        found[name] = {"pairs": len(dev.scores), "fp32": exact, "spearman": value, "loss": exact - value}
+        found[name] = {"pairs": len(dev.pairs.scores), "fp32": exact, "spearman": value, "loss": exact - value}
     return found
 
 

@@ -23,8 +23,8 @@ class EnhancedDecoder(nn.Module):
     the sentence's unmasked word embeddings, drawn for each position anew, never its own word. So every word is
     predicted, and each from another context.
 
-    The published code samples whole words and passes queries and words through the embeddings' norm; here single
-    tokens are sampled, each by itself, and the norm is the same.
+    The published code samples whole words, here single tokens are sampled, each by itself. Its queries are the bare sum
+    of vector and position; here they pass through the embeddings' norm, like the words, so that any backbone can ask.
 
     Args:
         config: the backbone's configuration.

@@ -52,8 +52,8 @@ class BatchNormProjection(nn.Module):
 
 
 class NonlinearProjection(nn.Module):
-    """Linear, ReLU, Linear, (B, H) → (B, H): the non-linear head of CLEAR (§3.1). CLEAR gives no sizes; these are
-    SimCLR's. It is used in training only."""
+    """Linear, ReLU, Linear, (B, H) → (B, H): the non-linear head of CLEAR (§3.1). CLEAR gives no sizes; here all
+    are the backbone's. It is used in training only."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from cmlmcse.common.errors import InputError
 from .telling_words import LEAST_LETTERS, TellingWords
 
 WINDOW = 256  # tokens of a document that one epoch reads (Contriever §5: chunks of 256 tokens)
-CROP_SHARE = (0.1, 0.5)  # of the window (Contriever's released script: ratio_min, ratio_max)
+CROP_SHARE = (0.1, 0.5)  # of the window (the README of Contriever's code; its appendix A.1 has 0.05 to 0.5)
 MIN_PIECE = 5  # tokens; a shorter piece says too little to be a positive
 CUT_SHARE = (0.2, 0.8)  # where neighbours are cut, as a share of the window: both have something to say
 ASKED_WORDS = (2, 7)  # words of a query: users type a few
@@ -52,7 +52,7 @@ def dropout(
 def crops(
     document: Pieces, view: int, limit: int, shared: np.random.Generator, own: np.random.Generator
 ) -> list[int] | None:
-    """Two independent crops of one window of the text, 10 to 50 % of it each (Contriever §3.1)."""
+    """Two independent crops of one window of the text, 10 to 50 % of it each (Contriever)."""
     if len(document.body) < 2 * MIN_PIECE:
         return None
     window = cut_window(document.body, WINDOW, shared)

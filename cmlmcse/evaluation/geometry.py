@@ -9,7 +9,7 @@ from .card_metric import CardMetric
 from .sts import Encode, EncodeOnce, Pairs, rounded, sentences_of
 from .sts_data import STSB_DEV
 
-POSITIVE_SCORE = 4.0  # pairs with at least this score are positives, as in SimCSE's analysis on STS-B
+POSITIVE_SCORE = 4.0  # pairs with at least this score are positives; SimCSE's analysis takes those above it
 BLOCK = 1024  # rows of the similarity matrix in memory at a time: 1,024 × 3,000 float64 are 25 MB
 
 

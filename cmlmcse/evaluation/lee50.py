@@ -1,19 +1,20 @@
 """Similarity of the 50 news texts of Lee, Pincombe & Welsh (2005). They come with gensim: nothing is downloaded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cmlmcse.common.errors import InputError
 
 from .card_metric import COSINE_SPEARMAN, CardMetric
-from .sts import correlation
+from .sts import Encode, one_set
+from .sts_data import Pairs
 
 DOCUMENTS = 50
 PAIRS = DOCUMENTS * (DOCUMENTS - 1) // 2  # 1225
-LeeData = tuple[list[str], np.ndarray]
 
 
 def _gensim_data_folder() -> Path:
@@ -24,8 +25,11 @@ def _gensim_data_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "test" / "test_data"
 
 
-def load_lee50(folder: str | Path | None = None) -> LeeData:
-    """The documents, and the human scores (50, 50): mean ratings from 0 to 1 in the upper triangle.
+def load_lee50(folder: str | Path | None = None) -> Pairs:
+    """The 1,225 pairs of different documents, with their mean human ratings from 0 to 1.
+
+    Args:
+        folder: where the two files are (default: gensim's test data).
 
     Raises:
         InputError: gensim or one of the two files is missing, or a file does not hold 50 documents or 1225 pairs.
@@ -46,29 +50,23 @@ def load_lee50(folder: str | Path | None = None) -> LeeData:
         pairs = f"{PAIRS} pairs ({DOCUMENTS} x {DOCUMENTS})"
         found = " x ".join(map(str, scores.shape))
         raise InputError(f"{matrix.name}: expected {pairs}, found {found}; reinstall gensim")
-    upper = scores[np.triu_indices(DOCUMENTS, 1)]  # (1225,)
+    first, second = np.triu_indices(DOCUMENTS, 1)  # (1225,), (1225,)
+    upper = scores[first, second]  # (1225,)
     if not ((upper > 0) & (upper <= 1)).all():
         raise InputError(
             f"{matrix.name}: expected {PAIRS} pairs with scores from 0 to 1, found other values; reinstall gensim"
         )
-    return documents, scores
+    return Pairs(upper, [documents[i] for i in first], [documents[i] for i in second])
 
 
-def lee50(encode: Callable[[list[str]], np.ndarray], data: LeeData | None = None) -> dict[str, float | int | None]:
-    """Correlations, in per cent, of cosine and human similarity over all pairs of documents; None where all cosines are
-    equal.
+def load_lee50_task(data_dir: str | None) -> Pairs:
+    """The data of the task `lee50`. They come with gensim, so a data folder is not read."""
+    return load_lee50()
 
-    Raises:
-        ValueError: `encode` did not return one row for each document.
-    """
-    documents, scores = load_lee50() if data is None else data
-    vectors = np.asarray(encode(documents), dtype=np.float64)  # (50, H)
-    if vectors.ndim != 2 or len(vectors) != len(documents):
-        raise ValueError(f"encode must return ({len(documents)}, H) for its documents, found {vectors.shape}")
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)  # (50, H)
-    pairs = np.triu_indices(len(documents), 1)
-    cosine, human = (unit @ unit.T)[pairs], np.asarray(scores)[pairs]  # (1225,), (1225,)
-    return {**correlation(cosine, human, "Lee"), "pairs": len(human)}
+
+def lee50(encode: Encode, pairs: Pairs) -> dict[str, Any]:
+    """The results of the documents (:func:`one_set`)."""
+    return one_set(encode, pairs, "Lee")
 
 
 def card_metrics(found: dict[str, float]) -> Iterator[CardMetric]:

@@ -56,11 +56,6 @@ def _lazy(target: str, entry: str | None = None) -> Callable[..., Any]:
     return call
 
 
-def _lee50(encode: Callable[..., Any], data: None) -> dict[str, Any]:
-    """The task `lee50`. Its data come with gensim, so `data` is None."""
-    return {"lee50": _lazy("lee50:lee50")(encode)}
-
-
 TASKS: dict[str, Task] = {
     "sts": Task(
         "the seven STS sets, and the STS-B development set",
@@ -90,8 +85,8 @@ TASKS: dict[str, Task] = {
     ),
     "lee50": Task(
         "the 50 documents of Lee et al. 2005",
-        lambda data_dir: None,
-        _lee50,
+        _lazy("lee50:load_lee50_task"),
+        _lazy("lee50:lee50", "lee50"),
         _lazy("lee50:card_metrics"),
     ),
     "retrieval": Task(

@@ -117,12 +117,7 @@ def target_sentences(data: dict[str, Any]) -> list[str]:
     """
     found: list[str] = []
     for task, content in data.items():
-        if task == "lee50":
-            from .lee50 import load_lee50
-
-            sentences = load_lee50()[0]
-        else:
-            sentences = sentences_of(pairs_in(content))
+        sentences = sentences_of(pairs_in(content))
         if not sentences:
             raise InputError(
                 f"--whitening is fitted on sentence pairs, found none in the task {task}; name the text to fit on with "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.label_free import Criterion, choose_criterion
 from cmlmcse.evaluation.sts import Encode, EncodeOnce, correlation, cosine, spearman
-from cmlmcse.evaluation.sts_data import load_stsb_dev, read_own_pairs
+from cmlmcse.evaluation.sts_data import Pairs, load_stsb_dev, read_own_pairs, sentences_of
 from cmlmcse.evaluation.together import Together, asked_together
 
 from .fields import UNSCORED
@@ -41,25 +41,23 @@ class DevScore(Protocol):
 
 
 class DevSet(NamedTuple):
-    """N sentence pairs with human scores: the sentences `first` and `second` of each pair, and `scores` (N,)."""
+    """N sentence pairs with human scores."""
 
     title: str
-    first: list[str]
-    second: list[str]
-    scores: NDArray[np.float64]
+    pairs: Pairs
 
     def values(self, encode: Encode) -> NDArray[np.float64]:
         """(N,) cosine similarities of the pairs; each unique sentence is encoded once."""
-        once = EncodeOnce.of(encode).prepare([*self.first, *self.second])
-        return cosine(once(self.first), once(self.second))
+        once = EncodeOnce.of(encode).prepare(sentences_of([self.pairs]))
+        return cosine(once(self.pairs.first), once(self.pairs.second))
 
     def summary(self, values: NDArray[np.float64]) -> float:
         """Spearman correlation × 100 of the cosines with the human scores; 0 if all cosines are equal."""
-        return correlation(values, self.scores, self.title)["spearman"] or 0.0
+        return correlation(values, self.pairs.scores, self.title)["spearman"] or 0.0
 
     def resampled(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(R, N) samples of the pairs → (R,) Spearman correlation × 100 of each; 0 if all cosines are equal."""
-        return np.nan_to_num(100 * spearman(values[rows], self.scores[rows]))
+        return np.nan_to_num(100 * spearman(values[rows], self.pairs.scores[rows]))
 
     def score(self, encode: Encode) -> float:
         """Spearman correlation × 100 of the cosines with the human scores."""
@@ -68,17 +66,14 @@ class DevSet(NamedTuple):
 
 def stsb(data_dir: str | None) -> DevSet:
     """STS-B dev, 1,500 pairs."""
-    pairs = load_stsb_dev(data_dir)
-    return DevSet("STS-B dev", list(pairs.first), list(pairs.second), np.asarray(pairs.scores))
+    return DevSet("STS-B dev", load_stsb_dev(data_dir))
 
 
 def lee50(data_dir: str | None) -> DevSet:
     """Lee's 50 documents (all 1,225 pairs)."""
     from cmlmcse.evaluation.lee50 import load_lee50  # imported here because gensim is optional
 
-    documents, scores = load_lee50()
-    first, second = np.triu_indices(len(documents), k=1)
-    return DevSet("Lee", [documents[i] for i in first], [documents[i] for i in second], scores[first, second])
+    return DevSet("Lee", load_lee50())
 
 
 DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee50": lee50}
@@ -107,12 +102,6 @@ def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> 
     return criterion if name == "auto" else criterion.halves(seed)[0]
 
 
-def own_pairs(path: Path) -> DevSet:
-    """The user's own pairs (:func:`read_own_pairs`)."""
-    pairs = read_own_pairs(path)
-    return DevSet(path.name, pairs.first, pairs.second, pairs.scores)
-
-
 def load_dev_set(name: str, data_dir: str | None) -> DevSet | None:
     """The labelled development set of this name, or the pairs in this .tsv file; None for `none` and `auto`.
 
@@ -122,7 +111,7 @@ def load_dev_set(name: str, data_dir: str | None) -> DevSet | None:
     if name in ("none", *LABEL_FREE):
         return None
     if name.endswith(".tsv"):
-        return own_pairs(Path(name))
+        return DevSet(Path(name).name, read_own_pairs(Path(name)))
     if name not in DEV_SETS:
         known = ", ".join(DEV_SETS)
         raise InputError(

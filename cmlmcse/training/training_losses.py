@@ -74,16 +74,19 @@ class TrainingLosses(nn.Module):
 
     def sentence_vectors(self, views: dict[str, Any]) -> Tensor:
         """V·N packed rows → (V, N, H) sentence vectors before the training head, and behind them those of the `plain`
-        rows, without dropout."""
-        vectors = self._pooled(views).unflatten(0, (views["num_views"], -1))
-        if "plain" not in views:
-            return vectors
-        with without_dropout(self.model.backbone):
-            return torch.cat([vectors, self._pooled(views["plain"]).unflatten(0, (-1, vectors.shape[1]))])
+        rows, without dropout. With template denoising (2V, N, H): behind all vectors those that the contrast subtracts
+        (:func:`contrasted`)."""
+        found = [self._pooled(views)]
+        if "plain" in views:
+            with without_dropout(self.model.backbone):
+                found.append(self._pooled(views["plain"]))
+        rows = len(found[0][0]) // views["num_views"]
+        return torch.cat([vectors.unflatten(0, (-1, rows)) for part in zip(*found, strict=True) for vectors in part])
 
-    def _pooled(self, packed: dict[str, Any]) -> Tensor:
+    def _pooled(self, packed: dict[str, Any]) -> tuple[Tensor, ...]:
         """B packed rows → (B, H) vectors before the training head. With `template_of` E templates without sentences
-        follow the B rows, and each row's vector is minus that of its own (template denoising, PromptBERT)."""
+        follow the B rows, and (B, H) vectors of each row's own template come second (template denoising, PromptBERT).
+        """
         tokens, template_of = packed["input_ids"], packed.get("template_of")  # (S,)
         if template_of is None:
             packing = Packing.from_lengths(packed["lengths"], len(tokens), packed["width"])
@@ -94,12 +97,16 @@ class TrainingLosses(nn.Module):
         if "filler_rows" in packed:  # which are the last ones
             vectors = vectors[: len(vectors) - packed["filler_rows"]]
         if template_of is None:
-            return vectors
+            return (vectors,)
         vectors, empty = vectors.tensor_split([len(template_of)])  # (B, H), (E, H)
-        return vectors - empty.index_select(0, template_of)
+        return vectors, empty.index_select(0, template_of)
 
     def contrast(
-        self, vectors: Tensor, teachers: Sequence[Tensor] = (), scores: Tensor | None = None
+        self,
+        vectors: Tensor,
+        teachers: Sequence[Tensor] = (),
+        scores: Tensor | None = None,
+        denoised: bool = False,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The contrastive loss of (V, N, H) sentence vectors, and the terms beside it. A single view has none, and goes
         through the training head only if an auxiliary objective reads what comes out.
@@ -107,9 +114,10 @@ class TrainingLosses(nn.Module):
         With `matryoshka_dims` the contrastive loss is the sum of those of cut vectors.
 
         Args:
-            vectors: the vectors before the training head.
+            vectors: the vectors before the training head (:meth:`sentence_vectors`).
             teachers: (N, S, H_t) vectors of the sentences by each teacher (:func:`ranking_distillation`).
             scores: (N,) of pairs.
+            denoised: whether behind the vectors stand those of the templates, which the head and the contrast subtract.
 
         Returns:
             Their weighted sum, the vectors before and after the head (2, V, N, H) for the auxiliary objectives,
@@ -119,9 +127,10 @@ class TrainingLosses(nn.Module):
             ValueError: a single row for the head `batchnorm`.
         """
         config = self.model.config
+        vectors, differences = contrasted(vectors, denoised)  # (V, N, H) both
         if len(vectors) == 1 and not self.reads_head:  # the head has a gradient all the same, for DDP
             return zero_with_graph(self.model.projection, vectors).total, torch.stack([vectors, vectors]), {}
-        projected = self.model.projection(vectors.flatten(0, 1)).view_as(vectors)  # (V, N, H)
+        projected = self.model.projection(differences.flatten(0, 1)).view_as(vectors)  # (V, N, H)
         if len(vectors) == 1:
             return 0.0 * projected.sum(), torch.stack([vectors, projected]), {}
         everyone = gather_rows(projected, dim=1)  # (V, W·N, H), of all processes
@@ -198,23 +207,33 @@ class TrainingLosses(nn.Module):
         """
         objective = self.model.objectives["cmlm"]
         with without_dropout(self):
-            vectors = self.sentence_vectors(views).flatten(0, 1)  # (V·N, H)
+            vectors, differences = contrasted(self.sentence_vectors(views), "template_of" in views)  # (V, N, H) both
             if objective.condition == "after_head":
-                vectors = self.model.projection(vectors)
-            own = vectors[: len(masked["lengths"])]  # (B, H)
+                vectors = self.model.projection(differences.flatten(0, 1)).view_as(vectors)
+            own = vectors.flatten(0, 1)[: len(masked["lengths"])]  # (B, H)
             losses = [objective(self.model.backbone, rows, masked).total for rows in (own, own.roll(1, dims=0))]
         return (losses[1] - losses[0]) / max(objective.terms(masked), 1)
 
 
+def contrasted(vectors: Tensor, denoised: bool) -> tuple[Tensor, Tensor]:
+    """The sentence vectors (V, N, H) themselves, which evaluation and the auxiliary objectives read, and those that the
+    head and the contrast read: minus those of their templates if these stand behind them."""
+    if not denoised:
+        return vectors, vectors
+    vectors, empty = vectors.chunk(2)
+    return vectors, vectors - empty
+
+
 def targets_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the contrast of a batch is told besides the vectors: `teachers` and `scores`, from the `views` of all its
-    parts."""
+    """What the contrast of a batch is told besides the vectors: `teachers`, `scores` and `denoised`, from the `views` of
+    all its parts."""
     scores = [views["scores"] for views in parts if "scores" in views]
     # a teacher's vectors may be kept in fp16, which torch.cat refuses where a CPU computes in bf16
     teachers = ([vectors.float() for vectors in views.get("teachers", ())] for views in parts)
     return {
         "teachers": [torch.cat(part) for part in zip(*teachers, strict=True)],
         "scores": torch.cat(scores) if scores else None,
+        "denoised": "template_of" in parts[0],
     }
 
 

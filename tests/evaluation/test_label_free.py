@@ -21,6 +21,7 @@ from cmlmcse.evaluation.label_free import (
     choose_criterion,
     enough_ask,
 )
+from cmlmcse.evaluation.sts_data import Pairs
 from cmlmcse.evaluation.together import Together, asked_together
 from cmlmcse.training.dev_set import DevSet, interval
 
@@ -256,11 +257,11 @@ def test_interval():
 def test_a_sample_of_pairs_has_the_score_that_it_would_have_alone():
     """With repetitions and ties; where all cosines are equal it is 0."""
     rng = np.random.default_rng(0)
-    pairs = DevSet("pairs", [""] * 30, [""] * 30, rng.integers(0, 6, 30).astype(float))
+    pairs = DevSet("pairs", Pairs(rng.integers(0, 6, 30).astype(float), [""] * 30, [""] * 30))
     values, rows = rng.integers(0, 9, 30) / 10, rng.integers(30, size=(5, 30))
     rows[4] = 3
     found = pairs.resampled(values, rows)
     for row, score in zip(rows[:4], found, strict=False):
-        alone = DevSet("pairs", [""] * 30, [""] * 30, pairs.scores[row])
+        alone = DevSet("pairs", Pairs(pairs.pairs.scores[row], [""] * 30, [""] * 30))
         assert score == pytest.approx(alone.summary(values[row]))
     assert found[4] == 0

@@ -266,8 +266,8 @@ def test_command_runs(
     if verb in ("train", "adapt"):
         for output in outputs:  # which other commands of the pages read
             shutil.rmtree(output, ignore_errors=True)
-    if (verb, arguments) == ("train", ["infocse-bert-base"]):  # stage 2, after stage 1
-        run("train", ["infocse-bert-base", "--stage", "pretrain"])
+    if (verb, arguments) == ("train", ["infocse-script-bert-base"]):  # stage 2, after stage 1
+        run("train", ["infocse-script-bert-base", "--stage", "pretrain"])
         arguments += ["--model_name_or_path", "runs/infocse-pretrain-bert-base/export"]
     if "--pooling" in arguments and "MODEL" in arguments:  # for models that record none
         arguments[arguments.index("MODEL")] = "backbone"

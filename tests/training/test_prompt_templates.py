@@ -17,7 +17,7 @@ from cmlmcse.training.command import train
 from cmlmcse.training.large_batch import backward_in_parts
 from cmlmcse.training.parse import parse_recipe
 from cmlmcse.training.trainer import count_tokens
-from cmlmcse.training.training_losses import TrainingLosses
+from cmlmcse.training.training_losses import TrainingLosses, contrasted
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from support.tiny import load_reference, tiny_tokenizer
 from support.training import history
@@ -138,8 +138,8 @@ def test_template_denoising(kind, denoising, backbone_folders, sentences):
     templates = templates_of(tokenizer, denoising, (*TEMPLATES, NEGATED))
     batch = ViewCollator(tokenizer, 1, templates=templates)(examples(tokenizer, [*sentences, "cat"]))
     assert batch["views"]["num_views"] == 3
-    found = TrainingLosses(model).sentence_vectors(batch["views"])  # (3, N, H)
-    expected = []
+    vectors, found = contrasted(TrainingLosses(model).sentence_vectors(batch["views"]), True)  # (3, N, H)
+    expected, alone = [], []
     for view, before in ((0, 3), (1, 2), (2, 2)):
         for sentence in [*sentences, "cat"]:
             tokens, inside = filled(tokenizer, sentence, view), range(before, before + len(sentence.split()))
@@ -147,13 +147,28 @@ def test_template_denoising(kind, denoising, backbone_folders, sentences):
             empty = [tokenizer.pad_token_id if place in inside else token for place, token in enumerate(tokens)]
             kept = [place for place in range(len(tokens)) if denoising == "pad" or place not in inside]
             row = kind, reference, [empty[place] for place in kept], kept, tokenizer.mask_token_id
+            alone.append(whole)
             expected.append(whole - state_of_mask(*row))
+    torch.testing.assert_close(vectors, torch.stack(alone).view_as(vectors))
     expected = torch.stack(expected).view_as(found)
     torch.testing.assert_close(found, expected)
     weight = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     (gradient,) = torch.autograd.grad((weight * found).sum(), model.get_input_embeddings().weight)
     (wanted,) = torch.autograd.grad((weight * expected).sum(), reference.get_input_embeddings().weight)
     torch.testing.assert_close(gradient, wanted)
+
+
+def test_an_objective_reads_the_vector_that_is_evaluated(backbone_folders, sentences):
+    """Head and contrast read what is left without the template; an auxiliary objective reads the vector itself."""
+    model, tokenizer = load(backbone_folders["bert"], projection="mlp").eval(), tiny_tokenizer("bert")
+    batch = ViewCollator(tokenizer, 1, templates=templates_of(tokenizer, "position"))(examples(tokenizer, sentences))
+    losses = TrainingLosses(model)
+    both = losses.sentence_vectors(batch["views"])  # (4, N, H)
+    _, (before, after), _ = losses.contrast(both, denoised=True)
+    evaluated = torch.as_tensor(model.encode(sentences, prompted(tokenizer)))
+    torch.testing.assert_close(before[0], evaluated.to(before), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(after, model.projection(both[:2] - both[2:]))
+    assert (both[2:].norm(dim=-1) > 0.1).all()
 
 
 @pytest.mark.parametrize("denoising", ("position", "pad"))
