@@ -1,5 +1,6 @@
 """Plots of a study: scores of every arm and seed, paired differences from the baseline, and training curves."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from matplotlib.axes import Axes
 from cmlmcse.common.figures import BLUE, COLOURS, GREY, ORANGE, plt, save, set_labels
 
 from .plan import Study
-from .statistics import CURVES, Comparison, Estimate, Row, baseline_arm
+from .statistics import CURVES, Comparison, Estimate, Row, baseline_arm, measure_title
 
 MARKERS = "osD^v<>PX*"
 LINES = ("-", "--", ":", "-.")
@@ -85,7 +86,7 @@ def plot_scores(axes: Axes, study: Study, metric: str, rows: Sequence[Row], comp
         axes.plot([], [], "D", markerfacecolor="none", color=ORANGE, label="published, not measured here")
     axes.set_yticks(list(places.values()), list(places))
     axes.set_ylim(len(places) - 0.5, -0.5)  # the first arm is on top
-    set_labels(axes, metric, "", f"{study.name}: scores")
+    set_labels(axes, measure_title(metric), "", f"{study.name}: scores")
 
 
 def plot_differences(
@@ -103,9 +104,8 @@ def plot_differences(
             color=GREY, alpha=0.55, markersize=4,
         )  # fmt: skip
         draw_estimate(axes, compared[arm].difference, place)
-    set_labels(
-        axes, f"{metric}, difference from {baseline or study.baseline} at the same seed", "", "paired differences"
-    )
+    what = f"{measure_title(metric)}: difference from {baseline or study.baseline} at the same seed"
+    set_labels(axes, textwrap.fill(what, 60, break_on_hyphens=False), "", "paired differences")
 
 
 def draw_estimate(axes: Axes, estimate: Estimate | None, place: float) -> None:

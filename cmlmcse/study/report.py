@@ -17,7 +17,7 @@ from cmlmcse.hub.export import write_json
 
 from .plan import Study
 from .plot import plot_curves, plot_study
-from .statistics import Choice, Comparison, Estimate, Row, baseline_arm, choose, compare, curves, table
+from .statistics import RUNS, Choice, Comparison, Estimate, Row, baseline_arm, choose, compare, curves, table
 from .sweeps import plot_sweeps
 
 
@@ -28,7 +28,7 @@ def write_report(study: Study) -> str:
     summary = markdown(study, rows, compared)
     study.folder.mkdir(parents=True, exist_ok=True)
     if rows:
-        _replace(study.folder / "runs.csv", _csv(rows))
+        _replace(study.folder / RUNS, _csv(rows))
         with atomic_write(study.folder / "runs.parquet") as temporary:
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
         plot_study(study, rows, compared)

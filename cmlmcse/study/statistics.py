@@ -1,5 +1,6 @@
 """Statistics of a study: means, and paired differences with confidence intervals."""
 
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,13 @@ from .plan import Run, Study
 from .runner import is_done, read_json
 
 CONFIDENCE = 0.95
+RUNS = "runs.csv"
 CURVES = {"dev_score": "development score", "vector_gain": "vector gain, nats a masked word"}  # measured at evaluations
+TITLES = {
+    "dev.spearman": "development set, Spearman × 100",
+    "sts.avg": "seven STS sets, Spearman × 100",
+    "indomain.r@1": "in-domain, recall@1 × 100",
+}
 Row = dict[str, Any]
 
 
@@ -71,6 +78,14 @@ class Choice:
         return self.lead is not None and self.lead.low is not None and self.lead.low > 0
 
 
+def measure_title(metric: str) -> str:
+    """A metric's name for the axis of a plot, such as "seven STS sets, Spearman × 100" for `sts.avg`."""
+    if metric in TITLES:
+        return TITLES[metric]
+    task, *names = metric.split(".")
+    return f"{names[0]}, nDCG@10 × 100" if task == "retrieval" and names[1:] == ["ndcg@10"] else metric
+
+
 def lookup(results: Any, path: str) -> float | None:
     """The number at a path such as `sts.avg`; None if there is no finite number."""
     for name in path.split("."):
@@ -80,8 +95,9 @@ def lookup(results: Any, path: str) -> float | None:
 
 
 def table(study: Study) -> list[Row]:
-    """One row for each finished run: arm, seed, metrics, and cost."""
-    return [_row(study, run) for run in study.runs if is_done(run)]
+    """One row for each finished run: arm, seed, metrics, and cost. Where no run's folder is left, the rows of the
+    study's runs.csv, so that a clone can draw and compare what is recorded."""
+    return [_row(study, run) for run in study.runs if is_done(run)] or _recorded(study)
 
 
 def _row(study: Study, run: Run) -> Row:
@@ -95,6 +111,20 @@ def _row(study: Study, run: Run) -> Row:
         **{name: record.get(name) for name in ("train_seconds", "steps", "tokens", "git_commit")},
         "device": (record.get("hardware") or {}).get("device"),
     }
+
+
+def _recorded(study: Study) -> list[Row]:
+    """The rows of runs.csv for arms and seeds that the study still has."""
+    path = study.folder / RUNS
+    if not path.is_file():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        rows: list[Row] = [dict(row) for row in csv.DictReader(file)]
+    for row in rows:
+        row |= {metric: float(row[metric]) if row.get(metric) else None for metric in study.metrics}
+        row |= {name: int(row[name]) if row.get(name) else None for name in ("seed", "steps", "tokens")}
+        row["train_seconds"] = float(row["train_seconds"]) if row.get("train_seconds") else None
+    return [row for row in rows if row["arm"] in study.arms and row["seed"] in study.seeds]
 
 
 def curves(study: Study) -> list[Row]:

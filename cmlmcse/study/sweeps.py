@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 
 from .plan import Study
-from .statistics import Comparison
+from .statistics import Comparison, measure_title
 
 Line = dict[float, str]  # value of the swept field, ascending → arm
+SYMBOLS = {"cmlm_weight": "λ (cmlm_weight)", "temp": "temperature τ (temp)"}
 MIN_VALUES = 3  # fewer values are no sweep
 
 
@@ -65,8 +66,9 @@ def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> Non
             for place, (line, label) in enumerate(zip(lines, labels(study, name, lines), strict=True)):
                 draw_line(axes, line, compared[metric], COLOURS[place % len(COLOURS)], label)
                 draw_published(axes, line, published)
-            scale(axes, [value for line in lines for value in line])
-            set_labels(axes, name, metric, f"{study.name}: {name}")
+            logarithmic = scale(axes, [value for line in lines for value in line])
+            what = f"{SYMBOLS.get(name, name)}{', logarithmic' if logarithmic else ''}"
+            set_labels(axes, what, measure_title(metric), f"{study.name}: {name}")
             if axes.get_legend_handles_labels()[1]:
                 axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     save(figure, study.folder, "sweeps")
@@ -108,11 +110,17 @@ def draw_published(axes: Axes, line: Line, published: dict[str, float]) -> None:
         axes.plot(*zip(*points, strict=True), "D:", label=None if shown else label, **style)
 
 
-def scale(axes: Axes, values: Sequence[float]) -> None:
-    """Put a tick at each value. The axis is logarithmic if the values span a factor of 10; zero is at its left end."""
+def scale(axes: Axes, values: Sequence[float]) -> bool:
+    """Put a tick at each value. The axis is logarithmic if the values span a factor of 10; zero is at its left end.
+
+    Returns:
+        Whether it is logarithmic.
+    """
     positive = [value for value in values if value > 0]
-    if min(values) >= 0 and positive and max(positive) >= 10 * min(positive):
+    logarithmic = min(values) >= 0 and bool(positive) and max(positive) >= 10 * min(positive)
+    if logarithmic:
         axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
     ticks = sorted(set(values))
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
+    return logarithmic

@@ -225,7 +225,7 @@ def contrasted(vectors: Tensor, denoised: bool) -> tuple[Tensor, Tensor]:
 
 
 def targets_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the contrast of a batch is told besides the vectors: `teachers`, `scores` and `denoised`, from the `views` of
+    """What the contrast of a batch is told besides its vectors: `teachers`, `scores`, `denoised`, from the `views` of
     all its parts."""
     scores = [views["scores"] for views in parts if "scores" in views]
     # a teacher's vectors may be kept in fp16, which torch.cat refuses where a CPU computes in bf16
