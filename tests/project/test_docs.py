@@ -334,6 +334,22 @@ def test_sketch_is_python(block: str) -> None:
     compile(block, "sketch", "exec")
 
 
+def test_a_folder_becomes_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of the page on searching: no word is lost, and every passage names its file."""
+    (tmp_path / "docs_folder" / "more").mkdir(parents=True)
+    words = [f"w{number}" for number in range(310)]
+    (tmp_path / "docs_folder" / "long.txt").write_text(" ".join(words[:200]) + "\n\n" + " ".join(words[200:]))
+    (tmp_path / "docs_folder" / "more" / "kürz.txt").write_text("häuser", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(next(block for page, block in SKETCHES if page == "docs/how-to/search-documents.md"), {})
+    rows = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(row["title"], len(row["text"].split())) for row in rows] == [
+        ("long", 150), ("long", 150), ("long", 10), ("kürz", 1),
+    ]  # fmt: skip
+    assert " ".join(row["text"] for row in rows[:3]).split() == words
+    assert rows[3]["file"] == str(Path("docs_folder", "more", "kürz.txt"))
+
+
 def follow(page: str, root: Path) -> None:
     """Put a page's examples into a copy of the code: a block's first line names its file, `NAME = {…}` adds to a
     registry, and what stands before that goes before the registry."""
