@@ -19,9 +19,9 @@ from criteria import LABEL, criteria_of
 from cmlmcse.adaptation.choice import load_start, mean_of, mix, weights_of
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.retrieval import retrieval
-from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.training.dev_set import interval
 
 RECORD = Path(__file__).with_name("averages.json")

@@ -23,8 +23,8 @@ import numpy as np
 from cmlmcse import train
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.retrieval import retrieval
-from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.training.dev_set import stsb
 

@@ -25,10 +25,10 @@ from cmlmcse.adaptation.arms import DOCUMENT_VIEWS, searching_fields
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.geometry import spectrum, uniformity
 from cmlmcse.evaluation.label_free import CRITERIA, Criterion, build_criterion
 from cmlmcse.evaluation.retrieval import retrieval, unit
-from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.folders import recorded_pooling
 from cmlmcse.training.dev_set import interval

@@ -73,7 +73,7 @@ def train(name: str, folder: Path, fields: list[str]) -> tuple[dict[str, Any], d
 def untrained(pooling: str, fields: list[str]) -> "tuple[Encoder, dict[str, Any]]":
     """The backbone before our training with this pooling, and its results on the recipe's tasks."""
     from cmlmcse.common.locations import resolve
-    from cmlmcse.evaluation.sts import EncodeOnce
+    from cmlmcse.evaluation.encoding import EncodeOnce
     from cmlmcse.models.encoders import load_model_encoder
     from cmlmcse.training.finalize import final_results, load_final_tasks
     from cmlmcse.training.parse import parse_recipe

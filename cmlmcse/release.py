@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from cmlmcse.common.errors import InputError, Parser, command
 from cmlmcse.common.tables import markdown_table
-from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub.card_writer import Identity, bullets, metadata, write_card

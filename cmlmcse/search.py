@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
     column = source.text_column if source else args.text_column or TEXT
 
     from cmlmcse.evaluation.bm25 import BM25, BM25Shares
-    from cmlmcse.evaluation.prompts import encode_as
+    from cmlmcse.evaluation.encoding import encode_as
     from cmlmcse.models.encoders import load_model_encoder
     from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
@@ -332,14 +332,13 @@ def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any
     Raises:
         InputError: the file cannot be written.
     """
-    from cmlmcse.common.files import atomic_write
+    from cmlmcse.common.files import replace_text
 
     lines = [
         json.dumps({"query": query, "results": nearest}, ensure_ascii=False, default=str)
         for query, nearest in zip(queries, found, strict=True)
     ]
     try:
-        with atomic_write(path) as temporary:
-            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        replace_text(path, "\n".join(lines) + "\n")
     except OSError as error:
         raise InputError(f"--output {path}: cannot be written: {error.strerror}") from error

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import Criterion, MeanOfDocuments
-from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.together import Together
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.training.dev_set import interval

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.files import atomic_write
-from cmlmcse.hub.export import write_json
+from cmlmcse.common.files import replace_json
 from cmlmcse.training.started_with import before_and_now, model_content, text_content
 
 REQUEST = "request.json"
@@ -40,8 +39,7 @@ def check_request(folder: Path, args: argparse.Namespace) -> None:
 def keep_request(folder: Path, args: argparse.Namespace) -> None:
     """Write what a first call asks for, once its model and its text were found good."""
     if not (folder / REQUEST).exists():
-        with atomic_write(folder / REQUEST) as temporary:
-            write_json(temporary, request_of(args))
+        replace_json(folder / REQUEST, request_of(args))
 
 
 def request_of(args: argparse.Namespace) -> dict[str, Any]:

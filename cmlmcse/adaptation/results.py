@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import letters
-from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
 

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cmlmcse.common.errors import Diverged, InputError
-from cmlmcse.common.files import atomic_write
-from cmlmcse.hub.export import write_json
+from cmlmcse.common.files import replace_json
 
 from .arms import AVERAGED, Arms
 from .budget import (
@@ -60,8 +59,7 @@ class Plan:
 
     def write(self, folder: Path) -> None:
         """Keep it for a later call."""
-        with atomic_write(folder / PLAN) as temporary:
-            write_json(temporary, asdict(self))
+        replace_json(folder / PLAN, asdict(self))
 
 
 def read_plan(folder: Path) -> Plan | None:

@@ -21,8 +21,8 @@ from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.data.tables import with_titles
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
+from cmlmcse.evaluation.encoding import Encode
 from cmlmcse.evaluation.label_free import MORE_QUESTIONS, Criterion, build_criterion, choose_criterion, enough_ask
-from cmlmcse.evaluation.sts import Encode
 from cmlmcse.evaluation.together import Together, asked_together
 from cmlmcse.models.encoders import Encoder
 

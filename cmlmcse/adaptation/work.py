@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from transformers.utils import logging
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.files import atomic_write
+from cmlmcse.common.files import replace_json
 from cmlmcse.data.collection import load_collection
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import QUERY_WORDS, Criterion
-from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.evaluation.together import Together
 from cmlmcse.hub.adapted_card import adapted_card
 from cmlmcse.hub.card import copy_plots, plots_of
 from cmlmcse.hub.card_training import encoder_record
 from cmlmcse.hub.card_usage import Loading, similarity_example
 from cmlmcse.hub.eval_results import write_eval_results
-from cmlmcse.hub.export import export, write_json
+from cmlmcse.hub.export import export
 from cmlmcse.hub.run_records import card_metrics
 from cmlmcse.hub.start import start_record
 from cmlmcse.models.encoders import Encoder
@@ -281,8 +281,7 @@ def write_folder(
     copy_plots(folder, exported)
     (exported / "README.md").write_text(adapted_card(results, use, plots_of(folder)), encoding="utf-8")
     write_eval_results(card_metrics(results), exported)
-    with atomic_write(folder / "results.json") as temporary:
-        write_json(temporary, results)
+    replace_json(folder / "results.json", results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))
 

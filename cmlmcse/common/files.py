@@ -1,9 +1,11 @@
 """Files that are written whole or not at all."""
 
+import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -18,3 +20,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file at once, because several processes may write it and others may read it."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def replace_json(path: Path, content: Any) -> None:
+    """Write indented JSON with a newline at the end, at once."""
+    replace_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

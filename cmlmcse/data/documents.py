@@ -16,6 +16,7 @@ from cmlmcse.common.names import split_names
 from .batch_transfer import Batch
 from .batches import Example, TrainingSentences, pack_masked, special_tokens
 from .masking import Masking, mask_tokens, mask_words
+from .random_streams import MASKS, CounterGenerator
 from .text import load_sentences
 
 DEV_SEQUENCES = 2000  # at most; at 128 tokens 38,000 are masked, and the loss has a standard error under 0.02
@@ -133,14 +134,14 @@ class MaskedCollator:
     """
 
     def __init__(self, seed: int, masking: Masking, continuing: NDArray[np.bool_] | None = None) -> None:
-        self.seed, self.masking, self.continuing = seed, masking, continuing
+        self._random = CounterGenerator(seed)
+        self.masking, self.continuing = masking, continuing
 
     def __call__(self, examples: list[Example]) -> Batch:
         masked = []
         for example in examples:
             tokens = np.asarray(example.tokens)
-            # drawing advances the first number of the counter
-            rng = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, example.epoch, example.row, 1]))
+            rng = self._random.at(example.epoch, example.row, MASKS)
             if self.continuing is None:
                 masked.append(mask_tokens(tokens, self.masking, rng))
             else:

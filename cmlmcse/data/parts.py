@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.files import atomic_write
+from cmlmcse.common.files import atomic_write, replace_json
 
 # A 12-layer model on two CPU cores encodes this many sentences in under a minute. The number is fixed, not measured: a
 # part's batches decide the last digits of its embeddings, so parts by time would give another file in every run.
@@ -86,8 +86,7 @@ class Job:
                     path.unlink()
             self.folder.mkdir(exist_ok=True)
             if not record.exists():
-                with atomic_write(record) as temporary:
-                    temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+                replace_json(record, settings)
             found = json.loads(record.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(f"{self.folder}: expected a folder of parts, found {error}; remove it") from error

@@ -5,6 +5,7 @@ Masks and augmentations of the first two views use the streams 0 to 3.
 
 import numpy as np
 
+MASKS = 1  # of a sequence in pre-training, and of the first view
 NEGATIVES = 15  # which mined negatives a row gets
 SPANS = 16  # and above: the views of a document
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from cmlmcse.common.errors import InputError
 
-from .prompts import bare
-from .sts import Encode
+from .encoding import Encode, bare
 
 # What an embedding depends on: weights, configurations, the tokenizer and code. Not what somebody adds: scores, notes.
 FILES = ("*.safetensors", "*.bin", "*.index.json", "*config*.json", "modules.json", "tokenizer.json", "vocab*",

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import InputError, Parser, command, interruptible
-from cmlmcse.common.files import atomic_write
+from cmlmcse.common.files import replace_text
 from cmlmcse.common.locations import resolve
 
 from .options import positive, share
 from .tasks import TASKS, Task, choose_tasks
 
 if TYPE_CHECKING:
-    from .sts import EncodeOnce
+    from .encoding import EncodeOnce
 
 LARGE_CUT = 0.1  # of a collection's tokens; a smaller share would make the warning a habit
 WRITTEN = ("output", "table", "plots", "published")  # options of the command that change no score
@@ -123,8 +123,7 @@ def write_atomically(path: Path, text: str, option: str) -> None:
         InputError: the folder cannot be written to.
     """
     try:
-        with atomic_write(path) as aside:
-            aside.write_text(text, encoding="utf-8")
+        replace_text(path, text)
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from error
 
@@ -286,7 +285,7 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
     from cmlmcse.models.encoders import load_encoder
     from cmlmcse.models.folders import resolve_model, was_trained_here
 
-    from .sts import EncodeOnce
+    from .encoding import EncodeOnce
 
     # With several models, --pooling applies only to those that record none. With one model, a different --pooling is an
     # error of load_encoder.

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.tables import DASH, markdown_table
 
-from .sts import Encode, EncodeOnce, cosine, rounded, spearman
+from .encoding import Encode, EncodeOnce
+from .scores import cosine, rounded, spearman
 from .sts_data import STS_SETS, Pairs
 from .tables import STS_COLUMNS
 

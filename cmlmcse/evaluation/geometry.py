@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from .card_metric import CardMetric
-from .sts import Encode, EncodeOnce, Pairs, rounded, sentences_of
-from .sts_data import STSB_DEV
+from .encoding import Encode, EncodeOnce
+from .scores import rounded
+from .sts_data import STSB_DEV, Pairs, sentences_of
 
 POSITIVE_SCORE = 4.0  # pairs with at least this score are positives; SimCSE's analysis takes those above it
 BLOCK = 1024  # rows of the similarity matrix in memory at a time: 1,024 × 3,000 float64 are 25 MB

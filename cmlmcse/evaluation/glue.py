@@ -28,7 +28,7 @@ from modeling_cmlmcse.backbone import max_positions
 from .card_metric import CardMetric
 from .glue_data import GLUE_SETS, HUB, GlueData
 from .metrics import STSCorrelation
-from .sts import average, rounded
+from .scores import average, rounded
 from .transfer_data import Examples
 
 

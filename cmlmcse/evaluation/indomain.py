@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from .card_metric import CardMetric
+from .encoding import Encode, EncodeOnce
 from .retrieval import search, unit
-from .sts import Encode, EncodeOnce, rounded
+from .scores import rounded
 from .sts_data import STS_SETS, Pairs, sentences_of
 
 POSITIVE_SCORE = 5.0  # the highest score; only this threshold gives the paper's 97 pairs

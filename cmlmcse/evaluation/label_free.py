@@ -21,9 +21,8 @@ from cmlmcse.data.words import is_unspaced, join_words, split_words
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .bm25 import BM25, WEIGHT, BM25Shares
-from .prompts import encode_as
+from .encoding import Encode, EncodeOnce, encode_as
 from .retrieval import unit
-from .sts import Encode, EncodeOnce
 
 QUERY_WORDS = 16  # a query is short, as a user's is
 PASSAGE_WORDS = 32  # of an answer and of every other candidate

@@ -10,7 +10,8 @@ import numpy as np
 from cmlmcse.common.errors import InputError
 
 from .card_metric import COSINE_SPEARMAN, CardMetric
-from .sts import Encode, one_set
+from .encoding import Encode
+from .pairs import one_set
 from .sts_data import Pairs
 
 DOCUMENTS = 50

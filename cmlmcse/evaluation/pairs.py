@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from .card_metric import COSINE_SPEARMAN, CardMetric
-from .sts import Encode, EncodeOnce, one_set
+from .encoding import Encode, EncodeOnce
+from .scores import correlation, cosine, rounded
 from .sts_data import MissingData, Pairs, data_root, read_own_pairs, sentences_of
 
 FOLDER = "pairs"
@@ -23,6 +24,14 @@ def load_pairs(data_dir: str | None) -> dict[str, Pairs]:
     if not found:
         raise MissingData(f"pairs: no {folder / 'NAME.tsv'}")
     return found
+
+
+def one_set(encode: Encode, pairs: Pairs, title: str) -> dict[str, Any]:
+    """Spearman and Pearson × 100 of cosine and score, None where all cosines are equal; and the number of pairs."""
+    encoder = EncodeOnce.of(encode)
+    encoder.prepare(sentences_of([pairs]))
+    values = correlation(cosine(encoder(pairs.first), encoder(pairs.second)), pairs.scores, title)
+    return {**{name: rounded(value) for name, value in values.items()}, "pairs": len(pairs.scores)}
 
 
 def scored_pairs(encode: Encode, data: dict[str, Pairs]) -> dict[str, Any]:

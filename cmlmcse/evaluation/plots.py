@@ -9,7 +9,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.figures import BLUE, COLOURS, GREY, ORANGE, plot_cosine_by_gold, plt, save, set_labels
 
 from .compare import Scored
-from .sts import Encode, EncodeOnce
+from .encoding import Encode, EncodeOnce
 from .sts_data import Pairs
 from .tables import STS_COLUMNS, Results
 

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 
 from cmlmcse.common.errors import InputError
 
-from .sts import EncodeOnce
+from .encoding import EncodeOnce
 from .whitening import file_sentences
 
 SEED = 0  # of the choice of sentences, the same for every model

@@ -16,8 +16,8 @@ from .beir_data import RetrievalSet
 from .benchmarks import BENCHMARKS, retrieval_benchmark
 from .bm25 import BM25, WEIGHT, BM25Shares
 from .card_metric import CardMetric
-from .prompts import prompt_of
-from .sts import Encode, EncodeOnce, rounded
+from .encoding import Encode, EncodeOnce, prompt_of
+from .scores import rounded
 
 BLOCK = 4096  # passages in a block: enough to sort them by length before batching; 25 MB of vectors at H = 768
 QUERY_ROWS = 512  # queries compared with a block at once: 512 × 4,096 similarities are 17 MB

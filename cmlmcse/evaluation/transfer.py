@@ -12,7 +12,8 @@ from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from .card_metric import CardMetric
-from .sts import Encode, EncodeOnce, rounded
+from .encoding import Encode, EncodeOnce
+from .scores import rounded
 from .sts_data import SENTEVAL
 from .transfer_data import TRANSFER_SETS, Examples
 

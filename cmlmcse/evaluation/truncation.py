@@ -7,7 +7,7 @@ import numpy as np
 
 from cmlmcse.common.errors import InputError
 
-from .sts import EncodeOnce
+from .encoding import EncodeOnce
 
 
 class TruncatedEncoder(EncodeOnce):

@@ -11,8 +11,7 @@ from sklearn.decomposition import PCA
 
 from cmlmcse.common.errors import InputError
 
-from .prompts import bare
-from .sts import Encode
+from .encoding import Encode, bare
 from .sts_data import Pairs, sentences_of
 
 TARGET = "the evaluated sentences"

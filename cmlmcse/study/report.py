@@ -4,16 +4,14 @@ import csv
 import dataclasses
 import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
-from cmlmcse.common.files import atomic_write
+from cmlmcse.common.files import atomic_write, replace_json, replace_text
 from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.hub.card_method import public_name
-from cmlmcse.hub.export import write_json
 
 from .plan import Study
 from .plot import plot_curves, plot_study
@@ -28,17 +26,16 @@ def write_report(study: Study) -> str:
     summary = markdown(study, rows, compared)
     study.folder.mkdir(parents=True, exist_ok=True)
     if rows:
-        _replace(study.folder / RUNS, _csv(rows))
+        replace_text(study.folder / RUNS, _csv(rows))
         with atomic_write(study.folder / "runs.parquet") as temporary:
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
         plot_study(study, rows, compared)
         plot_sweeps(study, compared)
     if measured := curves(study):
-        _replace(study.folder / "curves.csv", _csv(measured))
+        replace_text(study.folder / "curves.csv", _csv(measured))
         plot_curves(study, measured)
-    with atomic_write(study.folder / "summary.json") as temporary:
-        write_json(temporary, as_json(study, rows, compared))
-    _replace(study.folder / "summary.md", summary)
+    replace_json(study.folder / "summary.json", as_json(study, rows, compared))
+    replace_text(study.folder / "summary.md", summary)
     return summary
 
 
@@ -49,12 +46,6 @@ def _csv(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file at once, because several processes may write the report."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def as_json(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Comparison]]) -> dict[str, object]:

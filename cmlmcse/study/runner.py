@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.files import replace_json
 from cmlmcse.common.recipes import find_recipe, read_recipe
-from cmlmcse.hub.export import write_json
 from cmlmcse.training.records import RUN_FILES
 from cmlmcse.training.resume import TRAINER_STATE_NAME, all_checkpoints, can_go_on
 
@@ -232,7 +232,7 @@ def prepare(run: Run) -> bool:
     for name in RUN_FILES if not resumes else ():
         path = run.folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    write_json(run.folder / "fields.json", asked_of(run))
+    replace_json(run.folder / "fields.json", asked_of(run))
     return resumes
 
 

@@ -9,8 +9,9 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.encoding import Encode, EncodeOnce
 from cmlmcse.evaluation.label_free import Criterion, choose_criterion
-from cmlmcse.evaluation.sts import Encode, EncodeOnce, correlation, cosine, spearman
+from cmlmcse.evaluation.scores import correlation, cosine, spearman
 from cmlmcse.evaluation.sts_data import Pairs, load_stsb_dev, read_own_pairs, sentences_of
 from cmlmcse.evaluation.together import Together, asked_together
 

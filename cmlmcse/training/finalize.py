@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.common.figures import plot_cosine_by_gold
 from cmlmcse.common.locations import PACKAGE
-from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tables import TRUNCATED, format_all_measures, format_table, with_truncated
 from cmlmcse.evaluation.tasks import Task, choose_tasks
 from cmlmcse.evaluation.truncation import TruncatedEncoder
@@ -107,7 +107,7 @@ def score_and_plot(
     plots = folder / "plots"
     plot_dev_score(history, plots, dev_set.title)
     if isinstance(dev_set, DevSet):
-        plot_cosine_by_gold(values, dev_set.scores, plots, dev_set.title)
+        plot_cosine_by_gold(values, dev_set.pairs.scores, plots, dev_set.title)
     return dev_results(dev_set, values, folder)
 
 

@@ -13,8 +13,7 @@ from accelerate.state import AcceleratorState
 from transformers import TrainingArguments
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.files import atomic_write
-from cmlmcse.hub.export import write_json
+from cmlmcse.common.files import replace_json
 
 from .fields import DataArguments, ModelArguments, RunArguments
 from .resume import all_checkpoints
@@ -121,5 +120,4 @@ def write_records(folder: Path, record: dict[str, Any], results: dict[str, Any])
     """Write run.json and results.json. Where both are there, they are of one run, also if a longer one was killed."""
     (folder / "results.json").unlink(missing_ok=True)  # written by this run before it was resumed
     for name, content in (("run.json", record), ("results.json", results)):
-        with atomic_write(folder / name) as temporary:
-            write_json(temporary, content)
+        replace_json(folder / name, content)

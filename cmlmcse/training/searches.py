@@ -17,7 +17,7 @@ from cmlmcse.data.parts import write_npy
 from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries, unit
 from cmlmcse.data.tables import with_titles
 from cmlmcse.evaluation.bm25 import BM25
-from cmlmcse.evaluation.prompts import prompt_of
+from cmlmcse.evaluation.encoding import prompt_of
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .fields import DataArguments, ModelArguments, RunArguments

@@ -23,8 +23,8 @@ from cmlmcse.adaptation.runs import run_folder
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import Criterion
-from cmlmcse.evaluation.sts import EncodeOnce
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
 from cmlmcse.models.encoders import Encoder

@@ -10,7 +10,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.release import fill_mask, main

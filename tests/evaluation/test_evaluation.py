@@ -13,9 +13,10 @@ from scipy import stats
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.command import main
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.geometry import geometry
 from cmlmcse.evaluation.metrics import STSCorrelation
-from cmlmcse.evaluation.sts import EncodeOnce, load_sts, load_stsb_dev, sts, stsb_dev
+from cmlmcse.evaluation.sts import load_sts, load_stsb_dev, sts, stsb_dev
 from cmlmcse.evaluation.sts_data import STS_SETS, Pairs, read_pairs
 from cmlmcse.evaluation.tables import format_table
 from cmlmcse.evaluation.tasks import TASKS, choose_tasks

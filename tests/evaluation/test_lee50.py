@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.encoding import Encode
 from cmlmcse.evaluation.lee50 import lee50, load_lee50
-from cmlmcse.evaluation.sts import Encode
 from cmlmcse.evaluation.sts_data import Pairs
 from cmlmcse.evaluation.tasks import TASKS
 

@@ -7,8 +7,9 @@ import pytest
 from scipy.stats import spearmanr
 
 from cmlmcse.evaluation.command import evaluate, main
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.ranks import RankedEncoder
-from cmlmcse.evaluation.sts import EncodeOnce, cosine
+from cmlmcse.evaluation.scores import cosine
 from support.text import one_space
 
 

@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedKFold
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation import transfer_data
 from cmlmcse.evaluation.command import main
-from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.sts_data import MissingData
 from cmlmcse.evaluation.transfer import GRID, TRAIN_GRID, Part, classify, first_best, nested_accuracy, transfer
 from cmlmcse.evaluation.transfer_data import TRANSFER_SETS, Examples, load_set, load_transfer, missing_transfer

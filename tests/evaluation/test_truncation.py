@@ -7,7 +7,8 @@ import pytest
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.command import evaluate, main
-from cmlmcse.evaluation.sts import EncodeOnce, load_stsb_dev, stsb_dev
+from cmlmcse.evaluation.encoding import EncodeOnce
+from cmlmcse.evaluation.sts import load_stsb_dev, stsb_dev
 from cmlmcse.evaluation.truncation import TruncatedEncoder
 from cmlmcse.models.encoders import load_model_encoder
 

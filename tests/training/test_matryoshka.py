@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from cmlmcse.evaluation.sts import EncodeOnce
+from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.evaluation.truncation import TruncatedEncoder
 from cmlmcse.hub.export import export
