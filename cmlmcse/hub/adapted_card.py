@@ -111,8 +111,14 @@ def chosen_runs(kept: Record) -> list[dict[str, Any]]:
 
 def limits_of(kept: Record, start: str) -> list[str]:
     """What the scores do not show."""
-    note = kept.part("text").get("note")
+    text = kept.part("text")
+    note = text.get("note")
+    titled = (
+        "A document that has a title was read as the title, a space and the text. Join them so before you encode "
+        "(`cmlmcse encode --title_column title`)."
+    )
     return [
+        *([titled] if text["titles"] else []),
         "The score without labels takes parts of documents as queries. Your users' queries may be of another kind.",
         "The scores are those of one call of the command, and change with its seed.",
         "Use cosines to rank texts. Their values are not calibrated: choose a threshold on your own data.",
