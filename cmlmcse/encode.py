@@ -36,7 +36,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     Raises:
         InputError: an argument is invalid.
     """
-    from cmlmcse.evaluation.options import positive
+    from cmlmcse.common.options import positive
 
     parser = Parser(
         prog="cmlmcse encode",
@@ -180,7 +180,7 @@ def columns_to_copy(args: argparse.Namespace, source: "TextFile") -> list[str]:
 
 def model_provenance(model: str, pooling: str) -> dict[str, Any]:
     """What identifies a model: its name, its pooling, and, if it is on this machine, the hash of its files."""
-    from cmlmcse.evaluation.cache import fingerprint_model
+    from cmlmcse.models.fingerprint import fingerprint_model
     from cmlmcse.models.folders import resolve_model
 
     source = Path(resolve_model(model))

@@ -34,8 +34,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     Raises:
         InputError: an argument is invalid.
     """
+    from cmlmcse.common.options import positive, positive_number
     from cmlmcse.evaluation.bm25 import WEIGHT
-    from cmlmcse.evaluation.options import positive, positive_number
 
     parser = Parser(
         prog="cmlmcse search",

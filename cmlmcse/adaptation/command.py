@@ -83,7 +83,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     Raises:
         InputError: an argument is invalid.
     """
-    from cmlmcse.evaluation.options import positive, positive_number, seed
+    from cmlmcse.common.options import positive, positive_number, seed
 
     parser = Parser(
         prog="cmlmcse adapt",

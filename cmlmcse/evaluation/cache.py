@@ -1,12 +1,10 @@
 """Embeddings kept on disk: a model encodes a text once, even over several evaluations."""
 
 import hashlib
-import os
 import sqlite3
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,10 +12,6 @@ from cmlmcse.common.errors import InputError
 
 from .encoding import Encode, bare
 
-# What an embedding depends on: weights, configurations, the tokenizer and code. Not what somebody adds: scores, notes.
-FILES = ("*.safetensors", "*.bin", "*.index.json", "*config*.json", "modules.json", "tokenizer.json", "vocab*",
-         "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model", "*.py")  # fmt: skip
-TRAINING = ("training_args.bin", "optimizer.bin", "scheduler.bin")  # which lie beside weights, and are none
 KEYS_PER_QUERY = 500  # SQLite allows at most 999 parameters in a query
 
 
@@ -69,25 +63,3 @@ class CachedEncoder:
             chunk = keys[start : start + KEYS_PER_QUERY]
             placeholders = ",".join("?" * len(chunk))
             yield from self._database.execute(f"select text, vector from vectors where text in ({placeholders})", chunk)
-
-
-def fingerprint_model(source: str, settings: dict[str, Any]) -> str:
-    """A name for a local model's embeddings: a hash of its files and of the settings that change an embedding.
-
-    Raises:
-        InputError: the model is not on this machine.
-    """
-    path = Path(source)
-    if not path.exists():
-        raise InputError(f"--cache expects a model on this machine, found {source}; download it first")
-    found = {file for pattern in FILES for file in path.rglob(pattern) if file.name not in TRAINING}
-    files = sorted(found) if path.is_dir() else [path]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(os.fsencode(file.relative_to(path)) + b"\0")
-        with open(file, "rb") as content:
-            for block in iter(lambda: content.read(1 << 20), b""):
-                digest.update(block)
-    kept = {name: value for name, value in settings.items() if name not in ("batch_size", "batch_tokens", "device")}
-    digest.update(repr(sorted(kept.items())).encode())
-    return digest.hexdigest()[:32]

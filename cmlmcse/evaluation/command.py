@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from cmlmcse.common.errors import InputError, Parser, command, interruptible
 from cmlmcse.common.files import replace_text
 from cmlmcse.common.locations import resolve
+from cmlmcse.common.options import positive, share
 
-from .options import positive, share
 from .tasks import TASKS, Task, choose_tasks
 
 if TYPE_CHECKING:
@@ -303,7 +303,9 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
     for line in short_sight(model, encoder, data.get("retrieval") or {}):
         print(f"warning: {line}", file=sys.stderr)
     if args.cache:
-        from .cache import CachedEncoder, fingerprint_model
+        from cmlmcse.models.fingerprint import fingerprint_model
+
+        from .cache import CachedEncoder
 
         source = model if Path(model).is_file() else resolve_model(model)
         encoder = CachedEncoder(encoder, args.cache, fingerprint_model(source, encoder.settings))

@@ -220,7 +220,7 @@ class Nearest:
 
     Args:
         queries, excluded, depth: as in :func:`search`.
-        shares: of BM25; a similarity is then the cosine + `WEIGHT` · share.
+        shares: of BM25; a similarity is then the cosine + `weight` · share.
     """
 
     def __init__(
@@ -229,8 +229,10 @@ class Nearest:
         excluded: NDArray[np.int64],
         depth: int = DEPTH,
         shares: BM25Shares | None = None,
+        weight: float = WEIGHT,
     ) -> None:
-        self._queries, self._excluded, self._depth, self._shares = queries, excluded, depth, shares
+        self._queries, self._excluded, self._depth = queries, excluded, depth
+        self._shares, self._weight = shares, weight
         self._best = np.full((len(queries), depth), NO_PASSAGE)  # (Q, K)
         self._first = 0
 
@@ -241,7 +243,7 @@ class Nearest:
             rows = slice(start, start + QUERY_ROWS)
             similarities = self._queries[rows] @ vectors.T  # (q, B)
             if self._shares:
-                similarities += WEIGHT * self._shares(slice(first, last), rows)
+                similarities += self._weight * self._shares(slice(first, last), rows)
             found = ranking_keys(similarities, first)  # (q, B)
             own = self._excluded[rows] - first  # (q,)
             inside = np.flatnonzero((own >= 0) & (own < len(vectors)))

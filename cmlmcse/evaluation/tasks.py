@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.options import positive, positive_number, seed
 
 from .card_metric import CardMetric
-from .options import positive, positive_number, seed
 
 
 @dataclass(frozen=True)

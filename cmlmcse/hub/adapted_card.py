@@ -118,7 +118,7 @@ def limits_of(kept: Record, start: str) -> list[str]:
         "(`cmlmcse encode --title_column title`)."
     )
     return [
-        *([titled] if text["titles"] else []),
+        *([titled] if text.get("titles") else []),
         "The score without labels takes parts of documents as queries. Your users' queries may be of another kind.",
         "The scores are those of one call of the command, and change with its seed.",
         "Use cosines to rank texts. Their values are not calibrated: choose a threshold on your own data.",

@@ -12,7 +12,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 from cmlmcse.common.names import split_names
 from cmlmcse.data.text import fingerprint_text
-from cmlmcse.evaluation.cache import fingerprint_model
+from cmlmcse.models.fingerprint import fingerprint_model
 from cmlmcse.models.folders import resolve_model
 from modeling_cmlmcse.distributed import rank
 

@@ -14,8 +14,8 @@ from cmlmcse.data.parts import write_npy
 from cmlmcse.data.tables import with_titles
 from cmlmcse.data.templates import without_template
 from cmlmcse.data.views import WINDOW
-from cmlmcse.evaluation.cache import fingerprint_model
 from cmlmcse.models.encoders import Encoder, load_model_encoder
+from cmlmcse.models.fingerprint import fingerprint_model
 from cmlmcse.models.folders import recorded_pooling, resolve_model
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 from modeling_cmlmcse.pooling import POOLINGS

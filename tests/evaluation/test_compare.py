@@ -11,13 +11,14 @@ from scipy import stats
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation import plots
-from cmlmcse.evaluation.cache import CachedEncoder, fingerprint_model
+from cmlmcse.evaluation.cache import CachedEncoder
 from cmlmcse.evaluation.command import check_models, main
 from cmlmcse.evaluation.compare import Scored, bootstrap_differences, format_differences
 from cmlmcse.evaluation.published import PUBLISHED
 from cmlmcse.evaluation.sts_data import STS_SETS, Pairs
 from cmlmcse.evaluation.tables import csv_table, format_all_measures, latex_table
 from cmlmcse.hub.export import export
+from cmlmcse.models.fingerprint import fingerprint_model
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.evaluation import fake_encode
 from support.text import one_space

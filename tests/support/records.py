@@ -43,7 +43,7 @@ ADAPTED = {  # results.json of adapt
     "model": "owner/start",
     "seconds": 60.0,
     "precision": "fp32",
-    "text": {"documents": 150, "held_out": 30, "training_tokens": 64, "note": ""},
+    "text": {"documents": 150, "titles": 120, "held_out": 30, "training_tokens": 64, "note": ""},
     "adapt": {
         "title": "a title finds a passage of its text",
         "candidates": 200,
