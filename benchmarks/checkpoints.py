@@ -26,7 +26,9 @@ from common import parser, print_table, read_batches, tokenizer, write_record
 from transformers import BertConfig, BertForMaskedLM
 
 from cmlmcse.training import contrastive_trainer
-from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
+from cmlmcse.training.build_collator import build_collator
+from cmlmcse.training.build_model import build_model, build_tokenizer
+from cmlmcse.training.build_text import build_sentences
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.dev_set import load_dev_set
 from cmlmcse.training.parse import parse_recipe

@@ -28,7 +28,8 @@ from common import LENGTH, device, parser, print_table, tokenizer, write_record
 from transformers import BertConfig
 
 from cmlmcse.data.shuffle import permuted
-from cmlmcse.training.build import build_collator, build_sentences
+from cmlmcse.training.build_collator import build_collator
+from cmlmcse.training.build_text import build_sentences
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.fields import DataArguments, ModelArguments, RunArguments
 from cmlmcse.training.training_losses import TrainingLosses

@@ -44,7 +44,9 @@ class StepTimes(TrainerCallback):
 
 def train(output: Path, arguments: list[str]) -> None:
     """One of the processes: trains as train.py does, and records the times of its steps."""
-    from cmlmcse.training.build import build_collator, build_model, build_sentences, build_tokenizer
+    from cmlmcse.training.build_collator import build_collator
+    from cmlmcse.training.build_model import build_model, build_tokenizer
+    from cmlmcse.training.build_text import build_sentences
     from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
     from cmlmcse.training.parse import parse_recipe
 

@@ -37,7 +37,7 @@ from transformers import BertConfig, Trainer, TrainerCallback, TrainerControl, T
 from transformers.trainer_callback import PrinterCallback
 
 from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
-from cmlmcse.training.build import build_collator
+from cmlmcse.training.build_collator import build_collator
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.fields import DataArguments, RunArguments
 

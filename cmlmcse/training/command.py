@@ -131,7 +131,9 @@ def contrast(
 
     from cmlmcse.data.templates import with_template
 
-    from .build import build_collator, build_model, build_templates, build_text, build_tokenizer
+    from .build_collator import build_collator
+    from .build_model import build_model, build_templates, build_tokenizer
+    from .build_text import build_text
     from .contrastive_trainer import ContrastiveTrainer, bring_start_values
     from .dev_set import load_dev_set
     from .finalize import finalize_run, load_final_tasks

@@ -22,7 +22,7 @@ from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range
 from modeling_cmlmcse.distributed import processes, rank
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 
-from .build import check_length
+from .build_collator import check_length
 from .fields import DataArguments, ModelArguments, RunArguments
 from .precision import choose_precision
 from .pretraining_export import finalize_pretraining

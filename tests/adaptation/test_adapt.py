@@ -28,7 +28,7 @@ from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
 from cmlmcse.models.encoders import Encoder
-from cmlmcse.training.build import build_documents
+from cmlmcse.training.build_text import build_documents
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_set import label_free_set
 from cmlmcse.training.parse import parse_recipe

@@ -25,7 +25,7 @@ from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.synonyms import load_synonyms
 from cmlmcse.hub.export import export
-from cmlmcse.training.build import build_model
+from cmlmcse.training.build_model import build_model
 from cmlmcse.training.fields import ModelArguments
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.tiny import tiny_backbone, tiny_tokenizer

@@ -18,7 +18,7 @@ from cmlmcse.evaluation.retrieval import retrieval
 from cmlmcse.evaluation.whitening import WhitenedEncoder, Whitening
 from cmlmcse.hub.export import export
 from cmlmcse.models.encoders import Encoder, load_model_encoder
-from cmlmcse.training.build import build_model
+from cmlmcse.training.build_model import build_model
 from cmlmcse.training.fields import ModelArguments
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig

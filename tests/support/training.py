@@ -10,7 +10,9 @@ import torch
 from transformers import TrainerCallback, set_seed
 
 from cmlmcse.training import command
-from cmlmcse.training.build import build_collator, build_model, build_sentences, build_templates, build_tokenizer
+from cmlmcse.training.build_collator import build_collator
+from cmlmcse.training.build_model import build_model, build_templates, build_tokenizer
+from cmlmcse.training.build_text import build_sentences
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.parse import parse_recipe

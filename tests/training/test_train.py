@@ -12,7 +12,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel, BertConfig,
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.models.encoders import load_encoder
-from cmlmcse.training.build import build_tokenizer
+from cmlmcse.training.build_model import build_tokenizer
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.fields import RunArguments
 from cmlmcse.training.finalize import contrast_at_the_end, start_values

@@ -1,0 +1,85 @@
+"""Builds the collator, which turns rows of the text into packed batches, from the fields of a recipe."""
+
+from transformers import PreTrainedTokenizerBase
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.data.batches import (
+    TrainingSentences,
+    ViewCollator,
+    special_tokens,
+)
+from cmlmcse.data.masking import Masking
+from cmlmcse.data.telling_words import TellingWords
+from cmlmcse.data.templates import Templates
+from cmlmcse.data.views import DocumentViews, Pieces, check_words, needs_words
+from modeling_cmlmcse.contrast_terms import contrasts
+from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
+from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+
+from .fields import DataArguments, RunArguments
+
+
+def build_collator(
+    model: CMLMCSEForSentenceEmbedding,
+    tokenizer: PreTrainedTokenizerBase,
+    data: DataArguments,
+    run: RunArguments,
+    templates: Templates | None = None,
+    documents: TrainingSentences | None = None,
+) -> ViewCollator:
+    """The collator that the model's objectives need; of `documents`, if rows are documents.
+
+    Raises:
+        InputError: `max_seq_length` is larger than the number of positions.
+    """
+    limit = model.max_positions - (templates.longest() if templates else 0)
+    check_length(data, limit)
+    masking = Masking(
+        data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
+    )
+    return ViewCollator(
+        tokenizer,
+        run.text_seed,
+        masking if model.auxiliary else None,
+        masked_views=2 if model.config.masked_views == "both" else 1,
+        augmentation=data.augmentation,
+        limit=limit,
+        mini_batch_size=run.mini_batch_size,
+        augment_both=data.augmented_views == "both",
+        synonyms=data.synonyms,
+        deletion_rate=data.deletion_rate,
+        documents=build_views(data, tokenizer, documents) if documents is not None else None,
+        templates=templates,
+        plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
+        contrasts=contrasts(model.config),
+        pad_to_multiple_of=data.pad_to_multiple_of,
+    )
+
+
+def check_length(data: DataArguments, positions: int) -> None:
+    """Check that the longest sentence fits the backbone's positions.
+
+    Raises:
+        InputError: `max_seq_length` is larger than the number of positions.
+    """
+    if data.max_seq_length > positions:
+        more = ", or raise max_position_embeddings in config_overrides" if data.model_type else ""
+        raise InputError(
+            f"max_seq_length must be at most {positions}, the backbone's positions, found {data.max_seq_length}; lower "
+            f"it{more}"
+        )
+
+
+def build_views(data: DataArguments, tokenizer: PreTrainedTokenizerBase, documents: TrainingSentences) -> DocumentViews:
+    """The views of the documents, for some of which their words are counted.
+
+    Raises:
+        InputError: no document can give the view `words`.
+    """
+    words = None
+    if needs_words(data.views):
+        words = TellingWords.count(documents.table, tokenizer)
+        rows = (documents[row] for row in range(len(documents)))  # mostly the first one can
+        check_words(Pieces(row.title or [], row.tokens, words) for row in rows)
+    around = sum(map(len, special_tokens(tokenizer)))
+    return DocumentViews(data.views, data.max_seq_length - around, words)

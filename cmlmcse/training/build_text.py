@@ -1,0 +1,191 @@
+"""Reads the training text: sentences, documents with their views, or pairs of a search; tokenised once."""
+
+import time
+
+import datasets
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.common.locations import resolve
+from cmlmcse.data.batches import (
+    StreamedSentences,
+    TrainingSentences,
+    special_tokens,
+    tokenize_pieces,
+    tokenize_sentences,
+)
+from cmlmcse.data.collection import draw_documents, hold_out, load_collection
+from cmlmcse.data.columns import check_scores
+from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
+from cmlmcse.data.searches import SEARCH
+from cmlmcse.data.text import load_sentences
+from cmlmcse.data.views import check_views
+
+from .dev_set import DevScore, label_free_set
+from .fields import DataArguments, ModelArguments, RunArguments
+from .mining import mine_negatives
+from .searches import search_pairs
+from .teachers import teacher_vectors
+
+
+def build_text(
+    model: ModelArguments, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
+) -> tuple[TrainingSentences | StreamedSentences, DevScore | None]:
+    """The training text, and the label-free development set that is held out of it, if the recipe asks for one.
+
+    Raises:
+        InputError: as :func:`build_sentences`, :func:`build_documents` and :func:`build_pieces`; or too few documents
+            to fill a batch.
+    """
+    if not data.reads_documents:
+        return build_sentences(model, data, run, tokenizer), None
+    documents, held_out = build_documents(data, run)
+    if len(documents) < (needed := sentences_needed(run)):
+        raise InputError(
+            f"train_file must hold at least {needed} documents, because each needs others as negatives, found "
+            f"{len(documents)} in {data.train_file}; add text or lower per_device_train_batch_size"
+        )
+    dev_set = None if held_out is None else label_free_set(data.dev_set, held_out, documents, run.text_seed)
+    if data.views == SEARCH:
+        return build_searches(documents, model, data, run, tokenizer), dev_set
+    return build_pieces(documents, model, data, run, tokenizer), dev_set
+
+
+def build_sentences(
+    model: ModelArguments, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
+) -> TrainingSentences | StreamedSentences:
+    """The training sentences, tokenised once, their vectors by the teachers of a distillation, and their mined
+    hard negatives.
+
+    Raises:
+        InputError: the text cannot be read, or has too few sentences; another model cannot be loaded.
+    """
+    needed = sentences_needed(run)
+    with run.main_process_first(desc="reading the text"):
+        sentences = load_sentences(
+            resolve(data.train_file),
+            data.text_column,
+            data.streaming,
+            data_files=data.train_data_files,
+            positive_column=data.positive_column,
+            negative_column=data.negative_column,
+            score_column=data.score_column,
+        )
+        if isinstance(sentences, datasets.Dataset):
+            if data.max_train_samples is not None:
+                sentences = sentences.select(range(min(data.max_train_samples, len(sentences))))
+            check_count(len(sentences), needed, data)
+            check_scores(sentences, data.train_file)
+            say_lengths(measure_lengths(sample_rows(sentences, run.text_seed)["text"], tokenizer), data, run)
+        else:
+            if data.max_train_samples is not None:
+                sentences = sentences.take(data.max_train_samples)
+            check_count(sum(1 for _ in sentences.take(needed)), needed, data)
+        tokenized = tokenize_sentences(sentences, tokenizer, data.max_seq_length)
+    if isinstance(tokenized, datasets.Dataset):
+        assert isinstance(sentences, datasets.Dataset)
+        return encoded_once(tokenized, sentences, model, data, run)
+    if run.max_steps <= 0:
+        raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
+    return StreamedSentences(tokenized, run.text_seed)
+
+
+def build_documents(data: DataArguments, run: RunArguments) -> tuple[datasets.Dataset, datasets.Dataset | None]:
+    """The documents for training, and with `dev_set` auto those that are held out for measuring.
+
+    Raises:
+        InputError: the text cannot be read, or has too few documents for a label-free score.
+    """
+    with run.main_process_first(desc="reading the text"):
+        documents = load_collection(data.train_file, data.text_column, data.title_column)
+        if data.max_train_samples is not None:
+            documents = documents.select(range(min(data.max_train_samples, len(documents))))
+        documents = draw_documents(documents, data.max_documents, run.text_seed)
+        return hold_out(documents, run.text_seed) if data.dev_set.startswith("auto") else (documents, None)
+
+
+def build_pieces(
+    documents: datasets.Dataset,
+    model: ModelArguments,
+    data: DataArguments,
+    run: RunArguments,
+    tokenizer: PreTrainedTokenizerBase,
+) -> TrainingSentences:
+    """The training documents, tokenised once, their vectors by the teachers of a distillation, and their mined hard
+    negatives.
+
+    Raises:
+        InputError: no document can give the views, or none can be mined; another model cannot be loaded.
+    """
+    with run.main_process_first(desc="tokenising the text"):
+        pieces = tokenize_pieces(documents, tokenizer)
+    lengths = [
+        np.asarray(pieces.with_format("arrow").data[name].combine_chunks().value_lengths())
+        for name in ("title_ids", "input_ids")
+    ]
+    if "dropout" in data.views:  # the other views choose a window of each document
+        around = sum(map(len, special_tokens(tokenizer)))
+        say_lengths(Lengths(lengths[0] + lengths[1] + around), data, run)
+    check_views(data.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
+    return encoded_once(pieces, documents, model, data, run)
+
+
+def build_searches(
+    documents: datasets.Dataset,
+    model: ModelArguments,
+    data: DataArguments,
+    run: RunArguments,
+    tokenizer: PreTrainedTokenizerBase,
+) -> TrainingSentences:
+    """Pairs of a query and a passage, tokenised once, and their vectors by the teachers.
+
+    Raises:
+        InputError: no document gives a query, or a teacher cannot be loaded.
+    """
+    started = time.perf_counter()
+    with run.main_process_first(desc="searching the text"):
+        pairs, vectors = search_pairs(documents, model, data, run, run.text_seed)
+        prepared = time.perf_counter() - started
+        tokenized = tokenize_sentences(pairs, tokenizer, data.max_seq_length)
+    return TrainingSentences(tokenized, vectors, prepared=prepared)
+
+
+def encoded_once(
+    tokenized: datasets.Dataset, rows: datasets.Dataset, model: ModelArguments, data: DataArguments, run: RunArguments
+) -> TrainingSentences:
+    """The tokenised rows, with what other models say of their texts."""
+    started = time.perf_counter()
+    with run.main_process_first(desc="encoding the text by another model"):
+        negatives = mine_negatives(rows, run.text_seed, model, data, run)
+        teachers = teacher_vectors(rows, model, data, run)
+    return TrainingSentences(tokenized, teachers, negatives, time.perf_counter() - started)
+
+
+def sentences_needed(run: RunArguments) -> int:
+    """How many sentences or documents the text must have. One process needs two. Several processes need enough to fill
+    a batch: a batch that is filled up with repeated sentences has false negatives."""
+    needed = run.world_size * run.per_device_train_batch_size
+    return needed if run.world_size > 1 or run.dataloader_drop_last else 2
+
+
+def check_count(found: int, needed: int, data: DataArguments) -> None:
+    """Check that the text has enough sentences.
+
+    Raises:
+        InputError: it has not.
+    """
+    if found < needed:
+        raise InputError(
+            f"train_file must hold at least {needed} sentences, because each needs others as negatives, found {found} "
+            f"in {data.train_file}; add text or lower per_device_train_batch_size"
+        )
+
+
+def say_lengths(lengths: Lengths, data: DataArguments, run: RunArguments) -> None:
+    """Print how long the texts are, and how much of them training does not see."""
+    if run.process_index == 0:
+        print(
+            f"text: 95 % have at most {lengths.percentile} tokens; max_seq_length {data.max_seq_length} cuts off "
+            f"{lengths.cut(data.max_seq_length):.1%} of all tokens"
+        )
