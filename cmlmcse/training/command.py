@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .fields import DataArguments, ModelArguments, RunArguments
-
 
 class Trained(NamedTuple):
     """The result of :func:`train`.
@@ -104,80 +102,12 @@ def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None)
 
             pretrain(recipe.stem, model_args, data_args, run_args)
         else:
-            contrast(recipe.stem, model_args, data_args, run_args, start_values)
+            from .encoder_training import train_encoder
+
+            train_encoder(recipe.stem, model_args, data_args, run_args, start_values)
     results = folder / "results.json"
     first = run_args.process_index == 0
     return Trained(folder, json.loads(results.read_text(encoding="utf-8")) if first else {})
-
-
-def contrast(
-    recipe: str,
-    model_args: "ModelArguments",
-    data_args: "DataArguments",
-    run_args: "RunArguments",
-    start_values: "NDArray[np.float64] | None" = None,
-) -> None:
-    """Train a sentence encoder; write checkpoints, export/, results.json, run.json and plots/ to the run's folder.
-
-    Args:
-        recipe: the recipe's name.
-        model_args, data_args, run_args: its fields.
-        start_values: as in :func:`run`.
-
-    Raises:
-        InputError: a wrong field, text or model.
-    """
-    from transformers import set_seed
-
-    from cmlmcse.data.templates import with_template
-
-    from .build_collator import build_collator
-    from .build_model import build_model, build_templates, build_tokenizer
-    from .build_text import build_text
-    from .contrastive_trainer import ContrastiveTrainer, bring_start_values
-    from .dev_set import load_dev_set
-    from .finalize import finalize_run, load_final_tasks
-    from .precision import choose_precision
-    from .records import claim_output_dir, git_commit
-    from .resume import find_checkpoint
-    from .started_with import check_started_with, started_with
-
-    resume = run_args.resume_from_checkpoint
-    folder = claim_output_dir(run_args.output_dir, resume)
-    checkpoint = find_checkpoint(folder, resume)
-    check_started_with(checkpoint, started := started_with(model_args, data_args, run_args))
-    if checkpoint is not None:
-        bring_start_values(Path(checkpoint).parent, folder)
-    choose_precision(run_args, checkpoint)
-    labelled = load_dev_set(data_args.dev_set, data_args.data_dir)
-    final_tasks = load_final_tasks(data_args)
-
-    set_seed(run_args.seed)  # the seed determines the fresh weights of the head and of a random fusion
-    tokenizer = build_tokenizer(model_args, data_args.augmentation, data_args.max_seq_length)
-    templates = build_templates(model_args, tokenizer)
-    model = build_model(model_args, tokenizer)
-    sentences: Any
-    sentences, label_free = build_text(model_args, data_args, run_args, tokenizer)
-    dev_set = labelled if label_free is None else label_free
-    trainer = ContrastiveTrainer(
-        model=model,
-        args=run_args,
-        train_dataset=sentences,
-        data_collator=build_collator(
-            model, tokenizer, data_args, run_args, templates, sentences if data_args.makes_views else None
-        ),
-        processing_class=with_template(tokenizer, templates.templates[0], templates.around) if templates else tokenizer,
-        dev_set=dev_set,
-        start_values=start_values,
-    )
-    trainer.run_fields = started
-    commit = git_commit()
-    trainer.train(resume_from_checkpoint=checkpoint)
-    measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
-    if prepared := round(getattr(sentences, "prepared", 0.0), 1):  # a stream has none
-        measured["prepared_seconds"] = prepared
-    fields = model_args, data_args, run_args
-    finalize_run(folder, recipe, *fields, trainer, dev_set, final_tasks, measured, start_values is None)
 
 
 def kept_checkpoint(folder: Path) -> str:

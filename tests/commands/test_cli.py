@@ -15,7 +15,7 @@ import cmlmcse
 from cmlmcse import cli
 from cmlmcse.common.errors import command, interruptible
 from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
-from cmlmcse.training import build
+from cmlmcse.training import build_model, build_text
 from cmlmcse.training.command import train
 from cmlmcse.training.field_table import field_table
 from cmlmcse.training.help import FIELDS, OTHER_FIELDS, help_text
@@ -176,13 +176,13 @@ def test_ctrl_c(recipe: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, c
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(build, "build_sentences", interrupted)
+    monkeypatch.setattr(build_text, "build_sentences", interrupted)
     for folder, words in (
         ("run", "no checkpoint was written yet; the same command starts again"),
         ("more", f"{tmp_path}/more/checkpoint-12 is kept; go on with --resume_from_checkpoint auto"),
     ):
         if folder == "more":
-            monkeypatch.setattr("cmlmcse.training.records.claim_output_dir", lambda *_, **__: tmp_path / "more")
+            monkeypatch.setattr("cmlmcse.training.encoder_training.claim_output_dir", lambda *_, **__: tmp_path / "more")
             for step in (6, 12, 18):
                 checkpoint = tmp_path / "more" / f"checkpoint-{step}"
                 checkpoint.mkdir(parents=True)
@@ -236,7 +236,7 @@ def test_layer_counts_follow_the_depth(name, own, given, expected, tmp_path, mon
     _, model, _, _ = parse_recipe([name, "--model_name_or_path", "small", "--use_cpu", "true", *given])
     assert (model.lexical_layers, model.fusion_layers) == expected
     if model.fusion_init != "pretrained":
-        built = build.build_model(model, build.build_tokenizer(model)).config
+        built = build_model.build_model(model, build_model.build_tokenizer(model)).config
         assert (built.lexical_layers, built.fusion_layers) == tuple(
             count or share for count, share in zip(expected, (3, 1), strict=True)
         )

@@ -140,7 +140,7 @@ def test_read_only_folder(recipe, tmp_path, monkeypatch, capsys) -> None:
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    monkeypatch.setattr("cmlmcse.training.build_model.build_model", None)  # not reached
+    monkeypatch.setattr("cmlmcse.training.encoder_training.build_model", None)  # not reached
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, recipe, "--output_dir", tmp_path / "run")
     assert stop.value.code == 2
