@@ -35,7 +35,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         InputError: an argument is invalid.
     """
     from cmlmcse.common.options import positive, positive_number
-    from cmlmcse.evaluation.bm25 import WEIGHT
+    from cmlmcse.evaluation.bm25 import WEIGHT, WEIGHT_FOR_WEAK
 
     parser = Parser(
         prog="cmlmcse search",
@@ -51,7 +51,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query (default: 10)")
     parser.add_argument("--bm25", type=positive_number, nargs="?", const=WEIGHT, metavar="WEIGHT", help="search by "
                         "words too: the score is the cosine + WEIGHT x BM25, divided by the query's best BM25 "
-                        f"(default: cosine alone; without WEIGHT: {WEIGHT}). Put it behind QUERY")  # fmt: skip
+                        f"(default: cosine alone; without WEIGHT: {WEIGHT}, for a finished encoder; a model that finds "
+                        f"less than BM25 wants {WEIGHT_FOR_WEAK}). Put it behind QUERY")  # fmt: skip
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
     parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
                         "adapt reads them (default: those that the .parquet was encoded with)")  # fmt: skip

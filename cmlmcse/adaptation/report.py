@@ -6,6 +6,7 @@ from typing import Any
 
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.data.collection import SAME_WORDS
+from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
 from cmlmcse.evaluation.tables import cell, labelled_scores
 from cmlmcse.hub.adapted_card import tokens_trained_on
 from modeling_cmlmcse.pooling import POOLINGS
@@ -201,13 +202,16 @@ def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[
             "keep using the model that you have; try more text, or a larger --minutes (or --max_steps) with a new "
             "--output_dir"
         )
-    if found["hybrid"] > max(found["after"], found["bm25"]):
+    if found["bm25"] > found["after"]:
+        steps.append(
+            "search by words as well, and give them more weight, because BM25 alone finds more here than the model: "
+            f"cmlmcse search MODEL CORPUS QUERY --bm25 {WEIGHT_FOR_WEAK}"
+        )
+    elif found["hybrid"] > found["after"]:
         steps.append(
             "search by words as well, with cmlmcse search MODEL CORPUS QUERY --bm25: the model and BM25 "
             f"together have {found['hybrid']:.2f} by the score above, the model alone {found['after']:.2f}"
         )
-    elif found["bm25"] > found["after"]:
-        steps.append("compare with a search by words alone: here BM25 finds more than the model, with it or without")
     if text["share_cut_off"] > 0.1:
         steps.append("split long documents into passages before you encode them: much of the text is cut off")
     if not text["titles"]:

@@ -150,7 +150,8 @@ def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
 
 
 def test_advice_to_search_by_words():
-    """By both if both are best, by words alone if they are, and no word of it where the model alone is best."""
+    """By both if that is best, with more weight where BM25 alone beats the model, and no word of it where the model
+    alone is best."""
     text = {"share_cut_off": 0.0, "titles": 1}
     found = {
         "arms": {"crops": {"score": 1.0, "scores": [[1, 1.0]]}},
@@ -162,10 +163,12 @@ def test_advice_to_search_by_words():
     def advice(bm25, hybrid):
         return [step for step in next_steps(False, found | {"bm25": bm25, "hybrid": hybrid}, text) if "word" in step]
 
-    (both,) = advice(60.0, 65.25)
+    (both,) = advice(51.0, 65.25)
     assert "--bm25: the model and BM25 together have 65.25 by the score above, the model alone 52.00" in both
-    (alone,) = advice(66.0, 65.25)
-    assert "a search by words alone" in alone
+    for hybrid in (50.0, 65.25):
+        (more,) = advice(60.0, hybrid)
+        assert "more weight" in more
+        assert "QUERY --bm25 1" in more
     assert advice(40.0, 51.0) == []
 
 
