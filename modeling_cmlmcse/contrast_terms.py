@@ -46,11 +46,13 @@ class ContrastTerm(NamedTuple):
             (:func:`ranking_distillation`), all of all processes → a scalar.
         title: the fields of a recipe → what it adds to another method, in the words of a model card.
         settings: the fields of a recipe → the names of those that it reads besides its weight, for a model card.
+        takes_positives: whether it makes the two views of a row alike, as the contrastive loss does.
     """
 
     compute: Callable[[Tensor, "CMLMCSEConfig", Sequence[Tensor]], Tensor]
     title: Callable[[Mapping[str, Any]], str]
     settings: Callable[[Mapping[str, Any]], tuple[str, ...]]
+    takes_positives: bool = True
 
 
 def distillation_settings(fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -86,6 +88,7 @@ CONTRAST_TERMS: dict[str, ContrastTerm] = {
             else "RankCSE's ranking distillation"
         ),
         distillation_settings,
+        takes_positives=False,
     ),
 }
 

@@ -5,6 +5,7 @@ from cmlmcse.data.augmentation import check_augmentation
 from cmlmcse.data.searches import LEXICAL, SEARCH
 from cmlmcse.data.views import view_names
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
+from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from modeling_cmlmcse.pooling import POOLINGS
@@ -13,7 +14,7 @@ from .fields import CONFIG_DEFAULTS, DataArguments, ModelArguments, RunArguments
 from .pretraining_model import DECODERS
 from .run_checks import check_run
 
-LOSSES = ("contrastive", "consistency", "dimension", "distillation")  # those beside the auxiliary objectives
+LOSSES = ("contrastive", *CONTRAST_TERMS)  # those beside the auxiliary objectives
 
 
 def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
@@ -157,7 +158,7 @@ def check_scores(model: ModelArguments, data: DataArguments) -> None:
     if data.positive_column is None:
         raise InputError("score_column expects a positive_column, the second sentences, found none; set it")
     others = hard_negatives(model, data)
-    others += [name for name in ("dimension_weight", "consistency_weight") if getattr(model, name) > 0]
+    others += [name for name in taking_positives(model) if name != "contrastive_weight"]
     if others:
         raise InputError(
             f"score_column expects pairs that need not be alike, found {others[0]}, for positives; leave it out"
@@ -167,6 +168,12 @@ def check_scores(model: ModelArguments, data: DataArguments) -> None:
             "score_column expects a contrastive loss to read the scores, found contrastive_weight 0; leave one of "
             "them out"
         )
+
+
+def taking_positives(model: ModelArguments) -> list[str]:
+    """The weights that are on of what makes the views of a row alike."""
+    names = ["contrastive", *(name for name, term in CONTRAST_TERMS.items() if term.takes_positives)]
+    return [f"{name}_weight" for name in names if getattr(model, f"{name}_weight") > 0]
 
 
 def hard_negatives(model: ModelArguments, data: DataArguments) -> list[str]:
@@ -273,9 +280,7 @@ def check_search(model: ModelArguments, data: DataArguments) -> None:
             "views search expects teachers that find the passages, found distillation_weight 0; set "
             "--distillation_weight 1 and --teacher bm25"
         )
-    positives = [name for name in ("contrastive_weight", "consistency_weight", "dimension_weight")
-                 if getattr(model, name) > 0]  # fmt: skip
-    if taken := positives + hard_negatives(model, data):
+    if taken := taking_positives(model) + hard_negatives(model, data):
         raise InputError(
             f"views search expects that a query's passage need not be its positive, found {taken[0]}; set it to 0, or "
             "choose other views"
