@@ -28,7 +28,7 @@ from cmlmcse.evaluation.beir_data import from_folder
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.geometry import spectrum, uniformity
 from cmlmcse.evaluation.label_free import CRITERIA, Criterion, build_criterion
-from cmlmcse.evaluation.retrieval import retrieval, unit
+from cmlmcse.evaluation.retrieval import exact_unit, retrieval
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.folders import recorded_pooling
 from cmlmcse.training.dev_set import interval
@@ -168,8 +168,8 @@ def changes(
 
 def vectors_and_label(encode: EncodeOnce, folder: Path, pieces: Criterion) -> dict[str, float]:
     """What the vectors of queries and passages look like, and the labelled score."""
-    passages = unit(encode(pieces.candidates))
-    apart = unit(encode(pieces.queries)) - passages[pieces.answers]
+    passages = exact_unit(encode(pieces.candidates))
+    apart = exact_unit(encode(pieces.queries)) - passages[pieces.answers]
     found = {"alignment": float(np.square(apart).sum(axis=1).mean())}
     found["uniformity"] = uniformity(passages)
     found["effective rank"] = spectrum(passages)["effective_rank"]

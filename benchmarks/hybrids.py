@@ -20,7 +20,7 @@ from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.beir_data import from_folder
 from cmlmcse.evaluation.bm25 import BM25, WEIGHT, BM25Shares
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.retrieval import BLOCK, Nearest, as_run, encode_blocks, measures, search_words, unit
+from cmlmcse.evaluation.retrieval import BLOCK, Nearest, as_run, encode_blocks, exact_unit, measures, search_words
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.folders import recorded_pooling
 
@@ -53,7 +53,7 @@ def score(encode: Any, folder: Path, weights: list[float]) -> dict[str, float]:
     dataset, encoder = from_folder(folder), EncodeOnce.of(encode)
     names, ids = list(dataset.qrels), list(dataset.passages)
     asked = [dataset.queries[name] for name in names]
-    queries, index = unit(encoder(asked)), BM25(dataset.texts())
+    queries, index = exact_unit(encoder(asked)), BM25(dataset.texts())
     own = np.array([dataset.passages.get(name, -1) for name in names])
     shares = BM25Shares(index, asked)
     searches = {"cosine": Nearest(queries, own)}

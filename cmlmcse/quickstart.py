@@ -133,8 +133,8 @@ def neighbours(before: "Encoder", export: Path, fields: list[str]) -> str:
     """The nearest training sentence of each query, before and after. A new process loads the export with
     trust_remote_code."""
     from cmlmcse.common.locations import resolve
+    from cmlmcse.common.vectors import unit
     from cmlmcse.data.text import load_sentences
-    from cmlmcse.evaluation.retrieval import unit
     from cmlmcse.training.parse import parse_recipe
 
     _, _, data, _ = parse_recipe(fields)

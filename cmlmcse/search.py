@@ -275,6 +275,8 @@ def search(
     """
     import numpy as np
 
+    from cmlmcse.common.vectors import unit
+
     queries = unit(queries)
     names = ["row", "score"] + (["cosine", "bm25"] if shares else [])
     kept = {name: np.empty((len(queries), 0), float if name != "row" else int) for name in names}  # (Q, at most top_k)
@@ -306,14 +308,6 @@ def search(
         ]
         for query in range(len(queries))
     ]
-
-
-def unit(vectors: "np.ndarray") -> "np.ndarray":
-    """Scale vectors (N, H) to length 1; zero vectors stay zero."""
-    import numpy as np
-
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths == 0, 1, lengths)
 
 
 def show_results(queries: list[str], found: list[list[dict[str, Any]]], shown_columns: list[str]) -> None:

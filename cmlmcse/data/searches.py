@@ -120,9 +120,3 @@ def draw_passages(
         )
         drawn[rows] = nearest[np.arange(len(own)), places]
     return drawn
-
-
-def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(N, H) of length 1; zeros stay zeros."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)

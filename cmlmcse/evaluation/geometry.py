@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from cmlmcse.common.vectors import unit
+
 from .card_metric import CardMetric
 from .encoding import Encode, EncodeOnce
 from .scores import rounded
@@ -24,7 +26,7 @@ def geometry(encode: Encode, stsb_pairs: Pairs) -> dict[str, Any]:
     """
     encoder = EncodeOnce.of(encode)
     sentences = sentences_of([stsb_pairs])
-    vectors = _unit(encoder(sentences))  # (M, H)
+    vectors = unit(encoder(sentences).astype(np.float64))  # (M, H)
     row = {text: index for index, text in enumerate(sentences)}
     positives = [index for index, score in enumerate(stsb_pairs.scores) if score >= POSITIVE_SCORE]
     first = vectors[[row[stsb_pairs.first[index]] for index in positives]]  # (P, H)
@@ -76,13 +78,6 @@ def spectrum(vectors: np.ndarray) -> dict[str, Any]:
         "top_share": rounded(sigma[0] ** 2 / np.square(sigma).sum()),
         "spectrum": [round(float(share), 6) for share in shares],
     }
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    """(M, H) → (M, H) float64 of length 1."""
-    vectors = vectors.astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)  # (M, 1)
-    return vectors / np.where(norms == 0, 1, norms)
 
 
 def card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:

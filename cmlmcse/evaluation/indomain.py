@@ -7,7 +7,7 @@ import numpy as np
 
 from .card_metric import CardMetric
 from .encoding import Encode, EncodeOnce
-from .retrieval import search, unit
+from .retrieval import exact_unit, search
 from .scores import rounded
 from .sts_data import STS_SETS, Pairs, sentences_of
 
@@ -27,7 +27,7 @@ def indomain(encode: Encode, pairs: Pairs) -> dict[str, Any]:
     """
     encoder = EncodeOnce.of(encode)
     sentences = sentences_of([pairs])
-    vectors = unit(encoder(sentences))  # (M, H)
+    vectors = exact_unit(encoder(sentences))  # (M, H)
     row = {text: index for index, text in enumerate(sentences)}
     chosen = [
         (row[first], row[second])

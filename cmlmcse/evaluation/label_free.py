@@ -22,7 +22,7 @@ from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .bm25 import BM25, WEIGHT, BM25Shares
 from .encoding import Encode, EncodeOnce, encode_as
-from .retrieval import unit
+from .retrieval import exact_unit
 
 QUERY_WORDS = 16  # a query is short, as a user's is
 PASSAGE_WORDS = 32  # of an answer and of every other candidate
@@ -103,7 +103,7 @@ class Criterion(MeanOfDocuments):
         """(Q, C) cosines of the queries and the candidates, each with the encoder's own prompt."""
         once = EncodeOnce.of(encode)
         queries, candidates = encode_as(once, QUERY, self.queries), encode_as(once, DOCUMENT, self.candidates)
-        return unit(queries) @ unit(candidates).T
+        return exact_unit(queries) @ exact_unit(candidates).T
 
     def gains(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """(Q, C) scores → (D,) the mean of 100 / log2(1 + rank) over each document's queries.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.vectors import unit
 
 from .encoding import EncodeOnce
 from .whitening import file_sentences
@@ -43,7 +44,7 @@ class RankedEncoder(EncodeOnce):
     @cached_property
     def _vectors(self) -> NDArray[np.float32]:
         """(C, H) the corpus, of length 1."""
-        return of_length_one(self._whole.encode_uncached(self._corpus))
+        return unit(self._whole.encode_uncached(self._corpus))
 
     def prepare(self, sentences: Iterable[str]) -> EncodeOnce:
         """As in :class:`EncodeOnce`."""
@@ -60,19 +61,13 @@ class RankedEncoder(EncodeOnce):
 
     def _with_ranks(self, vectors: np.ndarray) -> NDArray[np.float32]:
         """(N, H) → (N, H + C)."""
-        own = of_length_one(vectors)
+        own = unit(vectors)
         found = np.empty((len(own), own.shape[1] + len(self._vectors)), np.float32)
         found[:, : own.shape[1]] = np.sqrt(1 - self._weight) * own
         for row, vector in zip(found, own, strict=True):
             ranks = rankdata(self._vectors @ vector)  # (C,)
-            row[own.shape[1] :] = np.sqrt(self._weight) * of_length_one((ranks - ranks.mean())[None])
+            row[own.shape[1] :] = np.sqrt(self._weight) * unit((ranks - ranks.mean())[None])
         return found
-
-
-def of_length_one(vectors: np.ndarray) -> NDArray[np.float32]:
-    """(N, H) → (N, H) of length 1; zero vectors stay zero."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(norms == 0, 1, norms)).astype(np.float32)
 
 
 def with_ranks(

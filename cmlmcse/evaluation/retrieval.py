@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.vectors import unit
 from cmlmcse.data.lengths import SAMPLE, measure_lengths
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
@@ -99,7 +100,7 @@ def score_set(
     """
     names, ids = list(dataset.qrels), list(dataset.passages)
     asked = [dataset.queries[name] for name in names]
-    queries = unit(encoder([add_affixes(around_query, text) for text in asked]))  # (Q, H)
+    queries = exact_unit(encoder([add_affixes(around_query, text) for text in asked]))  # (Q, H)
     own = np.array([dataset.passages.get(name, -1) for name in names])  # (Q,)
     index = BM25(dataset.texts()) if len(ids) <= LEXICAL else None
     searches = [Nearest(queries, own)]
@@ -170,10 +171,10 @@ def encode_blocks(encoder: EncodeOnce, texts: Iterable[str], block_size: int) ->
         vectors = encoder.encode_uncached(block)  # (B, H)
         if vectors.ndim != 2 or len(vectors) != len(block):
             raise ValueError(f"encode must return ({len(block)}, H) for {len(block)} texts, found {vectors.shape}")
-        yield unit(vectors)
+        yield exact_unit(vectors)
 
 
-def unit(vectors: np.ndarray) -> NDArray[np.float64]:
+def exact_unit(vectors: np.ndarray) -> NDArray[np.float64]:
     """(N, H) → (N, H) of length 1; zero vectors stay zero.
 
     Coordinates are rounded to multiples of 2⁻²⁶. Their products and sums are then exact in float64. So a similarity has
@@ -183,10 +184,9 @@ def unit(vectors: np.ndarray) -> NDArray[np.float64]:
         InputError: an embedding is not finite.
     """
     vectors = np.asarray(vectors, np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)  # (N, 1)
-    if not np.isfinite(norms).all():
-        raise InputError("retrieval expects finite embeddings, found NaN or infinity; check the model")
-    return np.rint(vectors / np.where(norms == 0, 1, norms) * GRID) / GRID
+    if not np.isfinite(vectors).all():
+        raise InputError("a search expects finite embeddings, found NaN or infinity; check the model")
+    return np.rint(unit(vectors) * GRID) / GRID
 
 
 def search(
@@ -198,8 +198,8 @@ def search(
     """The exact nearest neighbours in a stream of vectors (:class:`Nearest`).
 
     Args:
-        queries: (Q, H), from :func:`unit`.
-        blocks: (B, H) each, from :func:`unit`.
+        queries: (Q, H), from :func:`exact_unit`.
+        blocks: (B, H) each, from :func:`exact_unit`.
         excluded: (Q,) position that a query must not find, counted over all blocks; −1 for none.
         depth: K, the number of neighbours.
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cmlmcse.evaluation.retrieval import unit
+from cmlmcse.common.vectors import unit
 from modeling_cmlmcse.pooling import POOLINGS
 
 EXAMPLE = ["A man is playing a guitar.", "Somebody plays an instrument.", "The shop opens at nine."]

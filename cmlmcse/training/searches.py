@@ -12,9 +12,10 @@ from scipy.sparse import csr_matrix
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
+from cmlmcse.common.vectors import unit
 from cmlmcse.data.collection import draw_documents
 from cmlmcse.data.parts import write_npy
-from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries, unit
+from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries
 from cmlmcse.data.tables import with_titles
 from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.evaluation.encoding import prompt_of
@@ -60,7 +61,7 @@ class ModelTeacher:
             rows = datasets.Dataset.from_dict({"text": [prompt + text for text in texts]})
             files.append(kept_vectors(encoder, name, rows, "teacher"))
         self.name = "".join(path.stem for path in files)
-        self.sides = [unit(np.load(path)) for path in files]
+        self.sides = [unit(np.load(path).astype(np.float32)) for path in files]
 
     def similarities(self, rows: slice) -> NDArray[np.floating]:
         return self.sides[0][rows] @ self.sides[1].T

@@ -17,7 +17,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.beir_data import load_retrieval, missing_retrieval
 from cmlmcse.evaluation.bm25 import BM25, BM25Shares
 from cmlmcse.evaluation.command import main
-from cmlmcse.evaluation.retrieval import measures, retrieval, search, unit
+from cmlmcse.evaluation.retrieval import exact_unit, measures, retrieval, search
 from cmlmcse.evaluation.sts_data import MissingData
 from cmlmcse.evaluation.tasks import TASKS
 from support.paths import DATA
@@ -107,7 +107,7 @@ def test_cosine_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     texts, asked = [text for _, text in passages], [text for _, text in queries]
 
     words = BM25(texts).scores(asked)
-    cosines = unit(hashed([f"w1 {text}" for text in asked])) @ unit(hashed(texts)).T
+    cosines = exact_unit(hashed([f"w1 {text}" for text in asked])) @ exact_unit(hashed(texts)).T
     both = cosines + 0.2 * words / words.max(axis=1, keepdims=True)
     both[np.arange(80), np.arange(80)] = -9
     order = np.argsort(-both, axis=1, kind="stable")[:, :100]
@@ -190,7 +190,10 @@ def test_blocks_of_every_size_give_the_same(tmp_path: Path) -> None:
     results = [retrieval(hashed, data, block_size=size) for size in (1, 7, 64, 299, 300, 4096)]
     assert all(result == results[0] for result in results)
 
-    vectors, rows = unit(hashed([text for _, text in passages])), unit(hashed([text for _, text in queries]))
+    vectors, rows = (
+        exact_unit(hashed([text for _, text in passages])),
+        exact_unit(hashed([text for _, text in queries])),
+    )
     own = np.arange(40)
     own[20:] = -1
     similar = np.rint(rows @ vectors.T * 1e6)

@@ -10,7 +10,8 @@ import pytest
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.names import join_names
-from cmlmcse.data.searches import make_queries, unit
+from cmlmcse.common.vectors import unit
+from cmlmcse.data.searches import make_queries
 from cmlmcse.data.tables import with_titles
 from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.models.encoders import load_encoder
