@@ -64,7 +64,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--max_seq_length", type=positive, help="tokens to cut a text to (default: the model's limit)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
-    args = parser.parse_args(argv)
+    args, others = parser.parse_known_args(argv)
+    if others and not any(word.startswith("-") for word in others):
+        parser.error(f"QUERY must be one word of the command line, found {1 + len(others)}; put quotes round it")
+    if others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
     if args.output is not None and args.output.exists():
         parser.error(f"--output {args.output}: exists; choose another name")
     if args.output is not None and not args.output.parent.is_dir():
@@ -109,13 +113,23 @@ def main(argv: list[str] | None = None) -> None:
         write_results(args.output, queries, found)
 
 
+def standard_input() -> list[str]:
+    """The lines of standard input, as UTF-8 with or without a byte-order mark."""
+    return sys.stdin.buffer.read().decode("utf-8-sig").split("\n")
+
+
 def read_queries(given: str) -> list[str]:
     """The query of the command line, or the non-blank lines of standard input.
 
     Raises:
         InputError: there is no text.
     """
-    queries = [line.strip() for line in sys.stdin] if given == STDIN else [given.strip()]
+    try:
+        queries = [line.strip() for line in standard_input()] if given == STDIN else [given.strip()]
+        for query in queries:
+            query.encode()  # a byte that is not UTF-8 came as half a character
+    except UnicodeError as error:
+        raise InputError(f"QUERY must be UTF-8 text, found something else ({error}); convert it") from error
     queries = [query for query in queries if query]
     if not queries:
         raise InputError(

@@ -28,6 +28,7 @@ from cmlmcse.data.batches import pack_masked
 from cmlmcse.data.masking import Masking, mask_tokens
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import processes
+from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 
 Features = dict[str, Any]
 # They compute from embeddings and the labels as they come; another loss may first change the labels.
@@ -178,6 +179,19 @@ def inner_encoder(model: Any) -> Any:
     return model.backbone if model.config.model_type == CMLMCSEConfig.model_type else model
 
 
+def check_weight(fields: dict[str, Any], objective: str) -> None:
+    """Check that no weight is given by its name in a recipe, where this loss has `weight`.
+
+    Raises:
+        TypeError: one is.
+    """
+    for name in fields:
+        if name in (f"{known}_weight" for known in AUXILIARY_OBJECTIVES):
+            own = name == f"{objective}_weight"
+            advice = f"write weight={fields[name]}" if own else "use the loss of that objective"
+            raise TypeError(f"this loss takes no {name}, found {fields[name]}; {advice}")
+
+
 class ConditionalMLMLoss(ObjectiveLoss):
     """CMLM-CSE (Zhang & Chen 2023): the vector must help a frozen copy of the lower layers to predict masked words.
 
@@ -203,6 +217,7 @@ class ConditionalMLMLoss(ObjectiveLoss):
         masked_lm: str | None = None,
         **fields: Any,
     ) -> None:
+        check_weight(fields, "cmlm")
         fields |= {"cmlm_weight": weight, "lexical_layers": lexical_layers, "fusion_layers": fusion_layers}
         super().__init__(model, loss, masked_lm, mlm_probability, **fields)
 
@@ -230,6 +245,7 @@ class ReplacedTokenLoss(ObjectiveLoss):
         masked_lm: str | None = None,
         **fields: Any,
     ) -> None:
+        check_weight(fields, "rtd")
         fields |= {"rtd_weight": weight, "rtd_generator": generator, "rtd_condition": "before_head"}
         super().__init__(model, loss, masked_lm, mlm_probability, **fields)
 
@@ -257,5 +273,6 @@ class BottleneckLoss(ObjectiveLoss):
         masked_lm: str | None = None,
         **fields: Any,
     ) -> None:
+        check_weight(fields, "retromae")
         fields |= {"retromae_weight": weight, "decoder_hidden_share": hidden_share}
         super().__init__(model, loss, masked_lm, 0.15, **fields)

@@ -84,6 +84,7 @@ NO_HEAD = (
     "{} has no masked-language-model head: the auxiliary network's head starts from the word embeddings and fresh "
     "weights, and needs training before its gradient means much."
 )
+PLACE_ARGUMENTS = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
 PUSH_ARGUMENTS = ("repo_id", "commit_message", "commit_description", "private", "revision", "create_pr", "tags")
 
 # An auxiliary objective is built where its weight, the field `<name>_weight`, is above zero.
@@ -193,6 +194,18 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         parts = tuple(f"{name}." for name, _ in self.named_children())
         return {name: name if name.startswith(parts) else f"backbone.{name}" for name in checkpoint_keys}
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers. `encode` then reads the tokenizer of the same revision, cache and folder."""
+        found = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        place = {name: kwargs[name] for name in PLACE_ARGUMENTS if kwargs.get(name)}
+        if commit := kwargs.get("_commit_hash"):  # which AutoModel has found, even if a branch moves on
+            place["revision"] = commit
+        model = found[0] if isinstance(found, tuple) else found
+        if pretrained_model_name_or_path is not None:
+            model._tokenizer_place = absolute(os.fspath(pretrained_model_name_or_path)), place
+        return found
+
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], *args: Any, push_to_hub: bool = False, **kwargs: Any
     ) -> None:
@@ -276,7 +289,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             logger.warning(NO_DROPOUT.format(name_or_path))
         init = donor if donor in OWN_FUSION_INITS else "checkpoint"
         model = cls(CMLMCSEConfig(backbone_config=backbone, fusion_init=init, **config_fields))
-        model._tokenizer_source = name_or_path
+        model._tokenizer_place = absolute(name_or_path), {}
         if model.auxiliary and not has_head and not from_scratch:
             logger.warning(NO_HEAD.format(name_or_path))
         model._load_backbone_weights(pretrained, has_head, generator)
@@ -434,6 +447,11 @@ def chosen_states(states: Sequence[Tensor], asked: bool | Sequence[int], packing
     count = len(states)
     kept = range(count) if asked is True else {index % count for index in asked}
     return tuple(packing.unpack(each) if index in kept else None for index, each in enumerate(states))
+
+
+def absolute(name_or_path: str) -> str:
+    """A folder's absolute path, so that it is found after a change of the working directory; a Hub name as it is."""
+    return os.path.abspath(name_or_path) if os.path.isdir(name_or_path) else name_or_path
 
 
 def mask_token_of(name_or_path: str) -> int:

@@ -1,6 +1,6 @@
 """Texts → embeddings: what :class:`CMLMCSEForSentenceEmbedding` does with texts instead of tokens."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,7 +46,7 @@ class TextEncoding(Base):
         pooled: Callable[[Tensor, Packing], Tensor]
 
     _tokenizer: PreTrainedTokenizerBase | None = None
-    _tokenizer_source = ""  # the backbone's name; a loaded model has `name_or_path`
+    _tokenizer_place: tuple[str, dict[str, Any]] = ("", {})  # folder or name, and which revision of it
 
     @property
     def max_positions(self) -> int:
@@ -67,6 +67,7 @@ class TextEncoding(Base):
         convert_to_tensor: bool = False,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        normalize_embeddings: bool | None = None,
     ) -> Any:
         """Embed sentences without padding, sorted by length, in input order.
 
@@ -86,6 +87,7 @@ class TextEncoding(Base):
             convert_to_tensor: return a torch tensor on the model's device.
             prompt_name: name of the model's prompt to put before each text (default: its default prompt, if any).
             prompt: a text to put before each text instead; empty for none.
+            normalize_embeddings: sentence-transformers' name of `normalize`.
 
         Returns:
             (N, H) float32 numpy array or tensor; (H,) for one text.
@@ -94,13 +96,15 @@ class TextEncoding(Base):
             ValueError: `truncate_dim`, `batch_size`, `batch_tokens` or `max_length` out of range; something else than
                 texts; a text without any token; no tokenizer; no prompt of that name.
         """
+        if tokenizer is not None and not hasattr(tokenizer, "model_max_length"):
+            kind = type(tokenizer).__name__
+            raise ValueError(f"encode expects a tokenizer in the second place, found {kind}; write batch_size=…")
         tokenizer = self._own_tokenizer() if tokenizer is None else tokenizer
+        normalize = normalize_embeddings if normalize is None else normalize
         if isinstance(sentences, str):
             options = (batch_size, normalize, max_length, False, truncate_dim, batch_tokens, convert_to_tensor)
             return self.encode([sentences], tokenizer, *options, prompt_name, prompt)[0]
-        sentences = list(sentences)
-        if wrong := [type(text).__name__ for text in sentences if not isinstance(text, str)]:
-            raise ValueError(f"encode expects texts, found {wrong[0]}; convert them to str")
+        texts = as_texts(sentences)
         device = execution_device(self)
         if device.type == "cpu":
             use_fast_cpu_kernels(self)
@@ -109,7 +113,7 @@ class TextEncoding(Base):
             raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
         limits = choose_limits(device.type, batch_size, batch_tokens)
         before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
-        tokens = self._tokenize([before + text for text in sentences], tokenizer, max_length)
+        tokens = self._tokenize([before + text for text in texts], tokenizer, max_length)
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         batches = list(split_batches([len(tokens[i]) for i in order], *limits))
         embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
@@ -162,19 +166,22 @@ class TextEncoding(Base):
             ValueError: the model was not loaded from one, or there is none.
         """
         if self._tokenizer is None:
-            source = self._tokenizer_source or self.name_or_path
+            known, place = self._tokenizer_place
+            source = known or self.name_or_path
             try:
                 if not source:
                     raise OSError("the model was not loaded from a folder or repository")
                 with quiet_loading():  # a checkpoint's own model type is unknown to transformers
-                    revision = getattr(self.config, "_commit_hash", None) or "main"  # the model's own
-                    self._tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+                    self._tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **place)
                 if len(self._tokenizer) <= len(set(self._tokenizer.all_special_ids)):
                     self._tokenizer = None  # what transformers makes where there are no files
                     raise OSError(f"{source} has no tokenizer files")
             except (OSError, ValueError) as error:
                 reason = str(error).splitlines()[0]
-                raise ValueError(f"encode expects a tokenizer, found none: {reason}; pass tokenizer=") from error
+                raise ValueError(
+                    f"encode expects a tokenizer, found none: {reason}; pass tokenizer=, or save it into the model's "
+                    "folder"
+                ) from error
         return self._tokenizer
 
     @staticmethod
@@ -192,6 +199,25 @@ class TextEncoding(Base):
         tokens, lengths = send(packed["input_ids"], device), send(packed["lengths"], device)
         pooled = self.pooled(tokens, Packing.from_lengths(lengths, len(tokens), packed["width"]))  # (B, H)
         return self.projection(pooled) if POOLINGS[self.config.pooling].keeps_head else pooled
+
+
+def as_texts(given: Iterable[str]) -> list[str]:
+    """The texts as a list.
+
+    Raises:
+        ValueError: a table, or something else than texts in it.
+    """
+    kind = type(given).__name__
+    if isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
+        raise ValueError(f"encode expects texts, found a {kind}; give one column of it, such as table['text']")
+    texts = list(given)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            absent = text is None or type(text).__name__ == "NAType" or (isinstance(text, float) and text != text)
+            advice = "leave it out, or put '' in its place" if absent else "convert it to str"
+            found = "nothing" if absent else f"a {type(text).__name__}"
+            raise ValueError(f"encode expects texts, found {found} as text {index} (counted from 0); {advice}")
+    return texts
 
 
 def execution_device(model: PreTrainedModel) -> torch.device:

@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import functools
+import io
 import os
 import select
 import signal
@@ -115,6 +116,9 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(main)
     def wrapped(*args: object, **kwargs: object) -> None:
         limit_kernel_caches()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # which may lack an arrow or a Greek letter
+                stream.reconfigure(errors="replace")
         immediate_exit = ImmediateExit() if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None
         status = 0
         try:

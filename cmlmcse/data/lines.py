@@ -139,3 +139,22 @@ def files_in(folder: str) -> list[str]:
     if not texts:
         raise InputError(f"{folder}: expected text files (.txt, also compressed), found none; name a file or a folder")
     return sorted(str(Path(folder, path)) for path in texts)
+
+
+def check_separator(path: str, header: str, tabs: bool) -> None:
+    """Check that the only column of a table is not several columns between other marks.
+
+    Args:
+        path: the file.
+        header: the column's name.
+        tabs: whether tabs stand between columns, and not commas.
+
+    Raises:
+        InputError: a semicolon or a tab in the name.
+    """
+    mark = "tabs" if tabs else "commas"
+    if other := [each for each in (";", "\t") if each in header]:
+        raise InputError(
+            f"{path}: expected {mark} between the columns, found {other[0]!r} in the header {header!r}; save it with "
+            f"{mark}"
+        )

@@ -88,7 +88,9 @@ class Job:
             if not record.exists():
                 replace_json(record, settings)
             found = json.loads(record.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise InputError(f"{self.folder}: cannot be written: {error.strerror}; choose another --output") from error
+        except ValueError as error:
             raise InputError(f"{self.folder}: expected a folder of parts, found {error}; remove it") from error
         if differ := [name for name, value in settings.items() if found.get(name) != json.loads(json.dumps(value))]:
             raise InputError(

@@ -18,7 +18,7 @@ from pyarrow import parquet, types
 
 from cmlmcse.common.errors import InputError
 
-from .lines import check_utf8, read_lines, readable, split_compression
+from .lines import check_separator, check_utf8, read_lines, readable, split_compression
 
 TEXT = "text"
 TITLE = "title"
@@ -178,13 +178,8 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
     with readable(str(path)) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, **style)
         header = next(reader, [])
-        other = [mark for mark in (";", "\t") if len(header) == 1 and mark in header[0]]
-        if other:
-            mark = "tabs" if tabs else "commas"
-            raise InputError(
-                f"{path}: expected {mark} between the columns, found {other[0]!r} in the header {header[0]!r}; save it "
-                f"with {mark}"
-            )
+        if len(header) == 1:
+            check_separator(str(path), header[0], tabs)
         try:
             for row in reader:
                 if row and len(row) != len(header):

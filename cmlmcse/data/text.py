@@ -23,7 +23,7 @@ from cmlmcse.common.errors import InputError
 
 from . import wikipedia
 from .columns import BLOCK_ROWS, HEAD_ROWS, SCORE, STRING, Columns, Sentences, choose_columns, is_string, only_columns
-from .lines import CHUNK, check_utf8, files_in, read_documents, read_lines, readable, split_compression
+from .lines import CHUNK, check_separator, check_utf8, files_in, read_documents, read_lines, readable, split_compression
 
 FEATURES = Features({"text": STRING})
 FORMATS = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -205,6 +205,8 @@ def _csv_options(kind: str, path: str) -> tuple[dict[str, Any], list[str]]:
     if not isinstance(head.index, pandas.RangeIndex):
         raise _malformed(kind, path, "rows have more fields than the header; put quotes round text with commas")
     names = [str(name) for name in head.columns]
+    if len(names) == 1:
+        check_separator(path, names[0], kind == "tsv")
     strings = [str(name) for name in head.columns if pandas.api.types.is_string_dtype(head[name])]
     return options | {"features": Features(dict.fromkeys(names, Value("string")))}, strings
 

@@ -11,7 +11,7 @@ def not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
     return InputError(f"{where}: expected UTF-8, found {found}; restore the file")
 
 
-def parse_score(text: str, where: str) -> float:
+def parse_score(text: str, where: str, advice: str = "restore the file") -> float:
     """A human score.
 
     Raises:
@@ -22,7 +22,7 @@ def parse_score(text: str, where: str) -> float:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(f"{where}: expected a number as score, found {text!r}; restore the file")
+        raise InputError(f"{where}: expected a number as score, found {text!r}; {advice}")
     return score
 
 

@@ -1,5 +1,6 @@
 """The pairs of the seven STS sets and of the STS-B development set, from a data folder or the Hub."""
 
+import codecs
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -171,19 +172,23 @@ def _check_count(pairs: Pairs, expected: int, source: str) -> Pairs:
     return pairs
 
 
-def read_pairs(path: Path) -> Pairs:
+def read_pairs(path: Path, advice: str = "restore the file") -> Pairs:
     """Read lines of score TAB sentence TAB sentence, without quotes or escapes.
+
+    Args:
+        path: the file, in UTF-8, with or without a byte-order mark.
+        advice: what to do about a score that is no number.
 
     Raises:
         InputError: a line without three columns, with a score that is not a number, or not in UTF-8.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     if not lines[-1]:
         lines.pop()
-    return _pairs(_parse_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
+    return _pairs(_parse_line(line, f"{path}, line {number}", advice) for number, line in enumerate(lines, 1))
 
 
 def read_own_pairs(path: Path) -> Pairs:
@@ -192,7 +197,7 @@ def read_own_pairs(path: Path) -> Pairs:
     Raises:
         InputError: a line of another form, or fewer than two different scores, which makes a correlation impossible.
     """
-    pairs = read_pairs(path)
+    pairs = read_pairs(path, "write a number there; a header line is not expected")
     if len(set(pairs.scores)) < 2:
         raise InputError(f"{path}: expected pairs with different scores, found {len(pairs.scores)} pairs; add some")
     return pairs
@@ -204,7 +209,7 @@ def _pairs(rows: Iterable[tuple[float, str, str]]) -> Pairs:
     return Pairs(np.array(scores, np.float64), first, second)
 
 
-def _parse_line(line: bytes, where: str) -> tuple[float, str, str]:
+def _parse_line(line: bytes, where: str, advice: str) -> tuple[float, str, str]:
     """The score and the sentences of one line."""
     try:
         columns = line.decode().removesuffix("\r").split("\t")
@@ -212,7 +217,7 @@ def _parse_line(line: bytes, where: str) -> tuple[float, str, str]:
         raise not_utf8(where, error) from error
     if len(columns) != 3:
         raise InputError(f"{where}: expected 3 columns (score TAB sentence TAB sentence), found {len(columns)}")
-    return parse_score(columns[0], where), columns[1], columns[2]
+    return parse_score(columns[0], where, advice), columns[1], columns[2]
 
 
 def _from_hub(sts_set: STSSet, split: str) -> dict[str, Pairs]:

@@ -2,9 +2,11 @@
 
 import contextlib
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from huggingface_hub.constants import HF_HUB_OFFLINE
 
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import resolve
@@ -121,7 +123,7 @@ def load_model_encoder(
     source = resolve_model(name_or_path)
     config = read_json(source, "config.json", dict)
     if config is None:
-        raise InputError(f"{source}: expected a model's folder or Hub name, found no config.json; check the name")
+        raise not_found(source, "config.json")
     ours = own_settings(source, config)
     chosen, normalize = _choose_pooling(source, ours, pooling)
     tokenizer = load_tokenizer(source)
@@ -178,14 +180,30 @@ def _give_template(model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, templat
     return with_template(tokenizer, read_template(model.config.prompt_template, tokenizer), special_tokens(tokenizer))
 
 
+def not_found(source: str, name: str) -> InputError:
+    """The error for a model without a file that every model has: no such model, or no network."""
+    if Path(source).is_dir():
+        return InputError(f"{source}: expected a model's folder, found no {name} in it; check the name")
+    offline = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else "the Hub has no such model, or cannot be reached"
+    return InputError(
+        f"{source}: expected a model's folder or Hub name, found no {name} on this machine, and {offline}; check the "
+        "name and the network"
+    )
+
+
 def load_tokenizer(source: str) -> Any:
     """The model's tokenizer. Its files are checked first: without them transformers makes an empty tokenizer."""
     from transformers import AutoTokenizer
 
     from modeling_cmlmcse.backbone import quiet_loading
 
+    if not Path(source).is_dir() and cached_file(source, "config.json") is None:  # before five files are asked for
+        raise not_found(source, "config.json")
     if not any(cached_file(source, name) for name in TOKENIZER_FILES):
-        raise InputError(f"{source}: expected a tokenizer, found none of {', '.join(TOKENIZER_FILES)}")
+        raise InputError(
+            f"{source}: expected a tokenizer, found none of {', '.join(TOKENIZER_FILES)}; save one there, or choose "
+            "another model"
+        )
     try:
         with quiet_loading():  # a checkpoint's own model type is unknown to transformers
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks to run code

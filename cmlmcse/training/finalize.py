@@ -252,6 +252,7 @@ def report(recipe: str, results: dict[str, Any], history: list[dict[str, Any]], 
         print(f"\n{measures}")
     for line in contrast_at_the_end(history):
         print(line)
-    print(f"\nWritten to {folder}: export/ (load it with AutoModel), results.json, run.json, plots/")
+    print(f"\nWritten to {folder}: export/, results.json, run.json, plots/")
+    print(f"Load it: SentenceTransformer({str(folder / 'export')!r}), or AutoModel with trust_remote_code=True")
     if "before" in results.get("dev", {}):
         print(before_and_after(results["dev"]))

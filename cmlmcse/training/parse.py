@@ -37,6 +37,16 @@ GPU_WORKERS = 2  # without any, a GPU waits while each batch is collated; how ma
 WITHOUT_DEV_SCORES = ("--eval_strategy", "no", "--load_best_model_at_end", "false")
 
 
+ELSEWHERE = {  # what other libraries call a field
+    "batch_size": "per_device_train_batch_size",
+    "epochs": "num_train_epochs",
+    "lr": "learning_rate",
+    "max_length": "max_seq_length",
+    "model": "model_name_or_path",
+    "temperature": "temp",
+}
+
+
 class RecipeParser(HfArgumentParser):
     """Parser that raises one-line errors (:class:`InputError`) and suggests the nearest name for an unknown field."""
 
@@ -56,7 +66,7 @@ class RecipeParser(HfArgumentParser):
             InputError: always.
         """
         known = sorted({action.dest for action in self._actions})
-        near = difflib.get_close_matches(name, known, n=1)
+        near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "cmlmcse train --help lists the fields"
         raise InputError(f"{where} expects fields of a recipe, found the unknown field {name!r}; {hint}")
 

@@ -33,6 +33,8 @@ def claim_output_dir(output_dir: str | None, resume: str | None) -> Path:
     Raises:
         InputError: the folder holds a run, or cannot be created or written.
     """
+    if (resume or "").lower() == "true":
+        raise InputError(f"resume_from_checkpoint expects auto or a checkpoint's folder, found {resume}; write auto")
     folder = Path(output_dir or "")
     if folder.is_dir() and not goes_on_in(folder, resume):
         held = [name for name in RUN_FILES if (folder / name).exists()] + [p.name for p in folder.glob("checkpoint-*")]

@@ -66,6 +66,7 @@ def place(tmp_path_factory) -> Path:
     (place / "broken.txt.gz").write_bytes(gzip.compress(b"one sentence\n" * 99)[:40])
     (place / "text.docx").write_bytes(b"PK")
     (place / "pairs.tsv").write_text("5.0\tone\n")
+    (place / "semicolons.csv").write_text("text;n\none;1\ntwo;2\n")
     (place / "scores.tsv").write_text("high\tone\ttwo\n")
     (place / "synonyms.json").write_text("[1, 2]")
     (place / "template.md").write_text("{{ autor }}")
@@ -178,7 +179,11 @@ BAD = [
     ("train", f"{TRAIN} --data_dir few --dev_set stsb", "dev.tsv"),
     ("train", f"{TRAIN} --data_dir columns --dev_set stsb", "dev.tsv"),
     ("train", f"{TRAIN} --dev_set pairs.tsv", "pairs.tsv"),
-    ("train", f"{TRAIN} --dev_set scores.tsv", "scores.tsv"),
+    ("train", f"{TRAIN} --dev_set scores.tsv", ["scores.tsv, line 1", "found 'high'", "a header line is not expected"]),
+    ("train", f"{TRAIN} --batch_size 8", "did you mean per_device_train_batch_size?"),
+    ("train", f"{TRAIN} --lr 1", "did you mean learning_rate?"),
+    ("train", f"{TRAIN} --resume_from_checkpoint true", "auto or a checkpoint's folder, found true; write auto"),
+    ("train", f"{TRAIN} --train_file semicolons.csv", "expected commas between the columns, found ';' in the header"),
     ("train", f"{TRAIN} --dev_set sts99", ("dev_set must be one of stsb, lee50, auto, none, or a .tsv file, found",)),
     ("train", f"{TRAIN} --final_evaluation everything", ("final_evaluation", "everything", "sts")),
     ("train", f"{TRAIN} --output_dir run", ("found run.json of another run", "--resume_from_checkpoint auto")),

@@ -120,7 +120,7 @@ def test_words_without_prompts_and_without_a_match(place, monkeypatch) -> None:
     Path("few.jsonl").write_text('{"text": "the cat"}\n{"text": null}\n{"text": "a big tree and a cat"}\n')
     encode.main(["prompted", "few.jsonl", "--output", "few.parquet"])
     for corpus in ("few.jsonl", "few.parquet"):
-        monkeypatch.setattr("sys.stdin", io.StringIO("the cat\nunheard\n"))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat\nunheard\n")))
         search.main(["prompted", corpus, "-", "--bm25", "--output", f"{corpus}.out"])
         known, unknown = (json.loads(line)["results"] for line in Path(f"{corpus}.out").read_text().splitlines())
         shares = shares_by_hand("the cat", ["the cat", "", "a big tree and a cat"])
@@ -174,7 +174,7 @@ def test_titles_are_read_where_they_are_asked_for(place, capsys) -> None:
 def test_standard_input(place, monkeypatch, capsys) -> None:
     """A query a line, blank ones left out; each with its own results; no more of them than there are rows."""
     Path("few.txt").write_text("a red dog\nthe big tree\n")
-    monkeypatch.setattr("sys.stdin", io.StringIO("the big tree\n\na red dog\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the big tree\n\na red dog\n")))
     search.main(["model", "few.txt", "-", "--pooling", "avg"])
     printed = capsys.readouterr().out.splitlines()
     assert (len(printed), printed[0], printed[3]) == (6, "the big tree", "a red dog")
@@ -251,7 +251,7 @@ def test_errors(arguments, words, place, monkeypatch, capsys) -> None:
     """One line and status 2, and nothing is written."""
     Path("empty.txt").write_text("")
     Path("broken.parquet").write_bytes(b"PAR1 and no more")
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
     before = {path: path.stat().st_mtime_ns for path in Path().iterdir()}
     capsys.readouterr()
     with pytest.raises(SystemExit, match="2"):
@@ -260,3 +260,26 @@ def test_errors(arguments, words, place, monkeypatch, capsys) -> None:
     assert words in said
     assert len([line for line in said.splitlines() if line.startswith("error: ")]) == 1
     assert {path: path.stat().st_mtime_ns for path in Path().iterdir()} == before
+
+
+def test_a_query_without_quotes(place, capsys) -> None:
+    """Says that quotes are missing; another option is still unknown."""
+    for words, said in (
+        (["people", "who", "sing"], "QUERY must be one word of the command line, found 3; put quotes round it"),
+        (["people", "--query", "x"], "unrecognized arguments: --query x"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            search.main(["model", "texts.txt", *words])
+        assert said in capsys.readouterr().err
+
+
+def test_queries_in_another_encoding(place, monkeypatch, capsys) -> None:
+    """One line, and no traceback; a byte-order mark is no part of a query."""
+    command = ["model", "texts.txt", "-", "--pooling", "avg"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n")))
+    with pytest.raises(SystemExit, match="2"):
+        search.main(command)
+    assert "error: QUERY must be UTF-8 text, found something else" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfthe cat\nthe dog\n")))
+    search.main(command)
+    assert capsys.readouterr().out.startswith("the cat\n")

@@ -239,6 +239,16 @@ def test_beside_other_losses(beside, columns, backbone_folders, sentences):
     assert model[0].auto_model.encoder.layer[0].output.dense.weight.grad.abs().sum() > 0
 
 
+def test_the_weight_has_one_name(backbone_folders):
+    """A recipe's name of it would change nothing, and is refused; so is the weight of another objective."""
+    model = encoder(backbone_folders["bert"])
+    for name, loss in LOSSES.items():
+        with pytest.raises(TypeError, match=f"takes no {name}_weight, found 5; write weight=5"):
+            loss(model, **{f"{name}_weight": 5})
+        with pytest.raises(TypeError, match="takes no mlm_weight, found 5; use the loss of that objective"):
+            loss(model, mlm_weight=5)
+
+
 def test_a_loss_that_changes_its_labels(backbone_folders, sentences):
     """Distillation of embeddings: what stands beside is that loss's own value."""
     model = encoder(backbone_folders["bert"]).eval()

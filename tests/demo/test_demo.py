@@ -62,7 +62,7 @@ def encoder_folder(backbone_folders, tmp_path_factory) -> Path:
         ([], "expected MODEL, a folder or OWNER/NAME on the Hub, as an argument or a variable, found none"),
         (["./missing"], "MODEL ./missing: ./missing: expected a model's folder, found none"),
         (["BACKBONE"], "records no pooling: expected --pooling with one of cls_before_pooler, prompt, avg"),
-        (["BROKEN"], "expected a model's folder or Hub name, found no config.json"),
+        (["BROKEN"], "expected a model's folder, found no config.json in it"),
         (["owner/name"], "MODEL owner/name: owner/name: expected a model's folder or Hub name, found no config.json"),
         (["MODEL"] * 5, "expected at most 4 models side by side, found 5"),
         (["MODEL", "--pooling", "avg", "--revision", "v1"], "--pooling expects cmlmcse installed and no --revision"),

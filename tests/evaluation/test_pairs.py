@@ -23,7 +23,7 @@ def test_each_file_has_its_own_score(tmp_path):
     """Cosines in the order of the scores give 100, in the opposite order -100; the card has both."""
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "near.tsv").write_text("5\ta 0\tb 10\n3\ta 0\tb 40\n0.5\ta 0\tb 90\n")
-    (tmp_path / "pairs" / "far.tsv").write_text("5\ta 0\tb 90\n1\ta 0\tb 10\n")
+    (tmp_path / "pairs" / "far.tsv").write_text("\ufeff5\ta 0\tb 90\n1\ta 0\tb 10\n")  # as Windows writes it
     found = scored_pairs(at_angle, load_pairs(str(tmp_path)))
     assert {name: (entry["spearman"], entry["pairs"]) for name, entry in found.items()} == {
         "far": (-100.0, 2), "near": (100.0, 3)

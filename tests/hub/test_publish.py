@@ -34,6 +34,8 @@ model = AutoModel.from_pretrained(repo, revision=revision, trust_remote_code=Tru
 tokenizer = AutoTokenizer.from_pretrained(repo, revision=revision)
 assert type(model).__module__.startswith("transformers_modules."), type(model).__module__
 found = {"auto": model.encode(sentences, tokenizer=tokenizer)}
+assert model._tokenizer_place[1]["revision"], model._tokenizer_place
+np.testing.assert_array_equal(model.encode(sentences), found["auto"])
 try:
     from sentence_transformers import SentenceTransformer
 except ImportError:

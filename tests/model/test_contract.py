@@ -83,8 +83,17 @@ def test_refusals(backbone_folders):
         model(**batch, inputs_embeds=torch.zeros(3, 10, 32))
     with pytest.raises(ValueError, match=r"start from a plain backbone with CMLMCSEForSentenceEmbedding.from_backbone"):
         CMLMCSEForSentenceEmbedding.from_pretrained(backbone_folders["bert"])
-    with pytest.raises(ValueError, match="encode expects texts, found int"):
-        model.encode([1], tiny_tokenizer("bert"))
+    with pytest.raises(ValueError, match=r"found a int as text 1 \(counted from 0\); convert it to str"):
+        model.encode(["the cat", 1], tiny_tokenizer("bert"))
+    for absent in (None, float("nan"), pandas.NA):
+        with pytest.raises(ValueError, match=r"found nothing as text 0 .* leave it out, or put '' in its place"):
+            model.encode([absent], tiny_tokenizer("bert"))
+    table = pandas.DataFrame({"text": ["the cat"]})
+    for whole in (table, dict(table), datasets.Dataset.from_pandas(table)):
+        with pytest.raises(ValueError, match=r"give one column of it, such as table\['text'\]"):
+            model.encode(whole, tiny_tokenizer("bert"))
+    with pytest.raises(ValueError, match="expects a tokenizer in the second place, found int; write batch_size="):
+        model.encode(["the cat"], 32)
     with pytest.raises(ValueError, match="encode expects a tokenizer, found none: the model was not loaded from"):
         CMLMCSEForSentenceEmbedding(model.config).encode(["the cat"])
 
@@ -222,6 +231,29 @@ def test_offloaded(offload, kind, backbone_folders, tmp_path):
     torch.testing.assert_close(model.encode(TEXTS, tokenizer, convert_to_tensor=True), expected)
     with torch.no_grad():
         torch.testing.assert_close(model(**padded(kind)).pooler_output, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ("bert", "modernbert"))
+def test_the_name_that_sentence_transformers_has(kind, backbone_folders):
+    """`normalize_embeddings` is `normalize`; columns of tables are texts."""
+    model, tokenizer = load(backbone_folders[kind]), tiny_tokenizer(kind)
+    table = pandas.DataFrame({"text": ["the cat", "a dog"]})
+    expected = model.encode(["the cat", "a dog"], tokenizer, normalize=True)
+    for column in (table["text"], datasets.Dataset.from_pandas(table)["text"], table["text"].to_numpy()):
+        assert np.array_equal(model.encode(column, tokenizer, normalize_embeddings=True), expected)
+    assert np.array_equal(model.encode("a dog", tokenizer, normalize_embeddings=True).round(5), expected[1].round(5))
+
+
+def test_the_tokenizer_comes_from_where_the_model_did(backbone_folders, tmp_path, monkeypatch):
+    """A relative path holds after a change of the working directory; revision and cache are those of the weights."""
+    model = load(backbone_folders["bert"])
+    model.save_pretrained(tmp_path / "saved")
+    tiny_tokenizer("bert").save_pretrained(tmp_path / "saved")
+    monkeypatch.chdir(tmp_path)
+    again = CMLMCSEForSentenceEmbedding.from_pretrained("saved", revision="v1", cache_dir="cache")
+    monkeypatch.chdir("/")
+    assert again._tokenizer_place == (str(tmp_path / "saved"), {"cache_dir": "cache", "revision": "v1"})
+    assert np.array_equal(again.encode(["the cat"]), model.eval().encode(["the cat"], tiny_tokenizer("bert")))
 
 
 @pytest.mark.parametrize("kind", ("bert", "modernbert"))
