@@ -162,7 +162,10 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
     values = choosing.values(once)
     confirming = text.confirming("", args.seed) or choosing
     before, bm25 = confirming.score(once), confirming.bm25().mean()
-    say(f"criterion {confirming.name}: the start scores {before:.2f}, BM25 {bm25:.2f}")
+    say(
+        f"score without labels ({confirming.name}): the start has {before:.2f}, BM25 {bm25:.2f}; on the documents that "
+        f"choose between settings, whose scores follow, the start has {choosing.summary(values):.2f}"
+    )
     return Start(load, encoder, once, text, choosing, values, time.perf_counter() - scoring)
 
 
@@ -206,7 +209,7 @@ def choose(
     adapted = mean_weights([trial.folder for trial in chosen.values()], start, args.device)
     asked = text.unpractised(start.choosing, views) or start.choosing
     average = best_average(start.load, start.once, adapted, asked)
-    say(f"chosen: {' and '.join(chosen)}; best share of the weights: {average.share:g}")
+    say(f"chosen: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights")
 
     first = text.confirming(views, args.seed)
     assert first is not None  # check_questions
