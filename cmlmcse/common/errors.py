@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pickle import UnpicklingError
 from typing import NoReturn
 
@@ -117,8 +117,9 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: object, **kwargs: object) -> None:
         limit_kernel_caches()
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # which may lack an arrow or a Greek letter
-                stream.reconfigure(errors="replace")
+            if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+                with suppress(OSError):  # where it cannot be changed
+                    stream.reconfigure(errors="replace")  # it may lack an arrow or a Greek letter
         immediate_exit = ImmediateExit() if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None
         status = 0
         try:
