@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from cmlmcse.common.vectors import unit
 from corpus import Corpus, Refused, on_a_space
 
 QUERY, DOCUMENT, PLAIN = "encode_query", "encode_document", "encode"  # which of the model's prompts a text gets
@@ -115,6 +114,12 @@ def progress(parts: list[list[int]], name: str, count: int) -> Any:
     from tqdm import tqdm
 
     return tqdm(parts, desc=f"{name}, batches")
+
+
+def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors (N, K) scaled to length 1; a zero vector stays zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)
 
 
 def check_embeddings(encoders: Mapping[str, Encoder], corpus: Corpus) -> None:
