@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +25,6 @@ from cmlmcse.training.frozen_weights import checkpoint_weights
 from cmlmcse.training.run_checks import check_launch
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from support import warm
 from support.machines import on_two_machines
 from support.paths import ROOT
 from support.processes import train_together
@@ -44,15 +44,43 @@ MEASURES = (
 )
 
 
-def launch(config: Path, script: Path, *arguments: object, python: str = sys.executable, **environment: str) -> None:
+def launched(config: Path, script: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
     """`accelerate launch` a script to its end, on any free port."""
-    command = [python, "-m", "accelerate.commands.launch", "--config_file", config, "--main_process_port", 0]
-    done = subprocess.run(
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config, "--main_process_port", 0]
+    return subprocess.run(
         [str(part) for part in (*command, script, *arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
         cwd=arguments[0].parent, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def words_of_the_workers(done: subprocess.CompletedProcess) -> str:
+    """What the workers said, without the launcher's account of its own calls, which is long and the same each time."""
+    return done.stderr.split("torch/distributed/elastic/multiprocessing/api.py")[0][-10_000:]
+
+
+def launch_sharded(config: Path, folder: Path, checkpoint: Path | None = None) -> Path:
+    """Train on two processes under FSDP, from a checkpoint if one is given; returns the run's folder.
+
+    Sharding on CPU processes is a stand-in that PyTorch is not made for. Once in some hundred runs one process ended by
+    SIGABRT, inside PyTorch. So that is tried once more, and shown as a warning; but not if the processes met with
+    different collectives, which would be a fault of this project."""
+    script = ROOT / "tests" / "support" / "fsdp_on_cpu.py"
+    run = folder / config.stem
+    command = (folder / "tiny.yaml", "--per_device_train_batch_size", 8, "--use_cpu", "false", "--output_dir", run)
+    for tries_left in (1, 0):
+        shutil.rmtree(run, ignore_errors=True)
+        if checkpoint:
+            shutil.copytree(checkpoint, run / checkpoint.name)
+            command = (*command, "--resume_from_checkpoint", "auto")
+        done = launched(config, script, *command)
+        said = words_of_the_workers(done)
+        aborted = "(SIGABRT)" in done.stderr and "distributed collective mismatch" not in said
+        if not (tries_left and aborted):
+            break
+        warnings.warn(f"tried once more, for a process was aborted: {said}", stacklevel=2)
+    assert done.returncode == 0, said
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -141,20 +169,16 @@ def test_fsdp_trains_as_one(folder):
     for name, precision in (("fp32", "no"), ("bf16", config["mixed_precision"])):
         fields = {**config, "num_processes": 2, "mixed_precision": precision}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields))
-    command = (ROOT / "tests" / "support" / "fsdp_on_cpu.py", folder / "tiny.yaml", "--per_device_train_batch_size", 8)
-    command += ("--use_cpu", "false", "--output_dir")
-    launch(folder / "fp32.yaml", *command, folder / "sharded", python=warm.python())
-    assert_equal_runs(folder / "sharded", folder / "one")
-    checkpoint = folder / "sharded" / "checkpoint-4"
+    sharded = launch_sharded(folder / "fp32.yaml", folder)
+    assert_equal_runs(sharded, folder / "one")
+    checkpoint = sharded / "checkpoint-4"
     loaded = CMLMCSEForSentenceEmbedding.from_pretrained(checkpoint)
     assert loaded.auxiliary
     assert json.loads((checkpoint / "config.json").read_text())["auto_map"]["AutoModel"] == (
         "modeling_cmlmcse.CMLMCSEForSentenceEmbedding"
     )
-    shutil.copytree(checkpoint, folder / "resumed" / "checkpoint-4")
-    resume = ("--resume_from_checkpoint", "auto")
-    launch(folder / "bf16.yaml", *command, folder / "resumed", *resume, python=warm.python())
-    ends = [path / "checkpoint-8" for path in (folder / "resumed", folder / "one")]
+    resumed = launch_sharded(folder / "bf16.yaml", folder, checkpoint)
+    ends = [path / "checkpoint-8" for path in (resumed, folder / "one")]
     records = [json.loads((path.parent / "run.json").read_text()) for path in ends]
     assert [record["hardware"]["precision"] for record in records] == ["bf16", "fp32"]
     assert_same_weights(*ends, checkpoint, tolerance=0.3)
@@ -318,4 +342,5 @@ def test_a_process_that_ends_early_is_not_aborted(tmp_path):
     """Gloo's threads still hold rows when the second process ends: it ends with status 0, so the first may write."""
     script = tmp_path / "leaves_early.py"
     script.write_text(LEAVES_EARLY)
-    launch(CONFIGURATIONS / "multi-cpu.yaml", script, tmp_path, PYTHONPATH=str(ROOT))
+    done = launched(CONFIGURATIONS / "multi-cpu.yaml", script, tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, words_of_the_workers(done)
