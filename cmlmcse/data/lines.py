@@ -25,6 +25,7 @@ except ImportError:
     zstd = None
 
 CHUNK = 1 << 20  # bytes read at a time
+BINARY = (b"%PDF", b"PK\x03\x04", b"\x93NUMPY")  # how such files begin, which may hold no zero byte early
 _CORRUPT = (EOFError, OSError, zlib.error, lzma.LZMAError, *([zstd.ZstdError] if zstd else []))
 
 
@@ -63,6 +64,10 @@ def readable(path: str) -> Iterator[BinaryIO]:
 def _not_utf8(path: str, offset: int, byte: int) -> InputError:
     """Return the error for a byte that is not UTF-8. UTF-16 begins with the bytes FF FE or FE FF."""
     code = "utf-16" if offset == 0 and byte in (0xFF, 0xFE) else "latin1"
+    with readable(path) as file:
+        head = file.read(CHUNK)
+    if code == "latin1" and (b"\0" in head or head.startswith(BINARY)):
+        return InputError(f"{path}: expected text, found a binary file; write its text to .txt, .csv or .jsonl")
     return InputError(
         f"{path}: expected UTF-8 text, found byte 0x{byte:02x} at offset {offset}; convert it, as in "
         f"`iconv -f {code} -t utf-8`"
