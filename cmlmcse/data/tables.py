@@ -88,9 +88,12 @@ def scan(
         if column is not None and kind == "lines":
             raise InputError(f"{option} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
     fields, mixed, rows = {field.name: field for field in _empty_schema(path)}, {}, 0
+    wordy = set(fields)
     for columns in _read(path):
         rows += _row_count(columns)
         for name, values in columns.items():
+            if kind != "csv" or (name not in wordy and not all(map(_is_number, values))):
+                wordy.add(name)
             try:
                 fields[name] = _merged(fields.get(name), pyarrow.field(name, _array(values).type))
             except (pyarrow.ArrowException, OverflowError) as error:
@@ -103,7 +106,7 @@ def scan(
             advice = "fix it, or give --text_column" if documents and guessed else "fix it"
             raise InputError(f"{path}: expected one type of value in the column {name}, found {reason}; {advice}")
     schema = pyarrow.schema([field for name, field in fields.items() if name not in mixed])
-    column = _choose_column(path, schema, text_column, title)
+    column = _choose_column(path, schema, text_column, wordy - {title})
     if title_column is not None:
         _check_column(path, schema, title_column, "--title_column")
         if title_column == column:
@@ -254,14 +257,23 @@ def is_text(kind: pyarrow.DataType) -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
-def _choose_column(path: Path, schema: pyarrow.Schema, wanted: str | None, title: str | None) -> str:
-    """The column of the texts.
+def _is_number(value: str) -> bool:
+    """Whether a value of a .csv, which has no types, is a number."""
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _choose_column(path: Path, schema: pyarrow.Schema, wanted: str | None, wordy: set[str]) -> str:
+    """The column of the texts. Without a wish: `text`, or the only column of strings among the `wordy`.
 
     Raises:
         InputError: there is no such column, it holds no text, or the choice is ambiguous.
     """
     if wanted is None and TEXT not in schema.names:
-        strings = [field.name for field in schema if is_text(field.type) and field.name != title]
+        strings = [field.name for field in schema if is_text(field.type) and field.name in wordy]
         if len(strings) != 1:
             found = ", ".join(schema.names) or "none"
             raise InputError(f"{path}: expected a column {TEXT}, found the columns {found}; give --text_column")
