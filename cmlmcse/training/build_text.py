@@ -1,5 +1,6 @@
 """Reads the training text: sentences, documents with their views, or pairs of a search; tokenised once."""
 
+import os
 import time
 
 import datasets
@@ -19,7 +20,7 @@ from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.columns import check_scores
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.searches import SEARCH
-from cmlmcse.data.text import load_sentences
+from cmlmcse.data.text import load_sentences, source_kind
 from cmlmcse.data.views import check_views
 
 from .dev_set import DevScore, label_free_set
@@ -50,6 +51,17 @@ def build_text(
     if data.views == SEARCH:
         return build_searches(documents, model, data, run, tokenizer), dev_set
     return build_pieces(documents, model, data, run, tokenizer), dev_set
+
+
+def check_name(data: DataArguments) -> None:
+    """Look for the text, so that a wrong name is found before a model is downloaded.
+
+    Raises:
+        InputError: there is no such file or dataset, or no reader for it.
+    """
+    path = resolve(data.train_file)
+    if not (data.reads_documents and os.path.isdir(path)):
+        source_kind(path)
 
 
 def build_sentences(

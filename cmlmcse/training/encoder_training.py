@@ -11,7 +11,7 @@ from cmlmcse.data.templates import with_template
 
 from .build_collator import build_collator
 from .build_model import build_model, build_templates, build_tokenizer
-from .build_text import build_text
+from .build_text import build_text, check_name
 from .contrastive_trainer import ContrastiveTrainer, bring_start_values
 from .dev_set import load_dev_set
 from .fields import DataArguments, ModelArguments, RunArguments
@@ -39,6 +39,7 @@ def train_encoder(
     Raises:
         InputError: a wrong field, text or model.
     """
+    check_name(data_args)
     resume = run_args.resume_from_checkpoint
     folder = claim_output_dir(run_args.output_dir, resume)
     checkpoint = find_checkpoint(folder, resume)

@@ -158,6 +158,8 @@ BAD = [
         ("negative_prompt_template expects a contrastive loss", "found contrastive_weight 0"),
     ),
     ("train", f"{TRAIN} --train_file missing.txt", ("missing.txt", "expected a file or a Hub dataset id")),
+    # the text is looked for before a model is downloaded
+    ("train", f"{TRAIN} --model_name_or_path broken-weights --train_file missing.txt", "missing.txt: expected"),
     ("train", f"{TRAIN} --train_file empty.txt", ("empty.txt", "found an empty file")),
     ("train", f"{TRAIN} --train_file blank.txt", "blank.txt"),
     ("train", f"{TRAIN} --train_file latin1.txt", ("latin1.txt", "expected UTF-8 text, found byte 0xe9 at offset 3")),
