@@ -3,6 +3,7 @@ command of the frontier's study: the text and what it runs. And the scripts' nam
 
 import importlib
 import json
+import lzma
 import sys
 from importlib.metadata import packages_distributions
 from types import ModuleType, SimpleNamespace
@@ -112,3 +113,21 @@ def test_one_command(frontier, tmp_path, monkeypatch):
     arms = load_study(frontier.STUDY).arms.values()
     teachers = {fields["teacher"] for fields in arms if "teacher" in fields}
     assert teachers == {f"{own['output_dir']}/export" for own in trained}
+
+
+def test_passages(tmp_path, monkeypatch):
+    """They are whole, apart from each other, and as many of each article as were asked for."""
+    articles = [
+        [f"sentence {row} of {name}." for row in range(count)] for name, count in (("a", 7), ("b", 3), ("c", 1))
+    ]
+    text = "\n\n\n".join("\n".join(article) for article in articles) + "\n"
+    (tmp_path / "articles.xz").write_bytes(lzma.compress(text.encode()))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    words = ["articles.xz", "--output", "passages.txt", "--sentences", "2", "--each", "2"]
+    monkeypatch.setattr(sys, "argv", ["passages.py", *words])
+    monkeypatch.chdir(tmp_path)
+    importlib.import_module("passages").main()
+    passages = [passage.splitlines() for passage in (tmp_path / "passages.txt").read_text().strip().split("\n\n")]
+    starts = {tuple(article[row : row + 2]) for article in articles for row in range(0, len(article) - 1, 2)}
+    assert len(passages) == len(set(map(tuple, passages))) == 3  # two of a, one of b, none of c
+    assert set(map(tuple, passages)) <= starts
