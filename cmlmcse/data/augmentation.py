@@ -24,6 +24,26 @@ from .synonyms import Synonyms, load_synonyms, read_synonyms
 Tokens = NDArray[np.int32]
 Augmentation = Callable[[Tokens, np.random.Generator], Tokens]
 
+
+class Augmented(NamedTuple):
+    """How the views of a sentence are augmented.
+
+    Attributes:
+        augment: what changes the word pieces.
+        both: whether both views are augmented, each with its own random numbers (CLEAR), or the second one alone. A
+            hard negative is never augmented.
+        limit: the maximum number of tokens of an augmented sentence.
+    """
+
+    augment: Augmentation
+    both: bool = False
+    limit: int = 512
+
+    def changes(self, view: int) -> bool:
+        """Whether a view is augmented."""
+        return view == 1 or (view == 0 and self.both)
+
+
 DEL_TOKEN = "[DEL]"
 REPETITION_RATE = 0.32  # CMLM-CSE §4.3.2 (2): "repeating 32% of the words"
 DELETION_RATE = 0.1  # Contriever's released script; TSDAE §3.2 deletes 0.6

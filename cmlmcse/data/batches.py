@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_cmlmcse.packing import pack_sequences
 
-from .augmentation import DELETION_RATE, Tokens, build_augmentation, no_augmentation
+from .augmentation import Augmented, Tokens
 from .batch_transfer import Batch
 from .columns import BLOCK_ROWS, SCORE
 from .filler import fill_up
@@ -210,23 +210,15 @@ class ViewCollator:
         seed: the seed of all random numbers here.
         masking: how the conditional MLM masks; None for a batch without `masked` (SimCSE).
         masked_views: how many views get their own masked sentence.
-        augmentation: names in `AUGMENTATIONS` joined by +, applied to the second view. The first view is the sentence
-            itself. A hard negative is never augmented.
-        limit: the maximum number of tokens of an augmented sentence.
+        augmented: how the views are augmented; None: each view is the sentence itself.
         mini_batch_size: the maximum number of sentences in memory at a time. A larger batch is divided into `parts`,
             each with its own `views` and `masked` (see large_batch.py). None: the batch is not divided.
-        augment_both: whether both views are augmented, each with its own random numbers (CLEAR).
-        synonyms: the file that the augmentation `substitute` reads.
-        deletion_rate: the probability with which `delete_tokens` deletes a token.
         documents: makes the views of rows that are documents; None if rows are sentences.
         templates: those of the views; None without.
         plain_view: whether a batch also has the first view's text before augmentation, for a view without dropout;
             hard negatives are without it then too.
         contrasts: whether views are compared. If not, only those with a masked sentence are made.
         pad_to_multiple_of: round the tokens of the packed views up to a multiple (filler.py); None: do not.
-
-    Raises:
-        InputError: the augmentation is unknown, or its [DEL] or synonyms are missing.
     """
 
     def __init__(
@@ -235,23 +227,17 @@ class ViewCollator:
         seed: int,
         masking: Masking | None = None,
         masked_views: int = 2,
-        augmentation: str = "none",
-        limit: int = 512,
+        augmented: Augmented | None = None,
         mini_batch_size: int | None = None,
-        augment_both: bool = False,
-        synonyms: str | None = None,
         documents: DocumentViews | None = None,
         plain_view: bool = False,
         templates: Templates | None = None,
-        deletion_rate: float = DELETION_RATE,
         contrasts: bool = True,
         pad_to_multiple_of: int | None = None,
     ) -> None:
-        self.seed, self.masking, self.masked_views, self.limit = seed, masking, masked_views, limit
+        self.seed, self.masking, self.masked_views, self.augmented = seed, masking, masked_views, augmented
         self.mini_batch_size, self.pad_to_multiple_of = mini_batch_size, pad_to_multiple_of
         self.filler = tokenizer.mask_token_id or 0
-        self.augment = build_augmentation(augmentation, tokenizer, synonyms, deletion_rate)
-        self.augmented = (0, 1) if augment_both else (1,)
         self.special = frozenset(tokenizer.all_special_ids)
         self.documents = documents
         self.plain_view, self.templates, self.contrasts = plain_view and contrasts, templates, contrasts
@@ -331,12 +317,11 @@ class ViewCollator:
 
     def _view(self, example: Example, view: int) -> list[int]:
         """The tokens of one view of a sentence. Special tokens at its ends are never changed."""
-        text = self._text(example, view)
-        if view not in self.augmented or self.augment is no_augmentation:
+        text, how = self._text(example, view), self.augmented
+        if how is None or not how.changes(view):
             return text
-        return augment_inside(text, self.special, lambda body: self.augment(body, self._rng(example, view, "augment")))[
-            : self.limit
-        ]
+        rng = self._rng(example, view, "augment")
+        return augment_inside(text, self.special, lambda body: how.augment(body, rng))[: how.limit]
 
 
 def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable[[Tokens], Tokens]) -> list[int]:

@@ -3,6 +3,7 @@
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.data.augmentation import Augmented, build_augmentation
 from cmlmcse.data.batches import (
     TrainingSentences,
     ViewCollator,
@@ -30,24 +31,25 @@ def build_collator(
     """The collator that the model's objectives need; of `documents`, if rows are documents.
 
     Raises:
-        InputError: `max_seq_length` is larger than the number of positions.
+        InputError: `max_seq_length` is larger than the number of positions; the augmentation is unknown, or what it
+            needs is missing.
     """
     limit = model.max_positions - (templates.longest() if templates else 0)
     check_length(data, limit)
     masking = Masking(
         data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )
+    augmented = None
+    if data.augmentation != "none":
+        augment = build_augmentation(data.augmentation, tokenizer, data.synonyms, data.deletion_rate)
+        augmented = Augmented(augment, data.augmented_views == "both", limit)
     return ViewCollator(
         tokenizer,
         run.text_seed,
         masking if model.auxiliary else None,
         masked_views=2 if model.config.masked_views == "both" else 1,
-        augmentation=data.augmentation,
-        limit=limit,
+        augmented=augmented,
         mini_batch_size=run.mini_batch_size,
-        augment_both=data.augmented_views == "both",
-        synonyms=data.synonyms,
-        deletion_rate=data.deletion_rate,
         documents=build_views(data, tokenizer, documents) if documents is not None else None,
         templates=templates,
         plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,

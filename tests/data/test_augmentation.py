@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.augmentation import (
     DEL_TOKEN,
+    Augmented,
     add_deletion_token,
     build_augmentation,
     delete_spans,
@@ -205,7 +206,8 @@ def test_both_views():
     tokenizer = del_tokenizer()
     masking = Masking(0.15, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     tokens = tokenizer(" ".join(f"w{i}" for i in range(40)))["input_ids"]
-    options = {"masked_views": 1, "augmentation": "del_span+reorder", "augment_both": True}
+    augment = build_augmentation("del_span+reorder", tokenizer)
+    options = {"masked_views": 1, "augmented": Augmented(augment, both=True)}
 
     def rows(examples: list[Example]) -> list[list[int]]:
         views = ViewCollator(tokenizer, 1, masking, **options)(examples)["views"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.augmentation import drop_one_token, repeat_tokens
+from cmlmcse.data.augmentation import Augmented, build_augmentation, drop_one_token, repeat_tokens
 from cmlmcse.data.batch_transfer import Batch
 from cmlmcse.data.batches import (
     EpochSampler,
@@ -75,11 +75,11 @@ def test_views_differ_only_by_the_augmentation():
     masking = Masking(0.5, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     tokens = tokenizer("the cat sat on the mat")["input_ids"]
     examples = [Example(tokens, 0, row) for row in range(3)]
-    batch = ViewCollator(tokenizer, 1, masking, augmentation="drop_one_token")(examples)
+    batch = ViewCollator(tokenizer, 1, masking, augmented=Augmented(drop_one_token))(examples)
     assert batch["views"]["lengths"].tolist() == [8] * 3 + [7] * 3
     assert batch["masked"]["lengths"].tolist() == [8] * 6
     with pytest.raises(InputError, match=r"must be one of none, repeat_tokens, drop_one_token, .*found 'shuffle'"):
-        ViewCollator(tokenizer, 1, augmentation="shuffle")
+        build_augmentation("shuffle", tokenizer)
 
 
 def test_randomness_is_a_function_of_seed_epoch_and_row():

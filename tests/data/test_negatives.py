@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cmlmcse.data import negatives
+from cmlmcse.data.augmentation import Augmented, repeat_tokens
 from cmlmcse.data.batches import TrainingSentences, ViewCollator, tokenize_pieces, tokenize_sentences
 from cmlmcse.data.negatives import NO_ROW, MinedNegatives, mean_of, nearest_below
 from cmlmcse.data.views import DocumentViews
@@ -101,7 +102,7 @@ def test_sentences_in_a_batch(plain_view, tmp_path):
     tokens = tokenizer(lines)["input_ids"]
     keys = [3, 5 + 0, 10 + 4]  # three epochs
     wanted = [[row for _, row in rows.negatives.of([divmod(key, 5)])] for key in keys]
-    options = {"augmentation": "repeat_tokens", "augment_both": True, "plain_view": plain_view}
+    options = {"augmented": Augmented(repeat_tokens, both=True), "plain_view": plain_view}
     batch = ViewCollator(tokenizer, 1, **options)(rows.__getitems__(keys))
     packed = batch["views"]["plain"] if plain_view else batch["views"]
     found = [row.tolist() for row in packed["input_ids"].split(packed["lengths"].tolist())]

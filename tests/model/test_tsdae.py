@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from cmlmcse.common.recipes import find_recipe, read_recipe
+from cmlmcse.data.augmentation import Augmented, build_augmentation
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks, head_parts
@@ -17,8 +18,8 @@ from support.tiny import tiny_tokenizer
 RECIPE = read_recipe(find_recipe("tsdae-bert-base"))
 FIELDS = {name: RECIPE[name] for name in ("projection", "cmlm_weight", "contrastive_weight", "retromae_weight",
                                           "decoder_hidden_share", "masked_views")}  # fmt: skip
-DELETING = {"augmentation": RECIPE["augmentation"], "deletion_rate": RECIPE["deletion_rate"], "augment_both": True,
-            "masked_views": 1, "contrasts": False}  # fmt: skip
+DELETED = build_augmentation(RECIPE["augmentation"], tiny_tokenizer("bert"), deletion_rate=RECIPE["deletion_rate"])
+DELETING = {"augmented": Augmented(DELETED, both=True), "masked_views": 1, "contrasts": False}
 HEADS = 4
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from cmlmcse.data.augmentation import Augmented, repeat_tokens
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.training.command import train
 from cmlmcse.training.trainer import count_tokens
@@ -19,7 +20,7 @@ def test_the_plain_view_has_no_dropout(backbone_folders, sentences):
     fields = {"cmlm_weight": 0.0, "contrastive_loss": "off_dropout", "positive_ratio": 0.9, "pooling": "avg"}
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], **fields).train()
     tokenizer = tiny_tokenizer("bert")
-    options = {"augmentation": "repeat_tokens", "augment_both": True, "plain_view": True}
+    options = {"augmented": Augmented(repeat_tokens, both=True), "plain_view": True}
     collator = ViewCollator(tokenizer, 1, **options)
     batch = collator([Example(ids, 0, row) for row, ids in enumerate(tokenizer(sentences)["input_ids"])])
     found = TrainingLosses(model).sentence_vectors(batch["views"])  # (3, N, H)

@@ -1,11 +1,13 @@
 """Training without a contrast (TSDAE's denoising): one view of a sentence, from which all its words are restored."""
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.data.augmentation import Augmented, delete_tokens
 from cmlmcse.training.command import train
 from cmlmcse.training.large_batch import backward_in_parts
 from cmlmcse.training.training_losses import TrainingLosses
@@ -16,7 +18,7 @@ from support.tiny import tiny_tokenizer
 from support.training import build_trainer, history
 
 FIELDS = {"cmlm_weight": 0.0, "contrastive_weight": 0.0, "retromae_weight": 1.0, "masked_views": "first"}
-DENOISING = {"contrasts": False, "masked_views": 1, "augmentation": "delete_tokens", "augment_both": True}
+DENOISING = {"contrasts": False, "masked_views": 1, "augmented": Augmented(delete_tokens, both=True)}
 
 
 def test_what_contrasts():
@@ -28,7 +30,8 @@ def test_what_contrasts():
 
 def test_a_batch(sentences):
     """One view, whose words are deleted; the masked sentence beside it is the whole one. A contrast has two."""
-    batch = make_batch("bert", sentences, deletion_rate=1.0, **DENOISING)
+    all_deleted = Augmented(partial(delete_tokens, rate=1.0), both=True)
+    batch = make_batch("bert", sentences, **{**DENOISING, "augmented": all_deleted})
     whole = [tiny_tokenizer("bert")(sentence)["input_ids"] for sentence in sentences]
     assert batch["views"]["num_views"] == 1
     assert batch["views"]["lengths"].tolist() == [3] * len(sentences)  # a word stays

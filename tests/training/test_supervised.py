@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.data.augmentation import Augmented, drop_one_token
 from cmlmcse.data.batches import (
     Example,
     StreamedSentences,
@@ -160,7 +161,7 @@ def test_views_have_their_own_texts(columns):
 def test_hard_negatives_are_never_augmented():
     """The augmentation changes the positive, or sentence and positive."""
     for both in (False, True):
-        collator = ViewCollator(tiny_tokenizer("bert"), 1, augmentation="drop_one_token", augment_both=both)
+        collator = ViewCollator(tiny_tokenizer("bert"), 1, augmented=Augmented(drop_one_token, both))
         views = rows_of(collator(examples(4))["views"])
         texts = [example.text(view) for view in range(3) for example in examples(4)]
         shorter = [len(text) - len(view) for text, view in zip(texts, views, strict=True)]
