@@ -62,9 +62,9 @@ def words_of_the_workers(done: subprocess.CompletedProcess) -> str:
 def launch_sharded(config: Path, folder: Path, checkpoint: Path | None = None) -> Path:
     """Train on two processes under FSDP, from a checkpoint if one is given; returns the run's folder.
 
-    Sharding on CPU processes is a stand-in that PyTorch is not made for. Once, in some hundreds of runs, a process ended
-    by SIGABRT, and its words were lost. So that is tried once more, and shown as a warning; but not if the processes
-    met with different collectives, which would be a fault of this project."""
+    Sharding on CPU processes is a stand-in that PyTorch is not made for. Once, in some hundreds of runs, a process
+    ended by SIGABRT, and its words were lost. So that is tried once more, and shown as a warning; but not if the
+    processes met with different collectives, which would be a fault of this project."""
     script = ROOT / "tests" / "support" / "fsdp_on_cpu.py"
     run = folder / config.stem
     command = (folder / "tiny.yaml", "--per_device_train_batch_size", 8, "--use_cpu", "false", "--output_dir", run)
