@@ -25,6 +25,7 @@ from cmlmcse.training.frozen_weights import checkpoint_weights
 from cmlmcse.training.run_checks import check_launch
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support import warm
 from support.machines import on_two_machines
 from support.paths import ROOT
 from support.processes import train_together
@@ -44,9 +45,11 @@ MEASURES = (
 )
 
 
-def launched(config: Path, script: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
+def launched(
+    config: Path, script: Path, *arguments: object, python: str = sys.executable, **environment: str
+) -> subprocess.CompletedProcess:
     """`accelerate launch` a script to its end, on any free port."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config, "--main_process_port", 0]
+    command = [python, "-m", "accelerate.commands.launch", "--config_file", config, "--main_process_port", 0]
     return subprocess.run(
         [str(part) for part in (*command, script, *arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
@@ -63,8 +66,8 @@ def launch_sharded(config: Path, folder: Path, checkpoint: Path | None = None) -
     """Train on two processes under FSDP, from a checkpoint if one is given; returns the run's folder.
 
     Sharding on CPU processes is a stand-in that PyTorch is not made for. Once, in some hundreds of runs, a process
-    ended by SIGABRT, and its words were lost. So that is tried once more, and shown as a warning; but not if the
-    processes met with different collectives, which would be a fault of this project."""
+    ended by SIGABRT, and its words were lost. So that is tried once more, in processes that are really new, and shown
+    as a warning; but not if they met with different collectives, which would be a fault of this project."""
     script = ROOT / "tests" / "support" / "fsdp_on_cpu.py"
     run = folder / config.stem
     command = (folder / "tiny.yaml", "--per_device_train_batch_size", 8, "--use_cpu", "false", "--output_dir", run)
@@ -73,7 +76,7 @@ def launch_sharded(config: Path, folder: Path, checkpoint: Path | None = None) -
         shutil.rmtree(run, ignore_errors=True)
         if checkpoint:
             shutil.copytree(checkpoint, run / checkpoint.name)
-        done = launched(config, script, *command)
+        done = launched(config, script, *command, python=warm.python() if tries_left else sys.executable)
         said = words_of_the_workers(done)
         aborted = "(SIGABRT)" in done.stderr and "distributed collective mismatch" not in said
         if not (tries_left and aborted):
