@@ -163,3 +163,12 @@ def check_separator(path: str, header: str, tabs: bool) -> None:
             f"{path}: expected {mark} between the columns, found {other[0]!r} in the header {header!r}; save it with "
             f"{mark}"
         )
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -18,7 +18,7 @@ from pyarrow import parquet, types
 
 from cmlmcse.common.errors import InputError
 
-from .lines import check_separator, check_utf8, read_lines, readable, split_compression
+from .lines import check_separator, check_utf8, is_number, read_lines, readable, split_compression
 
 TEXT = "text"
 TITLE = "title"
@@ -92,7 +92,7 @@ def scan(
     for columns in _read(path):
         rows += _row_count(columns)
         for name, values in columns.items():
-            if kind != "csv" or (name not in wordy and not all(map(_is_number, values))):
+            if kind != "csv" or (name not in wordy and not all(map(is_number, values))):
                 wordy.add(name)
             try:
                 fields[name] = _merged(fields.get(name), pyarrow.field(name, _array(values).type))
@@ -255,15 +255,6 @@ def is_text(kind: pyarrow.DataType) -> bool:
     """Whether a column of this type holds texts."""
     kind = kind.value_type if types.is_dictionary(kind) else kind
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-
-
-def _is_number(value: str) -> bool:
-    """Whether a value of a .csv, which has no types, is a number."""
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _choose_column(path: Path, schema: pyarrow.Schema, wanted: str | None, wordy: set[str]) -> str:

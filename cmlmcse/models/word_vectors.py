@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.data.lines import is_number
 
 SUFFIXES = (".txt", ".vec", ".gz", ".zip")
 PIECES = re.compile(r"\w+|[^\w\s]")
@@ -79,7 +80,7 @@ def load_word_vectors(name: str) -> WordVectors:
             if number == 1 and len(fields) == 2 and all(text.isdecimal() for text in fields):
                 continue
             size = size or len(fields) - 1
-            if size == 0 or len(fields) <= size or (len(fields) > size + 1 and _is_number(fields[-size - 1])):
+            if size == 0 or len(fields) <= size or (len(fields) > size + 1 and is_number(fields[-size - 1])):
                 raise InputError(
                     f"{where}: expected a word and {size or 'its'} numbers between single spaces, found "
                     f"{len(fields) - 1} fields after the word; fix the file"
@@ -131,17 +132,8 @@ def _numbers(fields: list[str], where: str) -> list[float]:
     try:
         return list(map(float, fields))
     except ValueError:
-        wrong = next(text for text in fields if not _is_number(text))
+        wrong = next(text for text in fields if not is_number(text))
         raise InputError(f"{where}: expected numbers after the word, found {wrong!r}; fix the file") from None
-
-
-def _is_number(text: str) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_finite(table: NDArray[np.float32], rows: dict[str, int], name: str) -> None:
