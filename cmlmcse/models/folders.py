@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ SENTENCE_TRANSFORMERS_POOLINGS = {
     POOLINGS[name].mode: name for name in HEADLESS_POOLINGS if POOLINGS[name].layers == (-1,)
 }
 SENTENCE_TRANSFORMERS_MODULES = ("Transformer", "Pooling", "Normalize")
+REMEMBERED = 60.0  # seconds. Without a network the Hub's library tries for 25 s a file; a study asks for many
+_unreachable: dict[str, tuple[float, str]] = {}  # models that could not be found: when, and the reason
 
 
 def resolve_model(name_or_path: str) -> str:
@@ -171,13 +174,17 @@ def cached_file(source: str, name: str) -> str | None:
     """The local path of a model's file, downloaded from the Hub if needed; None if the model has no such file."""
     from transformers.utils import cached_file
 
+    when, reason = _unreachable.get(source, (-REMEMBERED, ""))
+    if time.monotonic() - when < REMEMBERED:
+        raise InputError(reason)
     hub_log = logging.getLogger("huggingface_hub")
     level = hub_log.level
     hub_log.setLevel(logging.ERROR)  # without a network it would log every retry
     try:
         return cached_file(source, name, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{source}: neither a folder nor a model on the Hub: {reason}") from error
+        reason = f"{source}: neither a folder nor a model on the Hub: {str(error).splitlines()[0]}"
+        _unreachable[source] = (time.monotonic(), reason)
+        raise InputError(reason) from error
     finally:
         hub_log.setLevel(level)
