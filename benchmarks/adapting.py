@@ -116,7 +116,9 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         for side, style in (("before", {"facecolors": "none"}), ("after", {"label": name})):
             points = {(row["similarity"][side]["stsb_dev"], row["ndcg@10"][side]) for row in chosen}
             axes.scatter(*zip(*sorted(points), strict=True), edgecolors=f"C{colour}", **{"color": f"C{colour}"} | style)
-    axes.set(xlabel="STS-B dev, Spearman × 100", ylabel="nDCG@10 × 100", title="Before (ring) and after adapt (dot)")
+    models = ", ".join(sorted({Path(row["model"]).name for row in rows}))
+    title = f"{models}: before (ring) and after {rows[0]['minutes']:g} minutes of adapt (dot)"
+    axes.set(xlabel="STS-B dev, Spearman × 100", ylabel="nDCG@10 × 100", title=title)
     axes.legend(title="text")
     figure.savefig(path, dpi=120)
 

@@ -84,7 +84,7 @@ def draw_words(ax: Axes) -> None:
         note(ax, 6.85, LOWER + 0.66 - 0.44 * place, label)
     note(ax, 6.85, LOWER - 1.2, "position 0 is replaced by the\nsentence vector (both views)")
     arrow(ax, (7.25, LOWER), (8.25, LOWER))
-    box(ax, 8.85, LOWER, 1.2, 1.25, "3 fusion\nlayers", TRAINED)
+    box(ax, 8.85, LOWER, 1.2, 1.25, "3 fusion\nlayers and\nMLM head", TRAINED)
     arrow(ax, (9.45, LOWER), (10.5, LOWER))
     box(ax, 11.45, LOWER, 1.9, 0.9, "masked words\n$L_{MLM}$", LOSS)
     note(ax, 11.45, LOWER - 0.68, "“cat”, “mat”", style="italic")
