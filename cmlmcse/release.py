@@ -21,12 +21,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
-from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.errors import InputError, Parser, as_input_error, command
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub.card_writer import Identity, bullets, metadata, write_card
+from cmlmcse.hub.export import as_fp16
 from cmlmcse.hub.run_records import Record
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.models.folders import HEADLESS_POOLINGS
@@ -55,11 +56,8 @@ def save_as_fp16(source: Path, target: Path) -> None:
     """
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()
-    weights = {name: tensor.half() for name, tensor in load_file(source).items()}
-    for name, tensor in weights.items():
-        if not torch.isfinite(tensor).all():
-            raise InputError(f"{source}: expected weights that fp16 can hold, found larger ones in {name}; keep fp32")
-    save_file(weights, target, metadata=metadata)
+    with as_input_error(f"{source}: "):
+        save_file(as_fp16(load_file(source)), target, metadata=metadata)
 
 
 def fill_mask(folder: Path, sentences: list[str]) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 import modeling_cmlmcse
-from cmlmcse.common.errors import InputError
+from cmlmcse.common.errors import InputError, as_input_error
 from modeling_cmlmcse.configuration_cmlmcse import HEAD_WEIGHTS, WEIGHTS_WITH_HEAD
 from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -83,6 +83,7 @@ def export(
     folder: str | Path,
     card: str = "",
     trust_free: bool = False,
+    fp16: bool = False,
 ) -> Path:
     """Write the Hub folder of a trained model. It is written under another name, then renamed: complete or absent.
 
@@ -92,9 +93,10 @@ def export(
         folder: a path that does not exist yet.
         card: text of README.md.
         trust_free: leave out the code and the `auto_map`.
+        fp16: store the weights in fp16. The configuration still says float32: they load and compute as fp32.
 
     Raises:
-        InputError: the folder exists; or no code for a pooling that needs it.
+        InputError: the folder exists; or no code for a pooling that needs it; or fp16 cannot hold a weight.
     """
     folder = Path(folder)
     if trust_free and POOLINGS[model.config.pooling].reads_mask:
@@ -104,16 +106,18 @@ def export(
         )
     if folder.exists():
         raise InputError(f"the export folder must not exist yet, found {folder}; choose another or remove it")
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.backbone.state_dict().items()}
+    weights, head = weights | plain_pooler(model), head_of(model)
+    if fp16:
+        with as_input_error():
+            weights, head = as_fp16(weights), as_fp16(head)
     aside = folder.with_name(f".{folder.name}.incomplete")
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True)
     except OSError as error:
         raise InputError(f"{folder} cannot be created ({error.strerror}); choose another --output_dir") from error
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.backbone.state_dict().items()}
-    weights |= plain_pooler(model)
     save_file(weights, aside / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
-    head = head_of(model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
     tokenizer.save_pretrained(aside)
     write_tokenizer_config(tokenizer, aside / "tokenizer_config.json")
@@ -127,6 +131,26 @@ def export(
     (aside / "README.md").write_text(card, encoding="utf-8")
     aside.rename(folder)
     return folder
+
+
+def as_fp16(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights in fp16.
+
+    Raises:
+        ValueError: fp16 cannot hold a value.
+    """
+    halves = {name: tensor.half() for name, tensor in weights.items()}
+    for name, tensor in halves.items():
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"expected weights that fp16 can hold, found larger ones in {name}; keep fp32")
+    return halves
+
+
+@torch.no_grad()
+def round_to_fp16(model: torch.nn.Module) -> None:
+    """Round the weights of a model to fp16, in place. It still computes in its own precision."""
+    for tensor in model.parameters():
+        tensor.copy_(tensor.half())
 
 
 def head_of(model: CMLMCSEForSentenceEmbedding) -> dict[str, torch.Tensor]:

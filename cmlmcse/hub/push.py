@@ -44,6 +44,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--commit_message", metavar="TEXT", default="Publish a sentence encoder")
     parser.add_argument("--export_only", action="store_true", help="write the folder, and publish nothing")
     parser.add_argument("--output_dir", metavar="FOLDER", help="where --export_only writes; must not exist yet")
+    parser.add_argument("--fp16", action="store_true", help="store the weights in fp16, at half the size; they load as "
+                        "fp32")  # fmt: skip
     parser.add_argument("--onnx", action="store_true", help="write onnx/model.onnx (fp32) and "
                         "onnx/model_quantized.onnx (int8) too, and compare their embeddings; needs the extra onnx"
                         )  # fmt: skip
@@ -155,14 +157,16 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
 
     from .card import copy_plots
     from .eval_results import write_eval_results
-    from .export import SENTENCES, export, verify
+    from .export import SENTENCES, export, round_to_fp16, verify
     from .onnx_files import write_onnx
     from .openvino_files import write_openvino
     from .run_records import read_records
 
     encoder = load_model_encoder(str(checkpoint), device="cpu")
     chosen_prompts(checkpoint, args).give(encoder.model)
-    export(encoder.model, encoder.tokenizer, folder, card, args.trust_free)
+    export(encoder.model, encoder.tokenizer, folder, card, args.trust_free, args.fp16)
+    if args.fp16:
+        round_to_fp16(encoder.model)
     copy_plots(checkpoint.resolve().parent, folder)
     write_eval_results(read_records(checkpoint).measured, folder)
     try:

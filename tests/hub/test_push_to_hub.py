@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel
 
 import cmlmcse.hub.export as export_module
 from cmlmcse.common.errors import InputError
@@ -39,8 +40,9 @@ def checkpoint(backbone_folders, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("trust_free", (False, True))
 def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):
-    """The folder is written, with code or without, and verified, given prompts too; its card says how to load it."""
-    options = ["--trust_free"] if trust_free else ["--query_prompt", "the cat "]
+    """The folder is written, with code or without, and verified, given prompts or fp16 too; its card says how to load
+    it."""
+    options = ["--trust_free", "--fp16"] if trust_free else ["--query_prompt", "the cat "]
     run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out", *options)
     assert (tmp_path / "out" / "modules.json").is_file()
     assert bool(list((tmp_path / "out").glob("*.py"))) != trust_free
@@ -50,6 +52,10 @@ def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):
     assert "Verified in a fresh process: largest difference" in printed
     assert "AutoModel" in printed
     assert "is not installed here" not in printed
+    stored = {tensor.dtype for tensor in load_file(tmp_path / "out" / "model.safetensors").values()}
+    assert stored == {torch.float16 if trust_free else torch.float32}
+    plain = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=False)
+    assert {tensor.dtype for tensor in plain.parameters()} == {torch.float32}
     assert ("SentenceTransformer.encode_query" in printed) != trust_free
     assert ("Prompts: `the cat ` (query)." in (tmp_path / "out" / "README.md").read_text()) != trust_free
 

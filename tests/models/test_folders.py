@@ -1,7 +1,5 @@
 """What a model's folder records, and what a name that is no folder costs."""
 
-from collections.abc import Iterator
-
 import pytest
 import transformers.utils
 
@@ -10,7 +8,7 @@ from cmlmcse.models import folders
 
 
 @pytest.fixture
-def tries(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were asked for on a Hub that cannot be reached."""
     asked: list[str] = []
 
@@ -20,7 +18,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     monkeypatch.setattr(transformers.utils, "cached_file", unreachable)
     monkeypatch.setattr(folders, "_unreachable", {})
-    yield asked
+    return asked
 
 
 def test_model_that_cannot_be_found_is_asked_for_once_a_minute(
