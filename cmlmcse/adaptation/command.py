@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
+from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.help import FIELDS
 
@@ -59,7 +60,7 @@ def adapt(
 
     Args:
         model: an exported folder, a sentence-transformers folder, a Hub name, `package:NAME/path`, or a plain backbone.
-        text: a .txt file, a folder of such files, a table (.csv, .jsonl, .parquet) or BEIR's corpus.jsonl.
+        text: the path of a .txt file, a folder of such files, a table (.csv, .jsonl, .parquet) or BEIR's corpus.jsonl.
         output_dir: where everything is written.
         minutes: the time that training and choosing may take, on this machine (default: 15).
         max_steps: steps of the arms that train longest, instead of a time.
@@ -74,7 +75,8 @@ def adapt(
         Stopped: the process was asked to stop; finished arms are kept.
     """
     given = {"output_dir": output_dir, "minutes": minutes, "max_steps": max_steps, "data_dir": data_dir, **fields}
-    return run(parse([str(model), str(text), *field_arguments(given)]))
+    names = path_or_name("model", model, SAVE_MODEL), path_or_name("text", text, SAVE_TEXT)
+    return run(parse([*names, *field_arguments(given)]))
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -2,11 +2,13 @@
 
 import hashlib
 import importlib.util
+import os
 from pathlib import Path
 
 from .errors import InputError
 
 PACKAGE = "package:"
+SAVE_TEXT, SAVE_MODEL = "write the texts to a file, one per line", "save the model to a folder"
 
 
 def resolve(name: str) -> str:
@@ -25,6 +27,18 @@ def resolve(name: str) -> str:
     if not path.exists():
         raise InputError(f"{name} expects {inside} in the package {package}, found none; install its tested version")
     return str(path)
+
+
+def path_or_name(argument: str, value: object, advice: str) -> str:
+    """The text of an argument that is a path or a name: callers from Python may give the thing itself.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        kind = type(value).__name__
+        raise InputError(f"{argument}: expected a path or a name, found a {kind}; {advice} and give its path")
+    return str(value)
 
 
 def check_weights(path: str, expected: str | None) -> None:

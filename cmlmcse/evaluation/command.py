@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import InputError, Parser, command, interruptible
 from cmlmcse.common.files import replace_text
-from cmlmcse.common.locations import resolve
+from cmlmcse.common.locations import SAVE_MODEL, path_or_name, resolve
 from cmlmcse.common.options import positive, share
 
 from .tasks import TASKS, Task, choose_tasks
@@ -188,16 +188,17 @@ def evaluate(
     given = {"tasks": chosen, "data_dir": data_dir, "pooling": pooling, "max_seq_length": max_seq_length,
              "batch_size": batch_size, "device": device, **options}  # fmt: skip
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    args = parse([str(model), *words])
+    model = path_or_name("model", model, SAVE_MODEL)
+    args = parse([model, *words])
     if len(args.truncate_dim) > 1:
         raise InputError(f"truncate_dim must be one number here, found {args.truncate_dim}; call evaluate for each")
     data, missing = load_data(choose_tasks(args.tasks), args.data_dir)
     for line in missing:
         warnings.warn(line, stacklevel=2)
-    encode, settings = prepare_encoder(str(model), args, data)
+    encode, settings = prepare_encoder(model, args, data)
     for size in args.truncate_dim:
         encode, settings = truncate(encode, settings, size)
-    return score(str(model), encode, settings, args, data)
+    return score(model, encode, settings, args, data)
 
 
 def truncate(encode: "EncodeOnce", settings: dict[str, Any], size: int) -> tuple["EncodeOnce", dict[str, Any]]:

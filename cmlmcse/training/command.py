@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.cpu import limit_kernel_caches
 from cmlmcse.common.errors import InputError, command, interruptible
+from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
 from cmlmcse.common.recipes import find_recipe, recipe_names
 
 from .help import USAGE, help_text
@@ -47,6 +48,9 @@ def train(recipe: str | Path, **fields: Any) -> Trained:
         Stopped: the process received SIGTERM; the newest checkpoint is kept.
     """
     limit_kernel_caches()
+    for name, advice in (("train_file", SAVE_TEXT), ("model_name_or_path", SAVE_MODEL)):
+        if fields.get(name) is not None:
+            path_or_name(name, fields[name], advice)
     return run([str(recipe), *field_arguments(fields)])
 
 

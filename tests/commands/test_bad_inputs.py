@@ -3,13 +3,20 @@
 import gzip
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
+from torch.nn import Linear
 from transformers import AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Config
 
+from cmlmcse.adaptation.command import adapt
+from cmlmcse.common.errors import InputError
 from cmlmcse.data.views import VIEWS
+from cmlmcse.evaluation.command import evaluate
 from cmlmcse.hub.export import export
+from cmlmcse.training.command import train
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.commands import MODULES
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
@@ -283,3 +290,22 @@ def test_bad_input(command, arguments, named, place, monkeypatch, capsys):
     assert not [name for name in added if "/tokenizer/" not in f"/{name}"], added
     for path in sorted(set(place.rglob("*")) - there, reverse=True):  # empty folders, what a tokenizer left
         path.rmdir() if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: train("simcse-bert-base", train_file=["One.", "Two."]),
+            "train_file: .* found a list; write the texts",
+        ),
+        (lambda: train("simcse-bert-base", model_name_or_path=Linear(1, 1)), "model_name_or_path: .* found a Linear"),
+        (lambda: evaluate(Linear(1, 1)), "model: .* found a Linear; save the model to a folder and give its path"),
+        (lambda: adapt("model", Dataset.from_dict({"text": ["One."]}), "out"), "text: .* found a Dataset; write"),
+        (lambda: adapt(Linear(1, 1), "my.txt", "out"), "model: expected a path or a name, found a Linear"),
+    ],
+)
+def test_the_thing_itself_instead_of_its_path(call: Callable[[], object], said: str) -> None:
+    """Callers from Python hand over texts and models; the functions take their paths, and say so in one line."""
+    with pytest.raises(InputError, match=said):
+        call()
