@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import signal
 import sys
 from contextlib import nullcontext
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
+from cmlmcse.common.launch import launched_processes
 from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.help import FIELDS
@@ -253,7 +253,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
 
     from .work import adapt_in
 
-    several = int(os.environ.get("WORLD_SIZE", 1)) > 1
+    several = launched_processes() > 1
     pads = padded_attention(not training.variable_length_attention)
     try:
         with pads, nullcontext() if several else terminable(), interruptible(lambda: kept):

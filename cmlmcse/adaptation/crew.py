@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.distributed import from_first_process, kept_process_group, shutdown_process_group
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.launch import launched_processes
 from cmlmcse.training.command import run
 
 Train = Callable[[list[str], NDArray[np.float64] | None], object]
@@ -30,7 +30,7 @@ def crew(on_cpu: bool) -> Iterator[Train | None]:
     Args:
         on_cpu: whether the processes compute on CPUs.
     """
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if launched_processes() == 1:
         yield run
         return
     from accelerate import PartialState

@@ -2,7 +2,6 @@
 as long as its score rises. The plan is kept in a file, so that a later call goes on."""
 
 import json
-import os
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from cmlmcse.common.errors import Diverged, InputError
 from cmlmcse.common.files import replace_json
+from cmlmcse.common.launch import launched_processes
 
 from .arms import AVERAGED, Arms
 from .budget import (
@@ -224,7 +224,7 @@ class Rounds:
         try:
             self.trials[name] = run_arm(name, self.plan.arms[name], self.common, step, self.plan.every)
         except Diverged as stop:
-            if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            if launched_processes() > 1:
                 raise
             self.diverged.append(stop)
             print(f"{stop.found}; the other arms go on without it", file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from pickle import UnpicklingError
 from typing import NoReturn
 
 from .cpu import limit_kernel_caches
+from .launch import launched_processes
 
 
 class InputError(ValueError):
@@ -120,7 +121,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
             if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
                 with suppress(OSError):  # where it cannot be changed
                     stream.reconfigure(errors="replace")  # it may lack an arrow or a Greek letter
-        immediate_exit = ImmediateExit() if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None
+        immediate_exit = ImmediateExit() if launched_processes() > 1 else None
         status = 0
         try:
             with interruptible(lambda: "what was finished before is kept"):
