@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cmlmcse import train
-from cmlmcse.study.command import given_fields
+from cmlmcse.common.errors import Parser
 from cmlmcse.study.command import main as study
 from cmlmcse.study.plan import load_study
+from cmlmcse.training.command_fields import parse_with_fields
 
 STUDY = Path(__file__).resolve().parents[1] / "studies" / "frontier-bert-mini-59m.yaml"
 SEED = 1  # of the teachers; the study has others
@@ -36,13 +37,13 @@ SCORED = ("sts/sts1*/*.tsv", "sts/stsb/dev.tsv", "sts/stsb/test.tsv", "sts/sickr
 
 def main() -> None:
     """Make what is missing, and run or go on with the study."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--data_dir", type=Path, required=True, help="holds sts/ and transfer/")
     parser.add_argument("--work", type=Path, required=True, help="folder of the text and the teachers")
     parser.add_argument("--study", type=Path, default=STUDY, help="YAML file of the study (default: all options)")
     parser.add_argument("--model", help="the backbone (default: the study's)")
     parser.add_argument("--workers", type=int, default=1)
-    args, rest = parser.parse_known_args()
+    args, fields = parse_with_fields(parser, None)
     data, file = args.data_dir.resolve(), args.study.resolve()
     common = load_study(file).common
     model = args.model or str(STUDY.parents[1] / common["model_name_or_path"])
@@ -53,7 +54,7 @@ def main() -> None:
     if not text.exists():
         sentences = mixed_text(data)
         text.write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    shared = {"model_name_or_path": model, "train_file": str(text), "data_dir": str(data), **given_fields(rest)}
+    shared = {"model_name_or_path": model, "train_file": str(text), "data_dir": str(data), **fields}
     for name, weight in (("simcse", 0), ("cmlm", 0.5)):
         folder = Path("runs") / f"teacher-{name}"
         if not (folder / "results.json").exists():

@@ -4,6 +4,7 @@ import argparse
 import json
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,7 @@ from cmlmcse.common.errors import InputError, Parser, Stopped, command, interrup
 from cmlmcse.common.launch import launched_processes
 from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
 from cmlmcse.training.command import field_arguments
-from cmlmcse.training.help import FIELDS
+from cmlmcse.training.command_fields import TRUE, parse_with_fields
 
 if TYPE_CHECKING:
     from cmlmcse.training.fields import RunArguments
@@ -25,8 +26,6 @@ MINUTES = 15.0
 # nor memory grows with the text after one pass over it.
 MOST_DOCUMENTS = 200_000
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
-TRUE = {"true", "yes", "t", "y", "1"}  # what a switch may be followed by, as transformers reads it
-TRUTHS = TRUE | {"false", "no", "f", "n", "0"}
 OWN = ("export", "report.md", "report.html", "results.json", "arms", "second-split", "plan.json",
        "request.json")  # fmt: skip
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
@@ -116,84 +115,24 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", help="cpu, cuda, … for scoring (default: cuda if there is one)")
     parser.add_argument("--seed", type=seed, default=42, help="seed of the split and of training (default: 42)")
     parser.add_argument("--resume_from_checkpoint", choices=["auto"], help="go on with an interrupted command")
-    own, fields = fields_apart(sys.argv[1:] if argv is None else argv, set(parser._option_string_actions))
-    args, others = parser.parse_known_args(own)
+    args, fields = parse_with_fields(parser, argv, "MODEL TEXT and ")
     if args.minutes is not None and args.max_steps is not None:
         parser.error("--minutes expects no --max_steps, found both; drop one of them")
     args.minutes = MINUTES if args.minutes is None else args.minutes
-    args.fields = train_fields([*others, *fields])
+    check_free(fields)
+    args.fields = fields
     return args
 
 
-def fields_apart(words: list[str], options: set[str]) -> tuple[list[str], list[str]]:
-    """The words of this command and those of fields, so that a field may stand before MODEL.
-
-    A switch takes the next word only if that says true or false.
-
-    Args:
-        words: of the command line.
-        options: those of this command.
-    """
-    groups = json.loads(FIELDS.read_text(encoding="utf-8"))["groups"].values()
-    switches = {row["name"] for group in groups for row in group if row["kind"] == "bool"}
-    left, own, fields = list(reversed(words)), [], []
-    while left:
-        word = left.pop()
-        name, equals, value = word.partition("=")
-        option = "--" + name.removeprefix("--").replace("-", "_")  # as fields, options may be written with dashes
-        if not name.startswith("--") or name == "--":
-            own.append(word)
-            continue
-        if option in options:
-            own.append(option + equals + value)
-            continue
-        fields.append(word)
-        complete = "=" in word or not left or left[-1].startswith("--")
-        switch = option.removeprefix("--") in switches
-        if not complete and (not switch or left[-1].lower() in TRUTHS):
-            fields.append(left.pop())
-    return own, fields
-
-
-def train_fields(words: list[str]) -> dict[str, str]:
-    """--name value … → {name: value}. A field that is true or false is true without a value, as in `cmlmcse train`.
+def check_free(fields: Mapping[str, str]) -> None:
+    """Check that adapt leaves these fields of the recipe to its caller.
 
     Raises:
-        InputError: a word that is no --name value, or a field that adapt sets itself.
+        InputError: it sets one itself.
     """
-    given: list[tuple[str, str | None]] = []
-    for word in words:
-        if word.startswith("--"):
-            name, separator, after = word.removeprefix("--").partition("=")
-            given.append((name.replace("-", "_"), after if separator else None))
-        elif given and given[-1][1] is None:
-            given[-1] = given[-1][0], word
-        else:
-            raise InputError(f"cmlmcse adapt expects MODEL TEXT and --field value, found {word!r}; see --help")
-    fields: dict[str, str] = {}
-    for name, value in given:
-        if name in FIXED:
+    for name in FIXED:
+        if name in fields:
             raise InputError(f"cmlmcse adapt sets {name} itself, found --{name}; leave it out, or use cmlmcse train")
-        if value is None:
-            check_switch(name)
-        fields[name] = "true" if value is None else value
-    return fields
-
-
-def check_switch(name: str) -> None:
-    """Check that a field of the recipe may stand without a value, which then is true.
-
-    Raises:
-        InputError: it is not one that is true or false, or there is no such field.
-    """
-    from cmlmcse.training.parse import recipe_parser
-
-    parser = recipe_parser()
-    nargs = {action.dest: action.nargs for action in parser._actions}
-    if name not in nargs:
-        parser.suggest(name, "the command line")
-    if nargs[name] != "?":
-        raise InputError(f"cmlmcse adapt expects a value after --{name}, found none; see cmlmcse train --help")
 
 
 @command

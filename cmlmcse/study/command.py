@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from cmlmcse.common.errors import InputError, Parser, command, interruptible
+from cmlmcse.training.command_fields import parse_with_fields
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
@@ -27,28 +28,10 @@ def parse(argv: list[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
     )
     parser.add_argument("--list", action="store_true", help="list the runs and their states; do no run")
     parser.add_argument("--report", action="store_true", help="report on the runs that are done; do no run")
-    args, rest = parser.parse_known_args(argv)
+    args, fields = parse_with_fields(parser, argv, "STUDY.yaml and ")
     if args.workers < 1:
         parser.error(f"--workers must be at least 1, found {args.workers}")
-    return args, given_fields(rest)
-
-
-def given_fields(rest: list[str]) -> dict[str, str]:
-    """The words `--field value` and `--field=value` as a dictionary.
-
-    Raises:
-        InputError: words of another form.
-    """
-    fields, words = {}, iter(rest)
-    for word in words:
-        name, equals, value = word.removeprefix("--").partition("=")
-        value = value if equals else next(words, "--")
-        if not word.startswith("--") or value.startswith("--"):
-            raise InputError(
-                f"cmlmcse study expects --field value after its options, found {word!r}; see cmlmcse study --help"
-            )
-        fields[name.replace("-", "_")] = value
-    return fields
+    return args, fields
 
 
 @command

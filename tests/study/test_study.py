@@ -395,9 +395,9 @@ WRONG = [
     ({}, ["--index", "6"], ["--index must be from 0 to 5, found 6"]),
     ({}, ["--workers", "0"], ["--workers must be at least 1, found 0"]),
     ({}, ["--temp", "1"], ["--temp expects a field that all arms share, found one that plain sets"]),
-    ({}, ["--max_steps"], ["expects --field value", "'--max_steps'"]),
+    ({}, ["--max_steps"], ["expects a value after --max_steps, found none"]),
     ({}, ["--max_stesp", "1"], ["unknown field 'max_stesp'"]),
-    ({}, ["extra"], ["expects --field value", "'extra'"]),
+    ({}, ["extra"], ["expects STUDY.yaml and --field value, found 'extra'"]),
 ]  # fmt: skip
 
 
