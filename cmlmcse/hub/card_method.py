@@ -63,6 +63,8 @@ def method_of(fields: Fields) -> str:
     naming = next((objective for objective in used if objective.method(fields)), None)
     contrast = CONTRASTIVE_LOSSES[fields["contrastive_loss"]].method
     method = contrast if naming is None else naming.method(fields)
+    if naming is None and fields.get("views", "dropout") != "dropout":
+        method = f"{contrast}'s loss on two views of each document"
     if naming is not None and contrast != "SimCSE":
         terms.insert(0, f"{contrast}'s contrastive loss")
     added = terms + [objective.title for objective in used if objective is not naming]

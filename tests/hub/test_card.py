@@ -160,6 +160,8 @@ def test_settings_that_were_used():
     assert "- mined hard negatives: 1 of the 10 nearest, margin 0.1, by `own`\n" in card
     changed = {**FIELDS, "augmentation": "reorder", "views": "crops"}
     assert "- views: crops\n- augmentation: reorder\n" in model_card({**RECORD, "fields": changed}, RESULTS)
+    pieces = model_card({**RECORD, "fields": {**changed, "cmlm_weight": 0}}, RESULTS)
+    assert "by SimCSE's loss on two views of each document from" in pieces
 
 
 @pytest.mark.parametrize("name", AUXILIARY_OBJECTIVES)
@@ -387,7 +389,7 @@ def test_card_of_adapt(tmp_path) -> None:
     assert (found.dataset_name, found.metric_type, found.metric_value) == ("own", "ndcg_at_10", 32.5)
     assert "No licence is named" not in card
     assert "base_model: owner/start" in card
-    assert "- method: SimCSE\n- views: crops\n- temperature: 0.05\n- training head: none\n" in card
+    assert "- method: SimCSE's loss on two views of each document\n- views: crops\n- temperature: 0.05\n" in card
     settings = {
         "contrastive_weight": 0,
         "distillation_weight": 1.0,

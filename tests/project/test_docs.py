@@ -324,7 +324,14 @@ def test_python_runs(block: str, place: Path, monkeypatch: pytest.MonkeyPatch) -
     names = {"FOLDER_OR_REPO": "MODEL", "my_model": SimpleNamespace(encode=load_encoder("MODEL"))}
     exec(block.replace('"OWNER/NAME", revision="COMMIT"', "FOLDER_OR_REPO"), names)
     found = names.get("embeddings")
-    assert found is None or found.shape == (2, 256 if "assets/bert-mini-en" in block else 32)
+    listed = re.search(r"encode\((\[.*?\])", block)
+    count = len(json.loads(listed[1])) if listed else 2
+    assert found is None or found.shape == (count, 256 if "assets/" in block else 32)
+    said = re.search(r"# cosines: ([\d.]+) for the first two, ([\d.]+) and ([\d.]+) with the third", block)
+    if said:
+        cosines = names["model"].similarity(found, found)
+        pairs = [cosines[1][0], cosines[2][1], cosines[2][0]]
+        assert [float(pair) for pair in pairs] == pytest.approx([float(text) for text in said.groups()], abs=0.006)
     assert found is not None or names["results"]["avg"] is not None
 
 
