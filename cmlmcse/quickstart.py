@@ -56,6 +56,7 @@ EXPLAINED = f"""{SIMILARITY}: Spearman × 100 with the human scores of 1,225 pai
 Training saw none of these documents. One seed, one run each: another seed gives other figures."""
 
 NEXT = """What to do next:
+- search your own texts, one per line:  cmlmcse search assets/encoder-mini-en my.txt "words of a query" --bm25 1
 - adapt a model to your own text, without labels:  cmlmcse adapt MODEL my-documents.jsonl --output_dir adapted
 - train on your own sentences:  cmlmcse train {recipe} --train_file my.txt --dev_set none --final_evaluation none \
 --output_dir runs/mine
