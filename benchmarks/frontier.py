@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cmlmcse import train
-from cmlmcse.common.errors import Parser
+from cmlmcse.common.errors import Parser, command
 from cmlmcse.study.command import main as study
 from cmlmcse.study.plan import load_study
 from cmlmcse.training.command_fields import parse_with_fields
@@ -35,6 +35,7 @@ SOURCES = (  # files of DIR, and which columns of a line are sentences; None: th
 SCORED = ("sts/sts1*/*.tsv", "sts/stsb/dev.tsv", "sts/stsb/test.tsv", "sts/sickr/dev.tsv", "sts/sickr/test.tsv")
 
 
+@command
 def main() -> None:
     """Make what is missing, and run or go on with the study."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
