@@ -1,6 +1,7 @@
 """Files that are written whole or not at all."""
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,3 +32,10 @@ def replace_text(path: Path, text: str) -> None:
 def replace_json(path: Path, content: Any) -> None:
     """Write indented JSON with a newline at the end, at once."""
     replace_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def share_weights(folder: Path) -> None:
+    """Let those read a folder's weights who may read its config.json: safetensors makes them readable by the owner
+    alone, and a server often runs as another user."""
+    for weights in folder.rglob("*.safetensors"):
+        shutil.copymode(folder / "config.json", weights)

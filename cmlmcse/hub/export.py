@@ -30,6 +30,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 import modeling_cmlmcse
 from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.files import share_weights
 from modeling_cmlmcse.configuration_cmlmcse import HEAD_WEIGHTS, WEIGHTS_WITH_HEAD
 from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -129,6 +130,7 @@ def export(
     length = {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
     write_json(aside / "sentence_bert_config.json", length)
     (aside / "README.md").write_text(card, encoding="utf-8")
+    share_weights(aside)
     aside.rename(folder)
     return folder
 

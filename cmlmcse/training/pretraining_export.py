@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
+from cmlmcse.common.files import share_weights
 from cmlmcse.common.names import split_names
 from cmlmcse.data.batches import TrainingSentences
 from cmlmcse.data.documents import DEV_MASK_RATE
@@ -82,6 +83,7 @@ def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenize
         facts = {name: str(getattr(model, name)) for name in (*DEPTHS, "pooling")}
         save_file(weights, temporary / AUXILIARY_NETWORK, metadata={"format": "pt", **facts})
     (temporary / "README.md").write_text(card, encoding="utf-8")
+    share_weights(temporary)
     temporary.rename(folder)
 
 

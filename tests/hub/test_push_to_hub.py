@@ -54,6 +54,8 @@ def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):
     assert "is not installed here" not in printed
     stored = {tensor.dtype for tensor in load_file(tmp_path / "out" / "model.safetensors").values()}
     assert stored == {torch.float16 if trust_free else torch.float32}
+    modes = {path.stat().st_mode for path in (tmp_path / "out").rglob("*") if path.is_file() and path.suffix != ".py"}
+    assert len(modes) == 1  # who may read one file may read all
     plain = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=False)
     assert {tensor.dtype for tensor in plain.parameters()} == {torch.float32}
     assert ("SentenceTransformer.encode_query" in printed) != trust_free
