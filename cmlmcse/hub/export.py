@@ -136,12 +136,12 @@ def export(
 
 
 def as_fp16(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights in fp16.
+    """The weights in fp16; whole numbers stay what they are.
 
     Raises:
         ValueError: fp16 cannot hold a value.
     """
-    halves = {name: tensor.half() for name, tensor in weights.items()}
+    halves = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
     for name, tensor in halves.items():
         if not torch.isfinite(tensor).all():
             raise ValueError(f"expected weights that fp16 can hold, found larger ones in {name}; keep fp32")
@@ -150,7 +150,10 @@ def as_fp16(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def round_to_fp16(model: torch.nn.Module) -> None:
-    """Round the weights of a model to fp16, in place. It still computes in its own precision."""
+    """Round the weights of a model to fp16, in place. It still computes in its own precision.
+
+    `model.half().float()` would also round the frequencies of rotary positions, which no file stores.
+    """
     for tensor in model.parameters():
         tensor.copy_(tensor.half())
 

@@ -171,7 +171,11 @@ def read_json(source: str, name: str, kind: type) -> Any:
 
 
 def cached_file(source: str, name: str) -> str | None:
-    """The local path of a model's file, downloaded from the Hub if needed; None if the model has no such file."""
+    """The local path of a model's file, downloaded from the Hub if needed; None if the model has no such file.
+
+    Raises:
+        InputError: there is no such model, or the Hub cannot be reached. For a minute it is not asked again.
+    """
     from transformers.utils import cached_file
 
     when, reason = _unreachable.get(source, (-REMEMBERED, ""))
