@@ -51,7 +51,15 @@ def packed_attention(
 
     Returns:
         (S, heads, D) or (1, S, heads, D), and None.
+
+    Raises:
+        ValueError: no packing, because the encoder was called by itself.
     """
+    if "packing" not in options:
+        raise ValueError(
+            "this encoder is a part of a CMLMCSEForSentenceEmbedding and expects packed tokens, found a padded batch; "
+            "call the whole model, or export it and load the export with AutoModel for a plain encoder"
+        )
     if query.dim() == 3:
         return token_attention(*(states.transpose(1, 2) for states in (query, key, value)), **options), None
     states = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))

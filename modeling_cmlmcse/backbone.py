@@ -15,26 +15,25 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 from .attention import PACKED_ATTENTION
+from .configuration_cmlmcse import EXPORT_KEY
 from .families import FAMILIES, Module, family_of, gathered, unsupported
+from .linear import is_plain
 from .packing import Packing, Selection
 
 
-def build_encoder(
-    config: PretrainedConfig, num_hidden_layers: int | None = None, shared: bool = False
-) -> PreTrainedModel:
+def build_encoder(config: PretrainedConfig, num_hidden_layers: int | None = None) -> PreTrainedModel:
     """A freshly initialised encoder without pooler that attends through :func:`packed_attention`.
 
     Args:
-        config: the backbone's configuration.
+        config: the backbone's configuration. The encoder has a copy of it.
         num_hidden_layers: build the first blocks alone. Their output is what the next block would get: it has not gone
             through a final norm.
-        shared: keep this very configuration, whose attention is then the packed one, and no copy of it.
 
     Raises:
         ValueError: no family is known for its model type.
     """
     if num_hidden_layers is None:
-        return _build(config, 0, config.num_hidden_layers, shared)
+        return _build(config, 0, config.num_hidden_layers)
     encoder = _build(config, 0, max(num_hidden_layers, 1))  # transformers builds none without blocks
     del blocks(encoder)[num_hidden_layers:]
     family_of(config).without_final_norm(encoder)
@@ -61,9 +60,8 @@ class NoEmbeddings(nn.Module):
     word_embeddings = tok_embeddings = None
 
 
-def _build(config: PretrainedConfig, first: int, count: int, shared: bool = False) -> PreTrainedModel:
-    """A freshly initialised encoder of `count` blocks, built like those from block `first` on. Its configuration is a
-    copy unless it is to be shared.
+def _build(config: PretrainedConfig, first: int, count: int) -> PreTrainedModel:
+    """A freshly initialised encoder of `count` blocks, built like those from block `first` on.
 
     Raises:
         ValueError: no family is known for its model type, or it is a decoder, whose tokens do not see what follows.
@@ -74,7 +72,8 @@ def _build(config: PretrainedConfig, first: int, count: int, shared: bool = Fals
             f"the backbone must be an encoder, found a {config.model_type} with is_decoder true, whose words do not "
             "see those behind them; choose another checkpoint"
         )
-    config = config if shared else family.part(config, first, count)
+    config = family.part(config, first, count)
+    config.chunk_size_feed_forward = 0  # transformers would cut packed states along the wrong dimension
     config._attn_implementation = "eager"  # whatever was asked for; every kind has it
     encoder = family.build(config, first)
     encoder.config._attn_implementation = PACKED_ATTENTION
@@ -151,6 +150,8 @@ def run_blocks(encoder: Module, hidden: Tensor, packing: Packing, selection: Sel
     Without any block it is the embeddings alone.
     """
     family, layers, outputs = family_of(encoder.config), blocks(encoder), []
+    if encoder.config._attn_implementation != PACKED_ATTENTION:  # somebody has set another one, which mixes sentences
+        encoder.config._attn_implementation = PACKED_ATTENTION
     if not layers:
         return [family.final_norm(encoder, hidden)]
     shared = family.shared(encoder, hidden, packing)
@@ -191,8 +192,7 @@ class MaskedLMHead(nn.Module):
 
     def scorer(self, words: Tensor | None = None) -> tuple[Tensor, Tensor | None] | None:
         """Weight (V, W) and bias (V,) of the decoder; None where it is more than these, as an adapter's is."""
-        plain = type(self.decoder) is nn.Linear and not (self.decoder._forward_hooks or self.decoder._forward_pre_hooks)
-        return (self.decoder.weight, self.decoder.bias) if plain else None
+        return (self.decoder.weight, self.decoder.bias) if is_plain(self.decoder) else None
 
     @torch.no_grad()
     def copy_from(self, model: PreTrainedModel, trained: bool) -> None:
@@ -313,6 +313,9 @@ def load_backbone(
             f"which cannot be loaded: {str(error).splitlines()[0]}"
         ) from error
     family_of(model.config)  # refuses a backbone of an unknown kind
+    for of_export in (EXPORT_KEY, "auto_map"):  # they describe the model that an export is, and not its backbone
+        if hasattr(model.config, of_export):
+            delattr(model.config, of_export)
     prefix = model.base_model_prefix + "."
     keys = [] if info is None else info["missing_keys"]
     missing = [key for key in keys if key.startswith(prefix)]

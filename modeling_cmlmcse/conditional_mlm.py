@@ -57,7 +57,8 @@ class ConditionalMLM(FusingObjective):
         """Set the mode. A frozen extractor stays in eval mode unless `lexical_dropout` asks for its dropout."""
         super().train(mode)
         frozen = self.config.lexical_frozen
-        self.extractor.requires_grad_(not frozen)  # from_pretrained makes new parameters that require gradients
+        if frozen:
+            self.extractor.requires_grad_(False)  # from_pretrained makes new parameters that require gradients
         self.extractor.train(mode and (self.config.lexical_dropout or not frozen))
         return self
 

@@ -244,6 +244,11 @@ class CMLMCSEConfig(PretrainedConfig):
         reads_layers = POOLINGS[self.pooling].layers != (-1,)
         kwargs.setdefault("output_hidden_states", reads_layers or self.backbone_config.output_hidden_states)
         self._check_layers(depth)
+        read = max(-layer if layer < 0 else layer + 1 for layer in POOLINGS[self.pooling].layers)
+        if read > depth:
+            raise ValueError(
+                f"pooling {self.pooling!r} reads {read} layers of the backbone, found {depth}; choose another pooling"
+            )
         if POOLINGS[self.pooling].keeps_head and self.projection != "mlp":
             raise ValueError(
                 f"pooling {self.pooling!r} keeps the training head at inference and so expects projection 'mlp', found "
@@ -260,18 +265,21 @@ class CMLMCSEConfig(PretrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As in transformers.
+        """As in transformers; fields among the keywords are checked too.
 
         Raises:
-            ValueError: the configuration of another kind of model.
+            ValueError: the configuration of another kind of model; a field is out of range or has the wrong type.
         """
         kind = config_dict.get("model_type", cls.model_type)
         if kind != cls.model_type:
             raise ValueError(
-                f"expected a checkpoint or an export of this project, found a model of the model_type {kind!r}; start "
-                "from a plain backbone with CMLMCSEForSentenceEmbedding.from_backbone(NAME)"
+                "expected a checkpoint of this project, or an export with its code, found a model of the model_type "
+                f"{kind!r}; load an export without code with SentenceTransformer(NAME), and start from it or from a "
+                "plain backbone with CMLMCSEForSentenceEmbedding.from_backbone(NAME, pooling=…)"
             )
-        return super().from_dict(config_dict, **kwargs)
+        ours = inspect.signature(cls.__init__).parameters
+        given = {name: kwargs.pop(name) for name in list(kwargs) if name in ours}
+        return super().from_dict({**config_dict, **given}, **kwargs)
 
     @classmethod
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -367,6 +375,11 @@ class CMLMCSEConfig(PretrainedConfig):
         return self.backbone_config.hidden_size
 
     @property
+    def max_position_embeddings(self) -> int:
+        """The longest sequence, where sentence-transformers looks for it."""
+        return self.backbone_config.max_position_embeddings
+
+    @property
     def vocab_size(self) -> int:
         """Rows of the word embeddings, where transformers looks for it; the backbone's own."""
         return self.backbone_config.vocab_size
@@ -429,7 +442,7 @@ def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> Pretr
         fields = dict(given)
         return AutoConfig.for_model(fields.pop("model_type", "bert"), **fields)
     if isinstance(given, PretrainedConfig):
-        return copy.deepcopy(given)  # the encoder shares it, and sets its attention
+        return copy.deepcopy(given)  # fields of ours change it
     raise ValueError(f"backbone_config must be a configuration or a dictionary, found {type(given).__name__}")
 
 

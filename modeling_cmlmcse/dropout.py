@@ -43,13 +43,15 @@ def scaled_mask(kept: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def without_dropout(module: nn.Module) -> Iterator[None]:
-    """Switch off every dropout of a module, and back on afterwards. Gradients flow as before."""
-    mode = module.training
-    module.eval()
+    """Switch off every dropout of a module, and afterwards back on what was on. Gradients flow as before."""
+    trained = [each for each in module.modules() if each.training]
     try:
+        for each in trained:
+            each.training = False
         yield
     finally:
-        module.train(mode)
+        for each in trained:
+            each.training = True
 
 
 class _Drop(torch.autograd.Function):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, __version__
 
 from .attention import token_attention
-from .linear import linear
+from .linear import is_plain, linear
 from .packing import Packing, Selection
 
 TRANSFORMERS_5 = int(__version__.split(".")[0]) >= 5
@@ -386,7 +386,7 @@ def project(fused: nn.Linear, asking: Tensor, states: Tensor) -> tuple[Tensor, T
     """(M, H) and (S, H) through a layer that makes queries, keys and values → (M, H) queries of the first, (S, H) keys
     and (S, H) values of the second."""
     width = states.shape[1]
-    if type(fused) is not nn.Linear:  # an adapter's, whose weight is not all of it
+    if not is_plain(fused):
         key, value = fused(states)[:, width:].chunk(2, dim=-1)
         return fused(asking)[:, :width], key, value
     to_query, to_rest = fused.weight.tensor_split([width])

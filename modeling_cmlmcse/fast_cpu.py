@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .dropout import Dropout
-from .linear import linear, linear_after_gelu
+from .linear import has_hooks, linear, linear_after_gelu
 
 
 def use_fast_cpu_kernels(model: nn.Module) -> None:
@@ -56,6 +56,8 @@ def _is_bert_block_with_gelu(module: Any) -> bool:
 
 def _feed_forward_chunk(self: Any, attention_output: Tensor) -> Tensor:
     """(…, H) → (…, H): the second half of a BERT block, as its method of this name, in less memory."""
+    if has_hooks(self.intermediate, self.intermediate.intermediate_act_fn, self.output):  # which this would not call
+        return self.output(self.intermediate(attention_output), attention_output)
     hidden = linear_after_gelu(self.intermediate.dense(attention_output), self.output.dense)
     return self.output.LayerNorm(self.output.dropout(hidden) + attention_output)
 

@@ -27,12 +27,24 @@ def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def linear_after_gelu(wide: Tensor, layer: nn.Linear) -> Tensor:
     """(…, L) → (…, K): `layer(gelu(wide))`. GELU's output, the largest tensor of a transformer block, is not kept: the
     backward pass computes it again."""
-    watched = layer._forward_hooks or layer._forward_pre_hooks  # a hook expects to see the layer's input
-    plain = type(layer) is nn.Linear and not watched
-    if plain and _is_large_fp32_on_cpu(wide, layer.weight) and onednn_is_faster():
+    if is_plain(layer) and _is_large_fp32_on_cpu(wide, layer.weight) and onednn_is_faster():
         rows = _OneDNNLinear.apply(wide.flatten(0, -2), layer.weight, layer.bias, True)
         return rows.unflatten(0, wide.shape[:-1])
     return layer(nn.functional.gelu(wide))
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Whether a linear layer is its weight and bias and no more, so that they may be used without calling it.
+
+    An adapter adds to them, a hook expects to see the layer's input, and Accelerate keeps offloaded weights elsewhere.
+    """
+    called = hasattr(layer, "_hf_hook") or has_hooks(layer)
+    return type(layer) is nn.Linear and not called and not layer.weight.is_meta
+
+
+def has_hooks(*modules: nn.Module) -> bool:
+    """Whether somebody watches what goes through one of these modules."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
 class _OneDNNLinear(torch.autograd.Function):

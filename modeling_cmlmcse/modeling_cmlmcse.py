@@ -42,6 +42,7 @@ from transformers.utils import ModelOutput, logging
 
 from .auxiliary import AuxiliaryObjective, FusingObjective
 from .backbone import (
+    TiedMaskedLMHead,
     build_encoder,
     dropouts,
     embed_tokens,
@@ -68,7 +69,7 @@ from .enhanced_decoding import EnhancedDecoding
 from .families import TRANSFORMERS_5, Module
 from .packing import Packing, Selection
 from .pooling import POOLINGS
-from .pretrained_auxiliary import PretrainedAuxiliary
+from .pretrained_auxiliary import PretrainedAuxiliary, find_file
 from .projection import PROJECTIONS
 from .replaced_token_detection import ReplacedTokenDetection
 from .sentence_transformers_files import write_sentence_transformers
@@ -76,6 +77,10 @@ from .text_encoding import NO_TEMPLATE, TextEncoding
 
 logger = logging.get_logger(__name__)
 
+OWN_POOLING = (
+    "{}: modules.json names the pooling that this model was trained with, and from_backbone does not read it: set "
+    "pooling, for instance to 'avg', to keep it."
+)
 NO_DROPOUT = (
     "{} has no dropout: in training without labels the two views of a sentence will be identical, unless an "
     "augmentation changes one. Set backbone_dropout, to 0.1 or the like."
@@ -142,7 +147,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
 
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
-        self.backbone: Module = build_encoder(config.backbone_config, shared=True)
+        self.backbone: Module = build_encoder(config.backbone_config)
         head = PROJECTIONS[config.projection]
         self.projection: Module = self._build("projection", partial(head, config.hidden_size))
         self.auxiliary = nn.ModuleDict(
@@ -185,6 +190,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a module that no checkpoint fills, as the backbone would."""
         self.backbone._init_weights(module)
+        if isinstance(module, TiedMaskedLMHead) and module.bias is not None:  # a weight of its own
+            nn.init.zeros_(module.bias)
 
     def _get_key_renaming_mapping(self, checkpoint_keys: list[str], *_: Any) -> dict[str, str]:
         """Names in a file of weights → names here. A plain backbone's names, as in an export, belong to `backbone`.
@@ -207,15 +214,23 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         return found
 
     def save_pretrained(
-        self, save_directory: str | os.PathLike[str], *args: Any, push_to_hub: bool = False, **kwargs: Any
+        self,
+        save_directory: str | os.PathLike[str],
+        is_main_process: bool = True,
+        state_dict: dict[str, Tensor] | None = None,
+        *args: Any,
+        push_to_hub: bool = False,
+        **kwargs: Any,
     ) -> None:
-        """As in transformers, and the files by which sentence-transformers gives the same embeddings."""
+        """As in transformers, and the files by which sentence-transformers gives the same embeddings. An adapter alone
+        (`add_adapter`) is saved without them: it is no whole model."""
         of_hub = {name: kwargs.pop(name) for name in PUSH_ARGUMENTS if name in kwargs}
-        super().save_pretrained(save_directory, *args, **kwargs)
-        if not kwargs.get("is_main_process", True):
+        super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
+        if not is_main_process:
             return
-        weights = kwargs.get("state_dict") or self.state_dict()
-        write_sentence_transformers(self.config, weights, Path(save_directory))
+        if not getattr(self, "_hf_peft_config_loaded", False):
+            weights = self.state_dict() if state_dict is None else state_dict
+            write_sentence_transformers(self.config, weights, Path(save_directory))
         if push_to_hub:  # transformers would upload the folder before these files are written
             name = of_hub.pop("repo_id", Path(save_directory).resolve().name)
             self.push_to_hub(name, token=kwargs.get("token"), **of_hub)
@@ -273,6 +288,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         if network is not None:
             config_fields |= network.check(config_fields)
         pretrained, has_head = load_backbone(name_or_path, from_scratch, new_token_id)
+        if "pooling" not in config_fields and find_file(name_or_path, "modules.json"):
+            logger.warning(OWN_POOLING.format(name_or_path))
         if POOLINGS[config_fields.get("pooling", "cls")].reads_mask and config_fields.get("mask_token_id") is None:
             config_fields["mask_token_id"] = mask_token_of(name_or_path)
         generator = None
@@ -360,7 +377,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         """Embed sentences.
 
         Args:
-            input_ids, attention_mask, token_type_ids: (N, T), as a tokenizer returns them.
+            input_ids, attention_mask: (N, T), as a tokenizer returns them.
+            token_type_ids: (N, T) or (1, T).
             position_ids: (N, T) or (1, T) positions for the position embeddings (default: as the backbone counts).
             inputs_embeds: (N, T, E) word embeddings, in place of `input_ids`.
             output_attentions: refused if true: packed attention keeps no weights.
@@ -395,6 +413,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             position_ids = grid_positions(self.backbone, input_ids)  # (N, T)
         if position_ids is not None:
             packing.given_positions = packing.pack(position_ids.expand(given.shape[:2]))
+        if token_type_ids is not None:
+            token_type_ids = token_type_ids.expand(given.shape[:2])
         tokens, token_types, words = (
             None if grid is None else packing.pack(grid) for grid in (input_ids, token_type_ids, inputs_embeds)
         )
@@ -441,11 +461,19 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
 
 def chosen_states(states: Sequence[Tensor], asked: bool | Sequence[int], packing: Packing) -> tuple[Any, ...] | None:
     """(S, H) states of the embeddings and of each block → (N, T, H) of those that were asked for, None for the others;
-    None if no states were asked for."""
-    if asked is False:
-        return None
+    None if no states were asked for.
+
+    Raises:
+        ValueError: an index that no state has.
+    """
+    if isinstance(asked, (bool, int)):
+        if not asked:
+            return None
+        asked = range(len(states))
     count = len(states)
-    kept = range(count) if asked is True else {index % count for index in asked}
+    if wrong := [index for index in asked if not -count <= index < count]:
+        raise ValueError(f"output_hidden_states expects indices from {-count} to {count - 1}, found {wrong[0]}")
+    kept = {index % count for index in asked}
     return tuple(packing.unpack(each) if index in kept else None for index, each in enumerate(states))
 
 

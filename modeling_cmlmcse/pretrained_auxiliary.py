@@ -16,6 +16,16 @@ AUXILIARY_NETWORK = "auxiliary_network.safetensors"
 DEPTHS = ("lexical_layers", "fusion_layers")
 
 
+def find_file(source: str | os.PathLike[str], name: str) -> str | None:
+    """The path of a file in a folder or Hub repository, None if it is not there."""
+    missing_is_none = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "gated_repo")}
+    missing_is_none["_raise_exceptions_for_connection_errors"] = False
+    try:
+        return cached_file(source, name, **missing_is_none)
+    except OSError:  # neither a folder nor a repository
+        return None
+
+
 class PretrainedAuxiliary(NamedTuple):
     """The fusion layers in a folder or Hub repository that also holds the backbone and the head they belong to.
 
@@ -38,12 +48,7 @@ class PretrainedAuxiliary(NamedTuple):
         Raises:
             ValueError: a file without the depths.
         """
-        missing_is_none = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "gated_repo")}
-        missing_is_none["_raise_exceptions_for_connection_errors"] = False
-        try:
-            path = cached_file(source, AUXILIARY_NETWORK, **missing_is_none)
-        except OSError:  # neither a folder nor a repository
-            return None
+        path = find_file(source, AUXILIARY_NETWORK)
         if path is None:
             return None
         with safe_open(path, framework="pt") as file:

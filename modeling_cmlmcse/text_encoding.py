@@ -25,8 +25,8 @@ CPU_SENTENCES = 64  # in a forward pass
 # BERT-base in fp32. Other numbers have not been tried.
 GPU_TOKENS = 16_384
 NO_TEMPLATE = (
-    "pooling prompt expects the mask token of its template in every sentence, found none: use the tokenizer of the "
-    "model's own folder, which adds the template"
+    "pooling prompt expects the mask token of its template in every sentence, found none: use the tokenizer of an "
+    "export of this model, which adds the template"
 )
 
 
@@ -116,7 +116,7 @@ class TextEncoding(Base):
         tokens = self._tokenize([before + text for text in texts], tokenizer, max_length)
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         batches = list(split_batches([len(tokens[i]) for i in order], *limits))
-        embeddings = torch.zeros(len(tokens), width, device=device if convert_to_tensor else "cpu")
+        embeddings = torch.zeros(len(tokens), width, dtype=torch.float32, device=device if convert_to_tensor else "cpu")
         rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
         shown = logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False)
         with without_dropout(self):
