@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.label_free import Criterion, MeanOfDocuments
+from cmlmcse.evaluation.label_free import MeanOfDocuments
 from cmlmcse.evaluation.together import Together
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.training.dev_set import interval
@@ -30,7 +30,7 @@ class Splits(MeanOfDocuments):
     score is the mean over the documents of all parts.
     """
 
-    parts: tuple[Criterion | Together, ...]
+    parts: tuple[Together, ...]
 
     @property
     def name(self) -> str:
@@ -50,8 +50,7 @@ class Splits(MeanOfDocuments):
     @property
     def candidates(self) -> int:
         """Among how many passages a query must find its answer, at most."""
-        criteria = [each for part in self.parts for each in (part.criteria if isinstance(part, Together) else (part,))]
-        return max(len(criterion.candidates) for criterion in criteria)
+        return max(len(criterion.candidates) for part in self.parts for criterion in part.criteria)
 
     @property
     def queries(self) -> int:
@@ -150,9 +149,7 @@ def mix(start: Encoder, adapted: Weights, share: float) -> Encoder:
     return start
 
 
-def best_average(
-    load: Callable[[], Encoder], start: EncodeOnce, adapted: Weights, choosing: Criterion | Together
-) -> Average:
+def best_average(load: Callable[[], Encoder], start: EncodeOnce, adapted: Weights, choosing: Together) -> Average:
     """The average of start and adapted weights with the best score on the choosing documents.
 
     Shares are tried from the adapted weights towards the start, as long as the score rises by more than chance: all of

@@ -106,11 +106,11 @@ class Text(NamedTuple):
         }
 
     @property
-    def judged_by(self) -> Criterion | Together:
+    def judged_by(self) -> Together:
         """What chooses and confirms, with all its documents."""
-        return self.together or self.criterion
+        return self.together or Together((self.criterion,))
 
-    def confirming(self, views: str, seed: int) -> Criterion | Together | None:
+    def confirming(self, views: str, seed: int) -> Together | None:
         """The questions that confirm a choice: of the documents that chose nothing, and more for each of them.
 
         A finished encoder is asked what its arms did not practise; None if the text can ask nothing else.
@@ -122,7 +122,7 @@ class Text(NamedTuple):
         asked = self._asking(*self.parts, views, seed)
         return None if asked is None else asked.halves(seed)[1]
 
-    def confirming_again(self, views: str, seed: int) -> Criterion | Together | None:
+    def confirming_again(self, views: str, seed: int) -> Together | None:
         """The same of the documents that training with the next seed does not see. Those of the first split are left
         out, so that what chose confirms nothing and no document confirms twice.
 
@@ -139,21 +139,20 @@ class Text(NamedTuple):
                 rows.append(row)
         return self._asking(others, held_out.select(rows), views, seed + 1) if rows else None
 
-    def _asking(self, others: Dataset, held_out: Dataset, views: str, seed: int) -> Criterion | Together | None:
+    def _asking(self, others: Dataset, held_out: Dataset, views: str, seed: int) -> Together | None:
         """What held-out documents can ask to confirm a choice."""
         if not self.finished:
-            return build_criterion(self.criterion.name, held_out, others, seed, MORE_QUESTIONS)
+            criterion = build_criterion(self.criterion.name, held_out, others, seed, MORE_QUESTIONS)
+            return None if criterion is None else Together((criterion,))
         together = asked_together(held_out, others, seed, MORE_QUESTIONS)
         return None if together is None else self.unpractised(together, views)
 
-    def unpractised(self, asked: Criterion | Together, views: str) -> Together | None:
+    def unpractised(self, asked: Together, views: str) -> Together | None:
         """What training with these views does not practise of some questions; None if that is nothing.
 
         Pieces of one document are what `crops`, `neighbours` and `sentence` train on, so that `halves` rises with them
         in any case; and so does `title_body`, where a document has no title.
         """
-        if not isinstance(asked, Together):
-            return None
         trained = set(views.split("+"))
         if "title_body" in trained and self.titles < TITLED * self.documents:
             trained.add("crops")
@@ -161,9 +160,7 @@ class Text(NamedTuple):
         kept = tuple(criterion for criterion in asked.criteria if criterion.name not in practised)
         return Together(kept) if kept else None
 
-    def neighbours(
-        self, queries: Criterion | Together, before: Encode, after: Encode, seed: int
-    ) -> list[dict[str, Any]]:
+    def neighbours(self, queries: Together, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
         """Some queries, drawn at random, with the nearest passage before and after.
 
         Args:
@@ -171,14 +168,12 @@ class Text(NamedTuple):
             before, after: the encoders.
             seed: the seed of the draw.
         """
-        if isinstance(queries, Together):
-            parts = np.array_split(np.arange(EXAMPLES), len(queries.criteria))
-            return [
-                row
-                for criterion, part in zip(queries.criteria, parts, strict=True)
-                for row in nearest_of(criterion, before, after, seed, len(part))
-            ]
-        return nearest_of(queries, before, after, seed, EXAMPLES)
+        parts = np.array_split(np.arange(EXAMPLES), len(queries.criteria))
+        return [
+            row
+            for criterion, part in zip(queries.criteria, parts, strict=True)
+            for row in nearest_of(criterion, before, after, seed, len(part))
+        ]
 
 
 def nearest_of(queries: Criterion, before: Encode, after: Encode, seed: int, count: int) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
 from cmlmcse.data.collection import load_collection
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.label_free import QUERY_WORDS, Criterion
+from cmlmcse.evaluation.label_free import QUERY_WORDS
 from cmlmcse.evaluation.together import Together
 from cmlmcse.hub.adapted_card import adapted_card
 from cmlmcse.hub.card import copy_plots, plots_of
@@ -81,7 +81,7 @@ class Start(NamedTuple):
     encoder: Encoder
     once: EncodeOnce
     text: Text
-    choosing: Criterion | Together
+    choosing: Together
     values: NDArray[np.float64]
     seconds: float
 
@@ -175,18 +175,19 @@ def check_questions(text: Text, arms: Arms) -> None:
     Raises:
         InputError: the text can ask nothing that a finished encoder is judged by, or all arms practise it.
     """
-    if not text.finished or any(text.unpractised(text.judged_by, arm["views"]) for arm in arms.values()):
+    if not text.finished:
         return
     if text.together is None:
         raise InputError(
             "cmlmcse adapt judges a finished encoder by passages of a document, found too few documents of "
             f"{QUERY_WORDS} words or more; put lines that belong together into one document, or use cmlmcse train"
         )
-    views = ", ".join(dict.fromkeys(str(arm["views"]) for arm in arms.values()))
-    raise InputError(
-        f"cmlmcse adapt judges a finished encoder by questions that it did not practise, found views ({views}) that "
-        "practise all of them; leave out --views"
-    )
+    if not any(text.unpractised(text.together, arm["views"]) for arm in arms.values()):
+        views = ", ".join(dict.fromkeys(str(arm["views"]) for arm in arms.values()))
+        raise InputError(
+            "cmlmcse adapt judges a finished encoder by questions that it did not practise, found views "
+            f"({views}) that practise all of them; leave out --views"
+        )
 
 
 def choose(

@@ -203,9 +203,9 @@ def evaluate(
 
 def truncate(encode: "EncodeOnce", settings: dict[str, Any], size: int) -> tuple["EncodeOnce", dict[str, Any]]:
     """The encoder with its vectors cut to `size` dimensions, and the settings for the results."""
-    from .truncation import TruncatedEncoder
+    from .truncation import truncated
 
-    return TruncatedEncoder(encode, size), {**settings, "truncate_dim": size}
+    return truncated(encode, size), {**settings, "truncate_dim": size}
 
 
 def score(
@@ -314,8 +314,8 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
     if args.whitening is not None:
         from .whitening import whiten
 
-        whitened, whitening_settings = whiten(encode, data, args.whitening or None, args.whitening_file)
-        encode, settings = EncodeOnce(whitened), settings | whitening_settings
+        encode, found = whiten(encode, data, args.whitening or None, args.whitening_file)
+        settings = settings | found
     if args.rank_corpus is not None:
         from .ranks import with_ranks
 

@@ -74,3 +74,34 @@ class EncodeOnce:
         """Texts → (N, H); known texts come from memory."""
         self.prepare(sentences)
         return self._table[[self._rows[text] for text in sentences]]  # (N, H)
+
+
+class MappedEncoder(EncodeOnce):
+    """An encoder whose vectors go through a function: N texts → (N, K). What is kept are the vectors before it.
+
+    Args:
+        whole: the encoder.
+        function: (N, H) → (N, K).
+    """
+
+    def __init__(self, whole: EncodeOnce, function: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._whole, self._function, self.prompts = whole, function, whole.prompts
+
+    @cached_property
+    def bare(self) -> EncodeOnce:
+        """The encoder without its default prompt, with the same function; itself if it has none."""
+        inner = self._whole.bare
+        return self if inner is self._whole else MappedEncoder(inner, self._function)
+
+    def prepare(self, sentences: Iterable[str]) -> EncodeOnce:
+        """As in :class:`EncodeOnce`."""
+        self._whole.prepare(sentences)
+        return self
+
+    def encode_uncached(self, sentences: list[str]) -> np.ndarray:
+        """Texts → (N, K), not kept."""
+        return self._function(self._whole.encode_uncached(sentences))
+
+    def __call__(self, sentences: list[str]) -> np.ndarray:
+        """Texts → (N, K)."""
+        return self._function(self._whole(sentences))

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
 from cmlmcse.common.vectors import unit
+from modeling_cmlmcse.losses import anisotropy, uniformity
 
 from .card_metric import CardMetric
 from .encoding import Encode, EncodeOnce
@@ -13,7 +15,6 @@ from .scores import rounded
 from .sts_data import STSB_DEV, Pairs, sentences_of
 
 POSITIVE_SCORE = 4.0  # pairs with at least this score are positives; SimCSE's analysis takes those above it
-BLOCK = 1024  # rows of the similarity matrix in memory at a time: 1,024 × 3,000 float64 are 25 MB
 
 
 def geometry(encode: Encode, stsb_pairs: Pairs) -> dict[str, Any]:
@@ -31,30 +32,15 @@ def geometry(encode: Encode, stsb_pairs: Pairs) -> dict[str, Any]:
     positives = [index for index, score in enumerate(stsb_pairs.scores) if score >= POSITIVE_SCORE]
     first = vectors[[row[stsb_pairs.first[index]] for index in positives]]  # (P, H)
     second = vectors[[row[stsb_pairs.second[index]] for index in positives]]  # (P, H)
+    several = torch.from_numpy(vectors) if len(vectors) > 1 else None
     return {
         "alignment": rounded(np.square(first - second).sum(axis=1).mean()) if positives else None,
-        "uniformity": rounded(uniformity(vectors)) if len(vectors) > 1 else None,
-        "anisotropy": rounded(anisotropy(vectors)) if len(vectors) > 1 else None,
+        "uniformity": None if several is None else rounded(uniformity(several).item()),
+        "anisotropy": None if several is None else rounded(anisotropy(several).item()),
         **spectrum(vectors),
         "positive_pairs": len(positives),
         "sentences": len(sentences),
     }
-
-
-def uniformity(vectors: np.ndarray) -> float:
-    """(M, H) of length 1 → log of the mean of exp(−2 ‖x − y‖²) over the M(M − 1)/2 pairs, block by block."""
-    total = 0.0
-    for start in range(0, len(vectors), BLOCK):
-        similar = vectors[start : start + BLOCK] @ vectors[start:].T  # (B, M - start)
-        distances = np.maximum(2 - 2 * similar, 0)  # ‖x − y‖²
-        total += float(np.triu(np.exp(-2 * distances), k=1).sum())
-    return float(np.log(2 * total / (len(vectors) * (len(vectors) - 1))))
-
-
-def anisotropy(vectors: np.ndarray) -> float:
-    """(M, H) of length 1 → the mean cosine over the M(M − 1)/2 pairs, from ‖Σ x‖² = Σ ‖x‖² + 2 Σ cos(x, y)."""
-    pair_sum = np.square(vectors.sum(axis=0)).sum() - np.square(vectors).sum()
-    return float(pair_sum / (len(vectors) * (len(vectors) - 1)))
 
 
 def spectrum(vectors: np.ndarray) -> dict[str, Any]:

@@ -1,52 +1,24 @@
 """Embeddings cut to their first dimensions, as Matryoshka training makes them usable (Kusupati et al. 2022)."""
 
-from collections.abc import Iterable
-from functools import cached_property
-
 import numpy as np
 
 from cmlmcse.common.errors import InputError
 
-from .encoding import EncodeOnce
+from .encoding import EncodeOnce, MappedEncoder
 
 
-class TruncatedEncoder(EncodeOnce):
-    """An encoder that remembers its vectors, with these cut: N texts → (N, K). Cut vectors are not scaled again.
+def truncated(whole: EncodeOnce, size: int) -> MappedEncoder:
+    """The encoder with its vectors cut: N texts → (N, K), K = `size`. Cut vectors are not scaled again.
 
-    Args:
-        whole: the encoder.
-        size: K.
+    Raises:
+        InputError: when it encodes, if K is above H.
     """
 
-    def __init__(self, whole: EncodeOnce, size: int) -> None:
-        self._whole, self._size, self.prompts = whole, size, whole.prompts
+    def cut(vectors: np.ndarray) -> np.ndarray:
+        check_size(size, vectors.shape[1])
+        return vectors[:, :size]
 
-    @cached_property
-    def bare(self) -> EncodeOnce:
-        """The encoder without its default prompt."""
-        return self if self._whole.bare is self._whole else TruncatedEncoder(self._whole.bare, self._size)
-
-    def prepare(self, sentences: Iterable[str]) -> EncodeOnce:
-        """As in :class:`EncodeOnce`."""
-        self._whole.prepare(sentences)
-        return self
-
-    def encode_uncached(self, sentences: list[str]) -> np.ndarray:
-        """Texts → (N, K), not kept."""
-        return self._cut(self._whole.encode_uncached(sentences))
-
-    def __call__(self, sentences: list[str]) -> np.ndarray:
-        """Texts → (N, K)."""
-        return self._cut(self._whole(sentences))
-
-    def _cut(self, vectors: np.ndarray) -> np.ndarray:
-        """(N, H) → (N, K).
-
-        Raises:
-            InputError: K is above H.
-        """
-        check_size(self._size, vectors.shape[1])
-        return vectors[:, : self._size]
+    return MappedEncoder(whole, cut)
 
 
 def check_size(size: int, width: int) -> None:

@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 
 from cmlmcse.common.errors import InputError
 
-from .encoding import Encode, bare
+from .encoding import EncodeOnce, MappedEncoder
 from .sts_data import Pairs, sentences_of
 
 TARGET = "the evaluated sentences"
@@ -59,31 +59,9 @@ class Whitening:
         return ((np.asarray(vectors, np.float64) - self.mean) @ self.kernel).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class WhitenedEncoder:
-    """An encoder followed by a whitening: N texts → (N, K)."""
-
-    encode: Encode
-    whitening: Whitening
-
-    def __call__(self, sentences: list[str]) -> NDArray[np.float32]:
-        return self.whitening(self.encode(sentences))
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """The encoder's prompts."""
-        return getattr(self.encode, "prompts", {})
-
-    @property
-    def bare(self) -> "WhitenedEncoder":
-        """The encoder without its default prompt, with the same whitening."""
-        inner = bare(self.encode)
-        return self if inner is self.encode else WhitenedEncoder(inner, self.whitening)
-
-
 def whiten(
-    encode: Encode, data: dict[str, Any], dimensions: int | None = None, file: str | None = None
-) -> tuple[WhitenedEncoder, dict[str, Any]]:
+    encode: EncodeOnce, data: dict[str, Any], dimensions: int | None = None, file: str | None = None
+) -> tuple[MappedEncoder, dict[str, Any]]:
     """An encoder with a whitening behind it, and its settings for the results.
 
     One map serves all tasks. Su et al. fit one map for each data set, on all its splits ("target"), or one map on SNLI
@@ -105,7 +83,7 @@ def whiten(
         "whitening_fitted_on": TARGET if file is None else Path(file).name,
         "whitening_sentences": len(sentences),
     }
-    return WhitenedEncoder(encode, whitening), settings
+    return MappedEncoder(encode, whitening), settings
 
 
 def target_sentences(data: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from cmlmcse.common.locations import PACKAGE
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tables import TRUNCATED, format_all_measures, format_table, with_truncated
 from cmlmcse.evaluation.tasks import Task, choose_tasks
-from cmlmcse.evaluation.truncation import TruncatedEncoder
+from cmlmcse.evaluation.truncation import truncated
 from cmlmcse.hub.card import copy_plots, model_card, plots_of
 from cmlmcse.hub.card_training import encoder_record
 from cmlmcse.hub.card_usage import Loading, similarity_example
@@ -206,7 +206,7 @@ def truncated_results(encode: EncodeOnce, final_tasks: FinalTasks, config: CMLMC
     for size in config.matryoshka_dims or ():
         for task, data in final_tasks.values():
             if size < config.hidden_size and not task.fine_tunes:
-                found.setdefault(str(size), {}).update(task.run(TruncatedEncoder(encode, size), data))
+                found.setdefault(str(size), {}).update(task.run(truncated(encode, size), data))
     return {TRUNCATED: found} if found else {}
 
 

@@ -1,14 +1,16 @@
 """RankEncoder's similarity: against scipy's Spearman correlation of the rankings, and as an option of the command."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from cmlmcse.common.vectors import unit
 from cmlmcse.evaluation.command import evaluate, main
-from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.ranks import RankedEncoder
+from cmlmcse.evaluation.encoding import EncodeOnce, MappedEncoder
+from cmlmcse.evaluation.ranks import append_ranks
 from cmlmcse.evaluation.scores import cosine
 from support.text import one_space
 
@@ -29,14 +31,15 @@ def test_similarity(weight):
     """The cosine of two vectors is the weighted sum; the corpus and each sentence are encoded once."""
     encode = Drawn()
     corpus = [f"c{i}" for i in range(40)]
-    ranked = RankedEncoder(EncodeOnce(encode), corpus, weight)
+    once = EncodeOnce(encode)
+    ranked = MappedEncoder(once, partial(append_ranks, corpus=unit(once.encode_uncached(corpus)), weight=weight))
     first, second = [f"a{i}" for i in range(7)], [f"b{i}" for i in range(7)]
     found = cosine(ranked(first), ranked(second))
     assert ranked(first).shape == (7, 6 + 40)
     assert len(encode.texts) == 40 + 14
     one, other, known = Drawn()(first), Drawn()(second), Drawn()(corpus)
-    unit = known / np.linalg.norm(known, axis=1, keepdims=True)
-    rankings = [spearmanr(unit @ a, unit @ b)[0] for a, b in zip(one, other, strict=True)]
+    axes = known / np.linalg.norm(known, axis=1, keepdims=True)
+    rankings = [spearmanr(axes @ a, axes @ b)[0] for a, b in zip(one, other, strict=True)]
     np.testing.assert_allclose(found, (1 - weight) * cosine(one, other) + weight * np.array(rankings), atol=1e-6)
     np.testing.assert_allclose(cosine(ranked(first), ranked(first)), np.ones(7), atol=1e-6)
 

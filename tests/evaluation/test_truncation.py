@@ -9,7 +9,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.command import evaluate, main
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.sts import load_stsb_dev, stsb_dev
-from cmlmcse.evaluation.truncation import TruncatedEncoder
+from cmlmcse.evaluation.truncation import truncated
 from cmlmcse.models.encoders import load_model_encoder
 
 
@@ -40,7 +40,7 @@ def test_each_text_is_encoded_once():
         return np.arange(4.0) + len(texts[0]) * np.ones((len(texts), 1))
 
     once = EncodeOnce(encode)
-    small, smaller = TruncatedEncoder(once, 3), TruncatedEncoder(once, 1)
+    small, smaller = truncated(once, 3), truncated(once, 1)
     np.testing.assert_array_equal(small(["ab"]), [[2, 3, 4]])
     np.testing.assert_array_equal(EncodeOnce.of(smaller).bare(["ab"]), [[2]])
     assert calls == ["ab"]
@@ -48,7 +48,7 @@ def test_each_text_is_encoded_once():
     np.testing.assert_array_equal(small(["abc"]), [[3, 4, 5]])
     assert calls == ["ab", "abc", "abc"]
     with pytest.raises(InputError, match="--truncate_dim must be at most 4, the model's, found 5"):
-        TruncatedEncoder(once, 5)(["ab"])
+        truncated(once, 5)(["ab"])
 
 
 @pytest.mark.parametrize(

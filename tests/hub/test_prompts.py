@@ -13,9 +13,10 @@ from cmlmcse import search
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.beir_data import RetrievalSet, load_retrieval
 from cmlmcse.evaluation.cache import CachedEncoder
+from cmlmcse.evaluation.encoding import EncodeOnce, MappedEncoder
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.retrieval import retrieval
-from cmlmcse.evaluation.whitening import WhitenedEncoder, Whitening
+from cmlmcse.evaluation.whitening import Whitening
 from cmlmcse.hub.export import export
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.training.build_model import build_model
@@ -181,7 +182,7 @@ def test_retrieval(default, wrap, backbone_folders, tmp_path) -> None:
             encode = CachedEncoder(encode, tmp_path / "cache", str(next(count)))
         if wrap == "whitened":
             bare = Encoder(tiny_model(backbone_folders["bert"], prompts=None), tokenizer, {})
-            encode = WhitenedEncoder(encode, Whitening.fit(bare(WORDS)))
+            encode = MappedEncoder(EncodeOnce(encode), Whitening.fit(bare(WORDS)))
         return retrieval(encode, data, **affixes)["tiny"]
 
     found = score(PROMPTS)

@@ -10,7 +10,7 @@ import torch
 
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tasks import TASKS
-from cmlmcse.evaluation.truncation import TruncatedEncoder
+from cmlmcse.evaluation.truncation import truncated
 from cmlmcse.hub.export import export
 from cmlmcse.training.command import train
 from cmlmcse.training.training_losses import TrainingLosses
@@ -109,7 +109,7 @@ def test_scores_of_cut_vectors(recipe, data_dir, tmp_path, capsys):
     model = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path / "run" / "export")
     encode = partial(model.encode, tokenizer=tiny_tokenizer("bert"))
     task = TASKS["stsb_dev"]
-    cut = task.run(TruncatedEncoder(EncodeOnce(encode), 8), task.load(str(data_dir)))["stsb_dev"]
+    cut = task.run(truncated(EncodeOnce(encode), 8), task.load(str(data_dir)))["stsb_dev"]
     assert results["truncated"]["8"]["stsb_dev"]["spearman"] == pytest.approx(cut["spearman"], abs=0.01)
     assert results["truncated"]["8"] != {"stsb_dev": results["stsb_dev"]}
     row = f"{results['stsb_dev']['spearman']:.2f} | {cut['spearman']:.2f} |"
