@@ -200,8 +200,32 @@ def output_schema(
 
     text = [] if args.no_text else [pyarrow.field(TEXT, pyarrow.string())]
     embedding = pyarrow.field(EMBEDDING, pyarrow.list_(pyarrow.float32(), width))
-    fields = [*text, embedding, *(source.schema.field(name) for name in copied)]
+    fields = [*text, embedding, *(storable(source.path, source.schema.field(name)) for name in copied)]
     return pyarrow.schema(fields, metadata={METADATA: json.dumps(provenance)})
+
+
+def storable(path: Path, field: "pyarrow.Field") -> "pyarrow.Field":
+    """A column of the input as Parquet can hold it: one of empty objects alone, as BEIR's `metadata`, has no values.
+
+    Raises:
+        InputError: empty objects inside of others.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    def has_empty(kind: pyarrow.DataType) -> bool:
+        if types.is_struct(kind):
+            return kind.num_fields == 0 or any(has_empty(kind.field(place).type) for place in range(kind.num_fields))
+        return hasattr(kind, "value_type") and has_empty(kind.value_type)
+
+    if types.is_struct(field.type) and field.type.num_fields == 0:
+        return pyarrow.field(field.name, pyarrow.null())
+    if has_empty(field.type):
+        raise InputError(
+            f"{path}: expected columns that Parquet can hold, found empty objects within the column {field.name}; "
+            "leave them out, or write a .npy"
+        )
+    return field
 
 
 def job_settings(
@@ -260,7 +284,10 @@ def output_table(
     keeps_text = TEXT in schema.names and schema.names.index(TEXT) < schema.names.index(EMBEDDING)
     if not keeps_text:
         del new[TEXT]  # a column of that name is copied from the input
-    return pyarrow.table([new[name] if name in new else table[name] for name in schema.names], schema=schema)
+    for name in schema.names:
+        if name not in new:
+            new[name] = table[name] if schema.field(name).type != pyarrow.null() else pyarrow.nulls(len(table))
+    return pyarrow.table([new[name] for name in schema.names], schema=schema)
 
 
 if __name__ == "__main__":

@@ -205,6 +205,22 @@ def test_tables(name, model, arguments, tmp_path, monkeypatch) -> None:
         assert parquet.read_table(output).column_names == table.column_names[1:]
 
 
+def test_empty_objects(arguments, tmp_path, capsys) -> None:
+    """BEIR's `metadata`, which Parquet cannot hold, becomes a column without values; what lies deeper is refused first."""
+    rows = [{"_id": str(number), "text": "the cat", "metadata": {}} for number in range(3)]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = [arguments[0], str(tmp_path / "in.jsonl"), "--text_column", "text", "--pooling", "avg"]
+    main([*command, "--output", str(tmp_path / "out.parquet")])
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table.column_names == ["text", "embedding", "_id", "metadata"]
+    assert table["metadata"].to_pylist() == [None] * 3
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "the cat", "more": {"inner": [{}]}}))
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "--output", str(tmp_path / "deep.parquet")])
+    assert "found empty objects within the column more; leave them out" in capsys.readouterr().err
+    assert not list(tmp_path.glob("deep*"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "words"),
     [
