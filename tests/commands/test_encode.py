@@ -206,7 +206,7 @@ def test_tables(name, model, arguments, tmp_path, monkeypatch) -> None:
 
 
 def test_empty_objects(arguments, tmp_path, capsys) -> None:
-    """BEIR's `metadata`, which Parquet cannot hold, becomes a column without values; what lies deeper is refused first."""
+    """BEIR's `metadata`, which Parquet cannot hold, becomes a column without values; deeper ones are refused."""
     rows = [{"_id": str(number), "text": "the cat", "metadata": {}} for number in range(3)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     command = [arguments[0], str(tmp_path / "in.jsonl"), "--text_column", "text", "--pooling", "avg"]
