@@ -1,6 +1,9 @@
 """The section "Results" of a card, from the record of a run and its results."""
 
-from cmlmcse.evaluation.tables import format_all_measures, format_table, with_truncated
+from typing import Any
+
+from cmlmcse.common.tables import markdown_table
+from cmlmcse.evaluation.tables import TRUNCATED, cell, format_all_measures, format_table, with_truncated
 
 from .run_records import Record
 
@@ -15,6 +18,11 @@ def results_text(name: str, run: Record, results: Record) -> str:
         )
         parts.append(format_table(with_truncated(name, results)))
     others = {name: value for name, value in results.items() if name != "dev"}
+    if "retrieval" in results and TRUNCATED not in results:
+        parts.append(
+            "Search, × 100: nDCG@10 and Recall@100 of the cosine; nDCG@10 of BM25, and of both together (`--bm25`)."
+        )
+        parts.append(search_table(others.pop("retrieval")))
     if measures := format_all_measures(with_truncated("Value", others)):
         parts.append(
             "Tasks of `cmlmcse evaluate`. Correlations, accuracies and measures of search are × 100; those of geometry "
@@ -26,6 +34,24 @@ def results_text(name: str, run: Record, results: Record) -> str:
     if not parts and "scored" in run:
         return f"These weights were not evaluated. The scores of the run are those of its `{run['scored']}`."
     return "\n\n".join(parts) or "This run was not evaluated."
+
+
+def search_table(retrieval: dict[str, Any]) -> str:
+    """A row for each collection, and the average if there is one."""
+    sets = {name: found for name, found in retrieval.items() if isinstance(found, dict)}
+    rows = [
+        [
+            name,
+            cell(found.get("queries")),
+            cell(found.get("passages")),
+            *(cell(found.get(measure)) for measure in ("ndcg@10", "recall@100")),
+            *(cell(found.get(other, {}).get("ndcg@10")) for other in ("bm25", "hybrid")),
+        ]
+        for name, found in sets.items()
+    ]
+    if retrieval.get("avg") is not None:
+        rows.append(["average", "", "", cell(retrieval["avg"]), "", "", ""])
+    return markdown_table(["Collection", "Queries", "Passages", "nDCG@10", "Recall@100", "BM25", "Both"], rows)
 
 
 def dev_text(dev: Record, chose: bool) -> str:

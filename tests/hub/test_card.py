@@ -16,8 +16,9 @@ from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub import push
 from cmlmcse.hub.adapted_card import adapted_card
 from cmlmcse.hub.card import Identity, bare_card, model_card, plots_of
+from cmlmcse.hub.card_results import results_text
 from cmlmcse.hub.eval_results import write_eval_results
-from cmlmcse.hub.run_records import card_metrics, read_records
+from cmlmcse.hub.run_records import Record, card_metrics, read_records
 from cmlmcse.hub.start import base_model, start_name, start_record, start_text
 from cmlmcse.training.fields import DataArguments, ModelArguments
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
@@ -294,6 +295,20 @@ def test_sections_that_are_empty():
     assert re.findall("^#+ .*", bare_card(name="ours"), re.MULTILINE) == ["# ours", "## Use"]
     sections = re.findall("^#+ [^[].*", model_card(RECORD, RESULTS), re.MULTILINE)
     assert sections == ["# cmlmcse-bert-base", "## Use", "## Results", "## Training", "## Limits", "## Citation"]
+
+
+def test_search_in_a_card() -> None:
+    """A row for each collection, with a dash for what was not measured, and the average if there is one."""
+    found = {"queries": 2, "passages": 9, "ndcg@10": 12.3456, "recall@100": 50.0}
+    both = {**found, "bm25": {"ndcg@10": 20.0}, "hybrid": {"ndcg@10": 21.0}}
+    text = results_text(
+        "m", Record({}, "run"), Record({"retrieval": {"one": found, "two": both, "avg": 12.35}}, "results")
+    )
+    rows = [re.split(r" *\| *", line)[1:-1] for line in text.splitlines() if line.startswith("|")]
+    assert rows[2] == ["one", "2", "9", "12.35", "50.00", "–", "–"]
+    assert rows[3] == ["two", "2", "9", "12.35", "50.00", "20.00", "21.00"]
+    assert rows[4][:4] == ["average", "", "", "12.35"]
+    assert "Measure" not in text
 
 
 def test_card_without_results():
