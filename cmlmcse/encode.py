@@ -125,6 +125,7 @@ def main(argv: list[str] | None = None) -> None:
     with state.main_process_first():
         if state.is_main_process:
             mention_titles(source)
+            mention_cut(source, args.model, encoder)
             job.claim_parts(job_settings(args, source, encoder.settings, provenance), args.overwrite)
             if done := job.rows_done():
                 print(f"{done:,} of {source.rows:,} rows were done already; they are kept and reused", flush=True)
@@ -145,6 +146,21 @@ def mention_titles(source: "TextFile") -> None:
         print(
             f"{source.path}: the column {TITLE} is not read; --title_column {TITLE} puts each title before its text, "
             "as cmlmcse adapt reads them",
+            file=sys.stderr,
+        )
+
+
+def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:
+    """Say where much of the first rows' text lies beyond what the model reads."""
+    from cmlmcse.data.lengths import LARGE_CUT, measure_lengths
+
+    first = next(source.tables(), None)
+    texts = [] if first is None else [text for text in source.titled_texts(first) if text]
+    limit = encoder.settings["max_seq_length"]
+    if texts and (share := measure_lengths(texts, encoder.tokenizer).cut(limit)) > LARGE_CUT:
+        print(
+            f"{source.path}: {model} reads the first {limit} tokens of a text, which cuts off {share:.0%} of the first "
+            f"{len(texts):,} texts; split long ones into passages",
             file=sys.stderr,
         )
 

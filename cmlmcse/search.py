@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import InputError, Parser, command
-from cmlmcse.encode import EMBEDDING, METADATA, TEXT, mention_titles, model_provenance
+from cmlmcse.encode import EMBEDDING, METADATA, TEXT, mention_cut, mention_titles, model_provenance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,6 +97,7 @@ def main(argv: list[str] | None = None) -> None:
     texts: Iterator[str]
     if source:
         mention_titles(source)
+        mention_cut(source, args.model, encoder)
         title = source.title_column
         blocks = ((table, encode_as(encoder, DOCUMENT, source.titled_texts(table))) for table in source.tables())
         texts = (text for table in source.tables() for text in source.titled_texts(table))

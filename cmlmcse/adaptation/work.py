@@ -210,7 +210,9 @@ def choose(
     adapted = mean_weights([trial.folder for trial in chosen.values()], start, args.device)
     asked = text.unpractised(start.choosing, views) or start.choosing
     average = best_average(start.load, start.once, adapted, asked)
-    say(f"chosen: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights")
+    say(
+        f"best on the documents that choose: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights"
+    )
 
     first = text.confirming(views, args.seed)
     assert first is not None  # check_questions

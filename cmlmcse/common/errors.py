@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import errno
 import functools
 import io
 import os
@@ -110,7 +111,7 @@ def terminable() -> Iterator[None]:
 def command(main: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command's `main`, so that expected errors print one line on stderr and set the exit status.
 
-    The status is 2 after an :class:`InputError`, 130 after Ctrl-C, its own after :class:`Stopped`, and 141 without a
+    The status is 2 after an :class:`InputError` and on a full disk, 130 after Ctrl-C, its own after :class:`Stopped`, and 141 without a
     line where nobody reads the output any more, as after `| head`.
     """
 
@@ -133,6 +134,12 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
             status = 128 + signal.SIGPIPE
         except InputError as error:
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            status = 2
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            place = error.filename or "a file"
+            print(f"error: {place} cannot be written: {error.strerror}; free space and repeat", file=sys.stderr)
             status = 2
         except Stopped as stop:
             print(f"stopped: {' '.join(str(stop).split())}", file=sys.stderr)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 SAMPLE = 2000  # texts that are counted; a share of 10 % is then known to 2 points
+LARGE_CUT = 0.1  # share of the tokens that is cut off above which users are warned; less would make it a habit
 BLOCK = 100  # texts tokenised at a time: they may be whole books
 
 

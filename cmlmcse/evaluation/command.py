@@ -18,7 +18,6 @@ from .tasks import TASKS, Task, choose_tasks
 if TYPE_CHECKING:
     from .encoding import EncodeOnce
 
-LARGE_CUT = 0.1  # of a collection's tokens; a smaller share would make the warning a habit
 WRITTEN = ("output", "table", "plots", "published")  # options of the command that change no score
 ALL_DIMENSIONS = 0  # the value of --whitening without a number
 
@@ -332,6 +331,8 @@ def short_sight(model: str, encoder: Any, sets: dict[str, Any]) -> Iterator[str]
         encoder: the model; word vectors have no limit.
         sets: the retrieval sets.
     """
+    from cmlmcse.data.lengths import LARGE_CUT
+
     from .retrieval import cut_off
 
     limit = encoder.settings.get("max_seq_length")

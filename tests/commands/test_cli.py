@@ -1,5 +1,6 @@
 """The command `cmlmcse`: its verbs, help without heavy imports, Ctrl-C, and the functions that Python calls."""
 
+import errno
 import inspect
 import json
 import os
@@ -73,6 +74,22 @@ def test_another_broken_pipe_is_an_error() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "BrokenPipeError: a worker")
+
+
+def test_a_full_disk(capsys) -> None:
+    """One line and status 2, wherever it happens; other errors of files keep their traceback."""
+
+    @command
+    def write(number: int) -> None:
+        raise OSError(number, os.strerror(number), "out/weights")
+
+    with pytest.raises(SystemExit, match="2"):
+        write(errno.ENOSPC)
+    assert capsys.readouterr().err.splitlines() == [
+        "error: out/weights cannot be written: No space left on device; free space and repeat"
+    ]
+    with pytest.raises(OSError, match="Input/output"):
+        write(errno.EIO)
 
 
 @pytest.mark.parametrize(

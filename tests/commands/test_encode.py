@@ -205,6 +205,15 @@ def test_tables(name, model, arguments, tmp_path, monkeypatch) -> None:
         assert parquet.read_table(output).column_names == table.column_names[1:]
 
 
+def test_long_texts_are_mentioned(arguments, tmp_path, capsys) -> None:
+    """A line says how much of them the model does not read; short ones have no such line."""
+    for words, mentioned in ((3, False), (300, True)):
+        (tmp_path / "in.txt").write_text("cat " * words + "\n")
+        output = tmp_path / f"{words}.npy"
+        main([arguments[0], str(tmp_path / "in.txt"), "--pooling", "avg", "--output", str(output)])
+        assert ("tokens of a text, which cuts off" in capsys.readouterr().err) == mentioned
+
+
 def test_empty_objects(arguments, tmp_path, capsys) -> None:
     """BEIR's `metadata`, which Parquet cannot hold, becomes a column without values; deeper ones are refused."""
     rows = [{"_id": str(number), "text": "the cat", "metadata": {}} for number in range(3)]
