@@ -211,7 +211,7 @@ def choose(
     asked = text.unpractised(start.choosing, views) or start.choosing
     average = best_average(start.load, start.once, adapted, asked)
     say(
-        f"best on the documents that choose: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights"
+        f"best where settings are chosen: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights"
     )
 
     first = text.confirming(views, args.seed)
