@@ -210,9 +210,7 @@ def choose(
     adapted = mean_weights([trial.folder for trial in chosen.values()], start, args.device)
     asked = text.unpractised(start.choosing, views) or start.choosing
     average = best_average(start.load, start.once, adapted, asked)
-    say(
-        f"best where settings are chosen: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights"
-    )
+    say(f"best of the arms: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights")
 
     first = text.confirming(views, args.seed)
     assert first is not None  # check_questions

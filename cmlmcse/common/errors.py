@@ -111,8 +111,8 @@ def terminable() -> Iterator[None]:
 def command(main: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command's `main`, so that expected errors print one line on stderr and set the exit status.
 
-    The status is 2 after an :class:`InputError` and on a full disk, 130 after Ctrl-C, its own after :class:`Stopped`, and
-    141 without a line where nobody reads the output any more, as after `| head`.
+    The status is 2 after an :class:`InputError` and on a full disk, 130 after Ctrl-C, its own after :class:`Stopped`,
+    and 141 without a line where nobody reads the output any more, as after `| head`.
     """
 
     @functools.wraps(main)
