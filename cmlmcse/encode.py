@@ -280,11 +280,26 @@ def encode_parts(
             vectors = encode(source.titled_texts(table))  # (rows, H)
         except InputError as error:
             raise InputError(f"{source.path}, in the part from row {rows.start} on: {error}") from error
+        check_finite(vectors)
         try:
             new = vectors if path.suffix == ".npy" else output_table(job.schema, table, source.texts(table), vectors)
             job.write_part(path, new)
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror}; the parts before it are kept") from error
+
+
+def check_finite(vectors: "np.ndarray") -> None:
+    """Check that a model's embeddings are numbers.
+
+    Raises:
+        InputError: one is not, because the model's weights are damaged or overflow.
+    """
+    import numpy as np
+
+    if not np.isfinite(vectors).all():
+        raise InputError(
+            "MODEL: expected finite embeddings, found NaN or infinity; its weights are damaged, or need --dtype fp32"
+        )
 
 
 def output_table(

@@ -9,15 +9,16 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.errors import InputError, Parser, command
-from cmlmcse.encode import EMBEDDING, METADATA, TEXT, mention_cut, mention_titles, model_provenance
+from cmlmcse.encode import EMBEDDING, METADATA, TEXT, check_finite, mention_cut, mention_titles, model_provenance
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow
 
+    from cmlmcse.data.tables import TextFile
     from cmlmcse.models.encoders import Encoder
 
     Shares = Callable[[slice], np.ndarray]
@@ -26,6 +27,20 @@ if TYPE_CHECKING:
 STDIN = "-"
 SHOWN_CHARACTERS = 200  # of a text on the screen
 DECIMALS = 6  # of a score
+
+
+class Block(NamedTuple):
+    """B rows of the corpus.
+
+    Attributes:
+        table: their columns.
+        vectors: (B, H) their embeddings.
+        blank: (B,) whether a row has neither title nor text, so that it answers nothing.
+    """
+
+    table: "pyarrow.Table"
+    vectors: "np.ndarray"
+    blank: "np.ndarray"
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -93,18 +108,19 @@ def main(argv: list[str] | None = None) -> None:
 
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder = load_model_encoder(args.model, args.pooling, *limits, show_progress_bar=False)
-    blocks: Iterator[tuple[pyarrow.Table, np.ndarray]]
+    blocks: Iterator[Block]
     texts: Iterator[str]
     if source:
         mention_titles(source)
         mention_cut(source, args.model, encoder)
         title = source.title_column
-        blocks = ((table, encode_as(encoder, DOCUMENT, source.titled_texts(table))) for table in source.tables())
+        blocks = encoded_blocks(source, lambda texts: encode_as(encoder, DOCUMENT, texts))
         texts = (text for table in source.tables() for text in source.titled_texts(table))
     else:
         stored = check_provenance(args.corpus, args.model, encoder)
         title = stored_title(args.corpus, stored, args.title_column)
-        blocks, texts = embedded_blocks(args.corpus), stored_texts(args.corpus, column, title)
+        blocks = embedded_blocks(args.corpus, [title, column] if title else [column])
+        texts = stored_texts(args.corpus, column, title)
     shares = BM25Shares(BM25(texts, queries), queries) if args.bm25 else None
     found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, args.bm25 or 0.0)
     if not any(found):
@@ -247,12 +263,26 @@ def check_provenance(path: Path, model: str, encoder: "Encoder") -> dict[str, An
     return theirs
 
 
-def embedded_blocks(path: Path) -> Iterator[tuple["pyarrow.Table", "np.ndarray"]]:
-    """Yield the rows of an encoded file in blocks: a table of the other columns, and the embeddings (B, H).
+def encoded_blocks(source: "TextFile", encode: Callable[[list[str]], "np.ndarray"]) -> Iterator[Block]:
+    """Yield the rows of a file of texts in blocks, with the embeddings that `encode` makes of them."""
+    import numpy as np
+
+    for table in source.tables():
+        texts = source.titled_texts(table)
+        yield Block(table, encode(texts), np.array([not text.strip() for text in texts]))
+
+
+def embedded_blocks(path: Path, columns: list[str]) -> Iterator[Block]:
+    """Yield the rows of an encoded file in blocks.
+
+    Args:
+        path: the file.
+        columns: those of its texts and titles. A row in which all of them are blank was an empty text.
 
     Raises:
         InputError: an embedding is missing or has another size.
     """
+    import numpy as np
     import pyarrow
     from pyarrow import compute, parquet
 
@@ -266,43 +296,55 @@ def embedded_blocks(path: Path) -> Iterator[tuple["pyarrow.Table", "np.ndarray"]
             sizes = set(compute.list_value_length(column).to_pylist())
             if len(sizes) != 1 or flat.null_count:
                 raise InputError(f"{path}: expected embeddings of one size in every row, found others; encode it again")
-            yield table.drop_columns([EMBEDDING]), flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+            blank = np.zeros(len(table), bool)
+            if set(columns) <= set(table.column_names):
+                rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
+                blank = np.array([not any(str(text or "").strip() for text in row) for row in rows])
+            vectors = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+            yield Block(table.drop_columns([EMBEDDING]), vectors, blank)
 
 
 def search(
     queries: "np.ndarray",
-    blocks: Iterator[tuple["pyarrow.Table", "np.ndarray"]],
+    blocks: Iterator[Block],
     top_k: int,
     shares: "Shares | None" = None,
     weight: float = 0.0,
 ) -> list[list[dict[str, Any]]]:
-    """The `top_k` rows nearest to each query, by cosine. If two scores are equal, the earlier row comes first.
+    """The `top_k` rows nearest to each query, by cosine. If two scores are equal, the earlier row comes first. A row
+    without text is never among them.
 
     Args:
         queries: embeddings of the queries (Q, H).
-        blocks: the corpus in blocks: a table, and the embeddings of its rows (B, H).
+        blocks: the corpus in blocks.
         top_k: rows per query.
         shares: of BM25; then the score is the cosine + `weight` · share.
         weight: of the shares.
 
     Returns:
         For each query, nearest first: `rank` from 1, `row` from 0, `score`, `columns`; with shares `cosine` and `bm25`.
+
+    Raises:
+        InputError: an embedding is not finite.
     """
     import numpy as np
 
     from cmlmcse.common.vectors import unit
 
+    check_finite(queries)
     queries = unit(queries)
     names = ["row", "score"] + (["cosine", "bm25"] if shares else [])
     kept = {name: np.empty((len(queries), 0), float if name != "row" else int) for name in names}  # (Q, at most top_k)
     content: dict[int, dict[str, Any]] = {}
     start = 0
-    for table, vectors in blocks:
+    for table, vectors, blank in blocks:
+        check_finite(vectors)
         rows, scores = np.arange(start, start + len(vectors)), queries @ unit(vectors).T  # (B,), (Q, B)
         block = {"row": np.broadcast_to(rows, scores.shape), "score": scores}
         if shares:
             bm25 = shares(slice(start, start + len(vectors)))
             block |= {"score": scores + weight * bm25, "cosine": scores, "bm25": bm25}
+        block["score"] = np.where(blank, -np.inf, block["score"])
         # rounded, as the last bits depend on the batch
         joined = {name: np.concatenate([kept[name], np.round(block[name], DECIMALS)], axis=1) for name in names}
         best = np.argsort(-joined["score"], axis=1, kind="stable")[:, :top_k]
@@ -320,6 +362,7 @@ def search(
                 "columns": content[kept["row"][query, place]],
             }
             for place in range(kept["row"].shape[1])
+            if np.isfinite(kept["score"][query, place])
         ]
         for query in range(len(queries))
     ]

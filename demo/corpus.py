@@ -4,8 +4,9 @@ A Space has limits, because visitors wait for one processor. On your own machine
 """
 
 import hashlib
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TEXT, EMBEDDING = "text", "embedding"  # columns that `cmlmcse encode` writes
+METADATA = b"cmlmcse"  # key of its record in a .parquet's metadata
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # which `cmlmcse` reads, compressed too
 MAX_QUERY = 1_000  # characters in a query or a sentence; encoders cut after 128 to 512 tokens
@@ -183,9 +185,19 @@ def read_encoded(path: Path, limits: Limits) -> Corpus | None:
     texts = table[TEXT].to_pylist()
     if not all(text is None or isinstance(text, str) for text in texts):
         raise Refused(f"Expected texts in the column {TEXT!r}, found {table[TEXT].type}; encode the file again.")
-    lines = [text or "" for text in texts]
+    title = title_column(table.schema.metadata or {})
+    titles = table[title].to_pylist() if title in table.column_names else [""] * len(texts)
+    lines = [f"{before or ''} {text or ''}".strip() for before, text in zip(titles, texts, strict=True)]
     check_lines(lines, limits)
     return Corpus(path.name, lines, stacked(table[EMBEDDING]))
+
+
+def title_column(metadata: Mapping[bytes, bytes]) -> str:
+    """The column of titles that `cmlmcse encode` put before the texts, as its file says; empty if there was none."""
+    try:
+        return str(json.loads(metadata.get(METADATA, b"{}")).get("title_column") or "")
+    except (ValueError, AttributeError):
+        return ""
 
 
 def stacked(column: Any) -> NDArray[np.float32]:

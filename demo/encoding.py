@@ -171,9 +171,9 @@ def load_ours(model: str, pooling: str | None) -> Encode:
     """A model that `cmlmcse evaluate` takes."""
     from cmlmcse.models.encoders import Encoder as Loaded
     from cmlmcse.models.encoders import load_encoder as load
-    from cmlmcse.models.folders import was_trained_here
+    from cmlmcse.models.folders import records_pooling
 
-    given = None if was_trained_here(model) else pooling  # which records its own
+    given = None if records_pooling(model) else pooling
     loaded = load(model, given, batch_size=BATCH, show_progress_bar=False)
 
     def encode(texts: Sequence[str], way: str) -> NDArray[np.float32]:

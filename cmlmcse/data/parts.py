@@ -1,6 +1,7 @@
 """A large file that is made in small parts, so that an interrupted job loses little. Each part is whole or absent."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -70,17 +71,23 @@ class Job:
     def claim_parts(self, settings: dict[str, Any], overwrite: bool) -> None:
         """Create the folder of parts, or reuse a folder that was made with the same settings.
 
+        Args:
+            settings: what all parts have in common.
+            overwrite: whether what is there may be replaced. An interrupted job of the same settings still goes on.
+
         Raises:
             InputError: the output exists, the folder has parts of other settings, or it cannot be written.
         """
-        settings = {**settings, "part_rows": PART_ROWS}
-        existing = [path for path in self.shards if path.exists()]
+        settings = json.loads(json.dumps({**settings, "part_rows": PART_ROWS}))
+        existing = self.existing()
         record = self.folder / "settings.json"
+        if folders := [path for path in existing if path.is_dir()]:
+            raise InputError(f"--output {folders[0]}: expected a file, found a folder; choose another name")
         # If the record exists too, this job was interrupted while it wrote its output.
         if existing and not overwrite and not record.exists():
             raise InputError(f"--output {existing[0]}: exists; choose another name, or --overwrite")
         try:
-            if overwrite:
+            if overwrite and not (record.exists() and json.loads(record.read_text(encoding="utf-8")) == settings):
                 shutil.rmtree(self.folder, ignore_errors=True)
                 for path in existing if self.rows_per_shard is not None else []:  # a single file stays until replaced
                     path.unlink()
@@ -92,11 +99,19 @@ class Job:
             raise InputError(f"{self.folder}: cannot be written: {error.strerror}; choose another --output") from error
         except ValueError as error:
             raise InputError(f"{self.folder}: expected a folder of parts, found {error}; remove it") from error
-        if differ := [name for name, value in settings.items() if found.get(name) != json.loads(json.dumps(value))]:
+        if differ := [name for name, value in settings.items() if found.get(name) != value]:
             raise InputError(
                 f"{self.folder}: expected parts of the same run, found others ({', '.join(differ)} differ); give the "
                 "same arguments to resume that run, or --overwrite to start again"
             )
+
+    def existing(self) -> list[Path]:
+        """The output files that are there. Of shards also those of another number, which a reader would take too."""
+        if self.rows_per_shard is None:
+            return [self.output] if self.output.exists() else []
+        stem, suffix = re.escape(self.output.with_suffix("").name), re.escape(self.output.suffix)
+        name = re.compile(rf"{stem}-\d{{5}}-of-\d{{5}}{suffix}")
+        return sorted(path for path in self.output.parent.iterdir() if name.fullmatch(path.name))
 
     def todo(self) -> list[tuple[int, Path, range]]:
         """The parts that are not written yet: number, file and rows of each."""

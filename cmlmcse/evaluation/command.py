@@ -283,14 +283,14 @@ def check_models(models: list[str]) -> list[str]:
 def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple["EncodeOnce", dict[str, Any]]:
     """Load a model as an encoder with the options of the command line; also the settings for the results."""
     from cmlmcse.models.encoders import load_encoder
-    from cmlmcse.models.folders import resolve_model, was_trained_here
+    from cmlmcse.models.folders import records_pooling, resolve_model
 
     from .encoding import EncodeOnce
 
     # With several models, --pooling applies only to those that record none. With one model, a different --pooling is an
     # error of load_encoder.
     model = resolve(model)
-    own = len(args.models) > 1 and was_trained_here(model)
+    own = len(args.models) > 1 and records_pooling(model)
     pooling, template = (None, None) if own else (args.pooling, args.prompt_template)
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder: Any = load_encoder(model, pooling, *limits, sys.stderr.isatty(), template)

@@ -44,17 +44,14 @@ def resolve_model(name_or_path: str) -> str:
     return name_or_path
 
 
-def was_trained_here(name_or_path: str) -> bool:
-    """Whether this project trained the model. Such a model records its pooling.
+def records_pooling(name_or_path: str) -> bool:
+    """Whether a model records its pooling, as models that this project trained and sentence-transformers folders do.
 
     Raises:
-        InputError: the path does not exist, or config.json is malformed.
+        InputError: as :func:`recorded_pooling`.
     """
     name_or_path = resolve(name_or_path)
-    if is_word_vectors(name_or_path):
-        return False
-    source = resolve_model(name_or_path)
-    return own_settings(source, read_json(source, "config.json", dict) or {}) is not None
+    return not is_word_vectors(name_or_path) and recorded_pooling(name_or_path)[0] is not None
 
 
 def recorded_pooling(name_or_path: str) -> tuple[str | None, bool]:

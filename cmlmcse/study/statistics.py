@@ -95,9 +95,11 @@ def lookup(results: Any, path: str) -> float | None:
 
 
 def table(study: Study) -> list[Row]:
-    """One row for each finished run: arm, seed, metrics, and cost. Where no run's folder is left, the rows of the
-    study's runs.csv, so that a clone can draw and compare what is recorded."""
-    return [_row(study, run) for run in study.runs if is_done(run)] or _recorded(study)
+    """One row for each finished run: arm, seed, metrics, and cost. A run without a folder has its row of the study's
+    runs.csv, so that a clone can draw and compare what is recorded, and add to it."""
+    recorded = {(row["arm"], row["seed"]): row for row in _recorded(study)}
+    rows = [_row(study, run) if is_done(run) else recorded.get((run.arm, run.seed)) for run in study.runs]
+    return [row for row in rows if row is not None]
 
 
 def _row(study: Study, run: Run) -> Row:

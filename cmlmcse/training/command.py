@@ -55,13 +55,18 @@ def train(recipe: str | Path, **fields: Any) -> Trained:
 
 
 def field_arguments(fields: Mapping[str, Any]) -> list[str]:
-    """Fields as words of the command line. Fields that are None are left out."""
+    """Fields as words of the command line. Fields that are None are left out; a list of names is one word with commas,
+    except where the command takes several words."""
+    from .parse import LISTS
+
     words: list[str] = []
     for name, value in fields.items():
         if value is None:
             continue
-        if isinstance(value, (list, tuple)):
-            words += [f"--{name}", *map(str, value)]
+        if isinstance(value, (list, tuple)) and name in LISTS:
+            words += [f"--{name}", *(map(str, value) if value else ["none"])]
+        elif isinstance(value, (list, tuple)):
+            words.append(f"--{name}={','.join(map(str, value))}")
         else:  # with an equals sign, because a value may begin with a dash
             words.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
     return words

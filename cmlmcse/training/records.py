@@ -16,7 +16,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
 
 from .fields import DataArguments, ModelArguments, RunArguments
-from .resume import all_checkpoints
+from .resume import all_checkpoints, check_resumable
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 RUN_FILES = ("run.json", "results.json", "export", "plots")
@@ -35,7 +35,11 @@ def claim_output_dir(output_dir: str | None, resume: str | None) -> Path:
     """
     if (resume or "").lower() == "true":
         raise InputError(f"resume_from_checkpoint expects auto or a checkpoint's folder, found {resume}; write auto")
-    folder = Path(output_dir or "")
+    if not output_dir:
+        raise InputError("output_dir must name a folder, found nothing; set --output_dir")
+    if resume not in (None, "auto"):
+        check_resumable(resume)
+    folder = Path(output_dir)
     if folder.is_dir() and not goes_on_in(folder, resume):
         held = [name for name in RUN_FILES if (folder / name).exists()] + [p.name for p in folder.glob("checkpoint-*")]
         if held:

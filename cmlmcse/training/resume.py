@@ -27,6 +27,19 @@ def can_go_on(checkpoint: Path) -> bool:
     return (checkpoint / TRAINER_STATE_NAME).is_file() and any(checkpoint.glob("rng_state*.pth"))
 
 
+def check_resumable(resume: str) -> None:
+    """Check that a named folder is a checkpoint that a run can go on from.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not can_go_on(Path(resume)):
+        raise InputError(
+            f"--resume_from_checkpoint expects auto or a checkpoint folder with {TRAINER_STATE_NAME} and "
+            f"rng_state.pth, found {resume!r} without; name a checkpoint-N folder that holds more than weights"
+        )
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint that a run can go on from."""
     return next((path for path in reversed(all_checkpoints(folder)) if can_go_on(path)), None)
@@ -44,11 +57,7 @@ def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
         return None
     if resume != "auto":
         found: Path | None = Path(resume)
-        if not can_go_on(Path(resume)):
-            raise InputError(
-                f"--resume_from_checkpoint expects auto or a checkpoint folder with {TRAINER_STATE_NAME} and "
-                f"rng_state.pth, found {resume!r} without; name a checkpoint-N folder that holds more than weights"
-            )
+        check_resumable(resume)
     elif (found := newest_checkpoint(Path(output_dir))) is None:
         if (Path(output_dir) / "results.json").exists():
             raise InputError(

@@ -269,6 +269,35 @@ def test_shards(model, lines, arguments, tmp_path) -> None:
     np.testing.assert_allclose(np.concatenate(shards), expected(model, lines)[:, :3], atol=1e-5)
 
 
+def test_overwriting_shards_and_going_on(lines, arguments, tmp_path, monkeypatch, capsys) -> None:
+    """Shards of another number go too; an interrupted --overwrite goes on with the same command; a folder is refused."""
+    main([*arguments, "--rows_per_shard", "40"])
+    with pytest.raises(SystemExit):
+        main([*arguments, "--rows_per_shard", "50"])
+    assert "out-00000-of-00003.npy: exists" in capsys.readouterr().err
+    monkeypatch.setattr(parts, "PART_ROWS", 20)
+    write, written = parts.Job.write_part, []
+
+    def dying(self, path, block) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(self, path, block)
+
+    monkeypatch.setattr(parts.Job, "write_part", dying)
+    again = [*arguments, "--rows_per_shard", "50", "--overwrite"]
+    with pytest.raises(SystemExit, match="130"):
+        main(again)
+    monkeypatch.setattr(parts.Job, "write_part", write)
+    main(again)
+    assert "40 of 83 rows were done already" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.glob("out-*")) == ["out-00000-of-00002.npy", "out-00001-of-00002.npy"]
+    (tmp_path / "out.npy").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        main([*arguments, "--overwrite"])
+    assert "expected a file, found a folder" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_goes_on_while_shards_get_their_names(model, lines, arguments, tmp_path, monkeypatch, capsys) -> None:
     """Killed between two renames: the next run takes the shards that have their names as done."""

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
+from safetensors.torch import load_file, save_file
 
 from cmlmcse import encode, search
 from cmlmcse.data import tables
@@ -68,6 +69,30 @@ def test_nearest(corpus, place, capsys) -> None:
     assert [row.split("  ")[0] for row in printed] == [f"{one['score']:.4f}" for one in line["results"]]
 
 
+def test_blank_rows_are_never_found(place, capsys) -> None:
+    """Neither of a file of texts nor of an encoded one; rows keep their numbers."""
+    Path("gaps.txt").write_text("the dog\n\n   \nthe cat\n")
+    encode.main(["model", "gaps.txt", "--pooling", "avg", "--output", "gaps.parquet"])
+    for corpus in ("gaps.txt", "gaps.parquet"):
+        search.main(["model", corpus, "a", "--pooling", "avg", "--output", f"{corpus}.out", "--bm25"])
+        results = json.loads(Path(f"{corpus}.out").read_text())["results"]
+        assert {one["row"] for one in results} == {0, 3}
+
+
+def test_embeddings_that_are_no_numbers(place, capsys) -> None:
+    """Neither searched nor written."""
+    weights = load_file("model/model.safetensors")
+    name = next(name for name in weights if name.endswith("LayerNorm.weight"))
+    weights[name] = weights[name] * float("nan")
+    shutil.copytree("model", "broken")
+    save_file(weights, "broken/model.safetensors", metadata={"format": "pt"})
+    for command in (["broken", "texts.txt", "a"], ["broken", "texts.txt", "--output", "nan.npy"]):
+        with pytest.raises(SystemExit, match="2"):
+            (encode if "--output" in command else search).main([*command, "--pooling", "avg"])
+        assert "expected finite embeddings, found NaN or infinity" in capsys.readouterr().err
+    assert not Path("nan.npy").exists()
+
+
 def shares_by_hand(query: str, texts: list[str]) -> np.ndarray:
     """BM25 of a query with each text, from the formula, divided by the best."""
     bags = [re.findall(r"\w+", text.lower()) for text in texts]
@@ -111,8 +136,8 @@ def test_by_cosine_and_words(option, weight, place) -> None:
 
 
 def test_words_without_prompts_and_without_a_match(place, monkeypatch) -> None:
-    """Prompts are for the encoder alone, an empty text has no word, and a query without a known word keeps its
-    cosines."""
+    """Prompts are for the encoder alone, an empty text is counted and not found, and a query without a known word keeps
+    its cosines."""
     prompts = {"query": "dog dog ", "document": "cat "}
     model = CMLMCSEForSentenceEmbedding.from_backbone("model", pooling="avg", cmlm_weight=0.0, prompts=prompts).eval()
     model.save_pretrained("prompted")
@@ -125,7 +150,7 @@ def test_words_without_prompts_and_without_a_match(place, monkeypatch) -> None:
         known, unknown = (json.loads(line)["results"] for line in Path(f"{corpus}.out").read_text().splitlines())
         shares = shares_by_hand("the cat", ["the cat", "", "a big tree and a cat"])
         found = {one["row"]: one["bm25"] for one in known}
-        assert found == {0: 1.0, 1: 0.0, 2: pytest.approx(shares[2], abs=1e-6)}
+        assert found == {0: 1.0, 2: pytest.approx(shares[2], abs=1e-6)}
         assert all((one["bm25"], one["score"]) == (0.0, one["cosine"]) for one in unknown)
 
 

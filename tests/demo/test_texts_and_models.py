@@ -1,6 +1,7 @@
 """The demo's texts, models and tables, without a page."""
 
 import html
+import json
 import re
 import sys
 import threading
@@ -103,6 +104,17 @@ def test_embeddings_of_a_file(tmp_path) -> None:
         with pytest.raises(Refused, match=r"Expected embeddings made by x in \d.parquet, found others"):
             encoding.check_embeddings({"x": Encoder(other)}, found)
     assert read_corpus(encoded(tmp_path / "texts.parquet", vectors, name="other")).vectors is None
+
+
+def test_titles_of_an_encoded_file(tmp_path) -> None:
+    """The texts are those that were encoded: behind their titles, if the file says so."""
+    titled = [f"red {line}" for line in LINES]
+    table = pyarrow.table({"text": LINES, "t": ["red"] * len(LINES), "embedding": list(Counting()(titled))})
+    table = table.replace_schema_metadata({b"cmlmcse": json.dumps({"title_column": "t"})})
+    pyarrow.parquet.write_table(table, tmp_path / "titled.parquet")
+    found = read_corpus(tmp_path / "titled.parquet")
+    assert found.lines == titled
+    encoding.check_embeddings({"mine": Encoder(Counting())}, found)
 
 
 @pytest.mark.parametrize(

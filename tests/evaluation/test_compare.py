@@ -241,7 +241,8 @@ def test_map_draws_similar_pairs_short(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_trained_model_beside_its_backbone(data_dir, tmp_path, backbone_folders, capsys) -> None:
-    """--pooling is for the models that record none: a trained one beside them keeps its own."""
+    """--pooling is for the models that record none: a trained one beside them keeps its own, and so does one of
+    sentence-transformers."""
     trained = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling="cls_before_pooler").eval()
     export(trained, tiny_tokenizer("bert"), tmp_path / "trained")
     models = [backbone_folders["bert"], str(tmp_path / "trained")]
@@ -249,6 +250,14 @@ def test_trained_model_beside_its_backbone(data_dir, tmp_path, backbone_folders,
     printed = capsys.readouterr().out
     assert f"Settings of {Path(models[0]).name}: pooling avg" in printed
     assert "Settings of trained: pooling cls_before_pooler" in printed
+    config = json.loads((tmp_path / "trained" / "config.json").read_text())
+    del config["cmlmcse"]  # what is left is a folder of sentence-transformers alone
+    (tmp_path / "trained" / "config.json").write_text(json.dumps(config))
+    main([*models, "--pooling", "avg", "--data_dir", str(data_dir)])
+    assert "Settings of trained: pooling cls_before_pooler" in capsys.readouterr().out
+    (tmp_path / "trained" / "config.json").write_text(
+        json.dumps({**config, "cmlmcse": {"pooling": "cls_before_pooler"}})
+    )
     with pytest.raises(SystemExit):
         main([models[1], "--pooling", "avg", "--data_dir", str(data_dir)])
     assert "was trained with the pooling 'cls_before_pooler'" in capsys.readouterr().err

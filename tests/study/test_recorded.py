@@ -1,5 +1,6 @@
 """The report of a study whose runs are gone, as in a clone: from its runs.csv."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def test_a_clone_reports_from_the_record(tmp_path, monkeypatch):
     study = load_study(tmp_path / f"{name}.yaml")
     found = compare(study, table(study))["sts.avg"]["cmlm-cse"]
     assert (found.scores.n, round(found.difference.mean, 2)) == (5, 1.43)
+    folder = study.runs[0].folder  # one run made again: its own row, beside the recorded ones
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps({"sts": {"avg": 50.0}}))
+    (folder / "run.json").write_text("{}")
+    rows = {(row["arm"], row["seed"]): row for row in table(study)}
+    assert len(rows) == len(study.runs)
+    assert rows[study.runs[0].arm, study.runs[0].seed]["sts.avg"] == 50.0
+    shutil.rmtree(folder)
     del study.arms["infocse"]
     assert {row["arm"] for row in table(study)} == set(study.arms)
 

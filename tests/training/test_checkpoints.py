@@ -399,6 +399,10 @@ def test_a_run_goes_on_in_its_own_folder(recipe, tmp_path, monkeypatch, capsys) 
             run(monkeypatch, recipe, "--output_dir", place, "--resume_from_checkpoint", resumed)
         assert "output_dir must be new or empty of runs, found export of another run" in capsys.readouterr().err
         assert (place / "export" / "thesis.txt").read_text() == "years of work"
+    for wrong in (first, "nosuch"):  # not another run: the folder is not to blame
+        with pytest.raises(SystemExit):
+            run(monkeypatch, recipe, "--output_dir", first, "--resume_from_checkpoint", wrong)
+        assert "--resume_from_checkpoint expects auto or a checkpoint folder" in capsys.readouterr().err
     run(monkeypatch, recipe, "--output_dir", tmp_path / "new", "--resume_from_checkpoint", first / "checkpoint-4")
     assert json.loads((tmp_path / "new" / "results.json").read_text())["dev"]["before"] == before
 
