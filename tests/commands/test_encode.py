@@ -270,7 +270,7 @@ def test_shards(model, lines, arguments, tmp_path) -> None:
 
 
 def test_overwriting_shards_and_going_on(lines, arguments, tmp_path, monkeypatch, capsys) -> None:
-    """Shards of another number go too; an interrupted --overwrite goes on with the same command; a folder is refused."""
+    """Shards of another number go too; an interrupted --overwrite goes on when it is repeated; a folder is refused."""
     main([*arguments, "--rows_per_shard", "40"])
     with pytest.raises(SystemExit):
         main([*arguments, "--rows_per_shard", "50"])
