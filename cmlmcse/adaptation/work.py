@@ -31,6 +31,9 @@ from cmlmcse.hub.start import start_record
 from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.folders import recorded_pooling
 from cmlmcse.models.prompts import Prompts
+from cmlmcse.training.checks import check_model
+from cmlmcse.training.command import field_arguments
+from cmlmcse.training.parse import parse_recipe
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .arms import Arms, default_arms
@@ -53,7 +56,7 @@ from .report import last_line, write_report
 from .request import keep_request
 from .results import adapt_results, labelled_results, load_labelled
 from .rounds import read_plan, run_arms
-from .runs import Common, Trial
+from .runs import RECIPE, Common, Trial
 from .second_split import train_again
 from .text import Text, read_text
 
@@ -111,8 +114,9 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
 
     arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
     check_questions(text, arms)
-    keep_request(folder, args)
     common = Common(folder, shared_fields(args, start), start.values, train, text.finished)
+    check_arms_fit(start.encoder, arms, common)
+    keep_request(folder, args)
     left = 60 * args.minutes - (time.perf_counter() - started) - SCORES_AT_THE_END * start.seconds
     trials, names = run_arms(arms, common, left, args.max_steps)
     choice = choose(start, {name: trials[name] for name in names}, arms, common, args, say)
@@ -188,6 +192,20 @@ def check_questions(text: Text, arms: Arms) -> None:
             "cmlmcse adapt judges a finished encoder by questions that it did not practise, found views "
             f"({views}) that practise all of them; leave out --views"
         )
+
+
+def check_arms_fit(start: Encoder, arms: Arms, common: Common) -> None:
+    """Check what depends on the model before the folder belongs to these fields.
+
+    Raises:
+        InputError: a field does not fit the model's depth, width or positions.
+    """
+    length, most = common.fields["max_seq_length"], start.model.max_positions
+    if length > most:
+        raise InputError(f"max_seq_length must be at most {most}, the positions of the model, found {length}; lower it")
+    for fields in arms.values():
+        _, model, _, _ = parse_recipe([RECIPE, *field_arguments({**common.fields, **fields})])
+        check_model(model, start.model.config.backbone_config)
 
 
 def choose(

@@ -20,7 +20,10 @@ def resolve(name: str) -> str:
     if not name.startswith(PACKAGE):
         return name
     package, _, inside = name.removeprefix(PACKAGE).partition("/")
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # of a package inside another one
+        spec = None
     if spec is None or spec.origin is None:
         raise InputError(f"{name} expects the package {package}, found none installed; pip install {package}")
     path = Path(spec.origin).parent / inside

@@ -7,6 +7,7 @@ import codecs
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -176,11 +177,13 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
 def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of a .csv, or of a .tsv, which has no quoting. Every value is text."""
     csv.field_size_limit(2**31 - 1)  # a document may exceed the module's default of 128 KiB
-    tabs = ".tsv" in path.name.lower()
+    tabs = Path(split_compression(path.name.lower())[0]).suffix == ".tsv"
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
     with readable(str(path)) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, **style)
         header = next(reader, [])
+        if twice := [name for name, count in Counter(header).items() if count > 1]:
+            raise InputError(f"{path}: expected each column once, found {twice[0]!r} twice; rename one")
         if len(header) == 1:
             check_separator(str(path), header[0], tabs)
         try:

@@ -1,5 +1,7 @@
 """Checks of a recipe's fields: each value by itself, and fields that do not fit each other."""
 
+from transformers import PretrainedConfig
+
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.data.augmentation import check_augmentation
 from cmlmcse.data.searches import LEXICAL, SEARCH
@@ -23,14 +25,8 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
     Raises:
         InputError: a value out of range, or two fields that do not fit each other.
     """
-    fields = model.config_fields()
-    if fields["fusion_init"] not in ("last", "next", "random"):
-        fields["fusion_init"] = "checkpoint"
-    del fields["rtd_generator"], fields["from_scratch"], fields["backbone_dropout"]
-    fields["lexical_layers"] = fields["fusion_layers"] = None  # checked when the backbone's depth is known
-    fields["matryoshka_dims"] = None  # and these when its width is known
+    check_model(model)
     with as_input_error():
-        CMLMCSEConfig(**fields)
         if model.backbone_dropout is not None:
             in_range("backbone_dropout", model.backbone_dropout, float, 0.0, 1.0)
         one_of("augmented_views", data.augmented_views, ("second", "both"))
@@ -64,6 +60,22 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
             f"{run.per_device_train_batch_size}; raise it"
         )
     check_run(run)
+
+
+def check_model(model: ModelArguments, backbone: PretrainedConfig | None = None) -> None:
+    """Check the fields of the model; those that depend on the backbone's depth and width only if it is given.
+
+    Raises:
+        InputError: a value out of range, or two fields that do not fit each other.
+    """
+    fields = model.config_fields()
+    if fields["fusion_init"] not in ("last", "next", "random"):
+        fields["fusion_init"] = "checkpoint"
+    del fields["rtd_generator"], fields["from_scratch"], fields["backbone_dropout"]
+    if backbone is None:
+        fields["lexical_layers"] = fields["fusion_layers"] = fields["matryoshka_dims"] = None
+    with as_input_error():
+        CMLMCSEConfig(backbone_config=backbone, **fields)
 
 
 def check_tokens(data: DataArguments, stage: str) -> None:

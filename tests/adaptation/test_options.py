@@ -168,6 +168,22 @@ def test_wrong_text(text, message, backbone_folders, tmp_path, capsys):
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cmlm_weight", "0.1", "--lexical_layers", "99"], "lexical_layers must be at most 2, the backbone's depth"),
+        (["--max_seq_length", "1000"], "max_seq_length must be at most 66, the positions of the model, found 1000"),
+    ],
+)
+def test_what_does_not_fit_the_model(words, message, corpus, backbone, tmp_path, capsys):
+    """It is said before the folder belongs to these fields, so that the corrected command may take the same folder."""
+    with pytest.raises(SystemExit) as stopped:
+        main([backbone, str(corpus), "--output_dir", str(tmp_path / "out"), "--max_steps", "4", *words])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_a_head_is_refused(corpus, backbone, tmp_path, capsys):
     """Before anything is trained: a run starts with a fresh head, and no average would fit it."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone, pooling="cls", cmlm_weight=0)

@@ -248,6 +248,9 @@ def test_empty_objects(arguments, tmp_path, capsys) -> None:
         ("in.jsonl", '{"text": 3}\n', [], "expected text in the column text, found int64"),
         ("in.jsonl", '{"a": "x", "text": "y"}\n', ["--text_column", "a"], "found another one of that name"),
         ("in.csv", b"text\ncaf\xe9\n", [], "expected UTF-8 text, found byte 0xe9"),
+        ("in.csv", "text,text\na,b\n", [], "expected each column once, found 'text' twice"),
+        ("in.tsv", "text,n\nthe cat,1\n", [], "expected tabs between the columns, found ','"),
+        ("notes.tsv.csv", "text\tn\nthe cat\t1\n", [], "expected commas between the columns, found '\\t'"),
     ],
 )
 def test_wrong_tables(name, content, options, words, arguments, tmp_path, capsys) -> None:

@@ -477,6 +477,7 @@ def test_a_token_is_refused_and_never_written(recipe, monkeypatch, tmp_path, cap
         ("cmlm_wieght: 1\n", "unknown field 'cmlm_wieght'; did you mean cmlm_weight?"),
         ("- a\n- b\n", "must map field names to values, found list"),
         ("a: [\n", "must be a YAML file"),
+        ("temp: 0.1\nseed: 1\ntemp: 0.2\n", "must be a YAML file, found the key 'temp' twice"),
         ("temp: !!python/object/apply:os.getcwd []\n", "must be a YAML file"),
         ("temp: hot\n", "invalid float value: 'hot'"),
     ],
