@@ -16,6 +16,7 @@ from cmlmcse.evaluation.command import main
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.geometry import geometry
 from cmlmcse.evaluation.metrics import STSCorrelation
+from cmlmcse.evaluation.scores import cosine
 from cmlmcse.evaluation.sts import load_sts, load_stsb_dev, sts, stsb_dev
 from cmlmcse.evaluation.sts_data import STS_SETS, Pairs, read_pairs
 from cmlmcse.evaluation.tables import format_table
@@ -176,6 +177,15 @@ def test_metric_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ranks = np.corrcoef([1.5, 1.5, 3, 4], [1, 2.5, 2.5, 4])[0, 1]
         assert values["spearman"] == pytest.approx(100 * ranks)
         assert values["pearson"] == pytest.approx(100 * np.corrcoef(predictions, references)[0, 1])
+
+
+def test_equal_sentences_are_ties() -> None:
+    """Their cosines are 1 to the last bit, whatever the vector; other cosines keep eight decimals."""
+    vectors = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
+    assert set(cosine(vectors, 3 * vectors)) == {1.0}
+    others = vectors[::-1].astype(np.float64)
+    exact = [a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in zip(vectors.astype(np.float64), others, strict=True)]
+    np.testing.assert_allclose(cosine(vectors, others), exact, rtol=0, atol=5.1e-9)
 
 
 def test_geometry_closed_form() -> None:
