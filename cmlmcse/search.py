@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> None:
     from cmlmcse.data.tables import scan
 
     source = None if has_embeddings(args.corpus) else scan(args.corpus, args.text_column, args.title_column)
-    column = source.text_column if source else args.text_column or TEXT
+    column = source.text_column if source else text_column_of(args.corpus, args.text_column)
 
     from cmlmcse.evaluation.bm25 import BM25, BM25Shares
     from cmlmcse.evaluation.encoding import encode_as
@@ -128,6 +128,20 @@ def main(argv: list[str] | None = None) -> None:
     show_results(queries, found, [title, column] if title else [column])
     if args.output is not None:
         write_results(args.output, queries, found)
+
+
+def text_column_of(path: Path, given: str | None) -> str:
+    """The column of the texts of an encoded file.
+
+    Raises:
+        InputError: it has no column of the given name.
+    """
+    from pyarrow import parquet
+
+    names = parquet.read_schema(path).names
+    if given is not None and given not in names:
+        raise InputError(f"{path}: expected a column {given}, found the columns {', '.join(names)}; see --text_column")
+    return given or TEXT
 
 
 def standard_input() -> list[str]:

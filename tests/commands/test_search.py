@@ -259,6 +259,10 @@ def test_another_model(place, backbone_folders, capsys) -> None:
         (["model", "texts.txt", "a", "--output", "no/out.jsonl"], "expected the folder no to exist"),
         (["model", "texts.jsonl", "a"], "expected a column text, found the columns sentence, id"),
         (
+            ["model", "texts.parquet", "a", "--text_column", "none"],
+            "expected a column none, found the columns text, embe",
+        ),
+        (
             ["model", "texts.jsonl", "a", "--text_column", "sentence", "--title_column", "sentence"],
             "--title_column expects another column than that of the texts, found sentence",
         ),
