@@ -260,7 +260,7 @@ def test_another_model(place, backbone_folders, capsys) -> None:
         (["model", "texts.jsonl", "a"], "expected a column text, found the columns sentence, id"),
         (
             ["model", "texts.parquet", "a", "--text_column", "none"],
-            "expected a column none, found the columns text, embe",
+            "expected a column none, found the columns text",
         ),
         (
             ["model", "texts.jsonl", "a", "--text_column", "sentence", "--title_column", "sentence"],
