@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cmlmcse.models.encoders import Encoder
 
 DTYPES = ("fp32", "bf16", "fp16")
+FIRST = 200  # texts whose length is measured; their share of cut tokens is known to some points
 TEXT, EMBEDDING, TITLE = "text", "embedding", "title"  # columns of a .parquet
 WAIT = timedelta(days=7)  # for other processes; NCCL's ten minutes are too short while the first one merges
 METADATA = b"cmlmcse"  # key in a .parquet's metadata; the value is JSON that names the model
@@ -125,11 +126,13 @@ def main(argv: list[str] | None = None) -> None:
     with state.main_process_first():
         if state.is_main_process:
             mention_titles(source)
-            mention_cut(source, args.model, encoder)
             job.claim_parts(job_settings(args, source, encoder.settings, provenance), args.overwrite)
             if done := job.rows_done():
                 print(f"{done:,} of {source.rows:,} rows were done already; they are kept and reused", flush=True)
-    with interruptible(lambda: f"{job.rows_done():,} of {source.rows:,} rows are kept; run the same command to resume"):
+            else:
+                mention_cut(source, args.model, encoder)
+    again = "the same command without --overwrite" if args.overwrite else "the same command"
+    with interruptible(lambda: f"{job.rows_done():,} of {source.rows:,} rows are kept; run {again} to resume"):
         encode_parts(job, source, encoder, state.process_index, state.num_processes)
         state.wait_for_everyone()
         if state.is_main_process:
@@ -155,7 +158,7 @@ def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:
     from cmlmcse.data.lengths import LARGE_CUT, measure_lengths
 
     first = next(source.tables(), None)
-    texts = [] if first is None else [text for text in source.titled_texts(first) if text]
+    texts = [] if first is None else [text for text in source.titled_texts(first.slice(0, FIRST)) if text]
     limit = encoder.settings["max_seq_length"]
     if texts and (share := measure_lengths(texts, encoder.tokenizer).cut(limit)) > LARGE_CUT:
         print(

@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
     else:
         stored = check_provenance(args.corpus, args.model, encoder)
         title = stored_title(args.corpus, stored, args.title_column)
-        blocks = embedded_blocks(args.corpus, [title, column] if title else [column])
+        blocks = embedded_blocks(args.corpus, encoded_columns(args.corpus, stored, title))
         texts = stored_texts(args.corpus, column, title)
     shares = BM25Shares(BM25(texts, queries), queries) if args.bm25 else None
     found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, args.bm25 or 0.0)
@@ -286,12 +286,22 @@ def encoded_blocks(source: "TextFile", encode: Callable[[list[str]], "np.ndarray
         yield Block(table, encode(texts), np.array([not text.strip() for text in texts]))
 
 
+def encoded_columns(path: Path, stored: dict[str, Any], title: str | None) -> list[str]:
+    """The columns of the texts that `cmlmcse encode` read, title first; none if it left the texts out, or if another
+    program wrote the file."""
+    from pyarrow import parquet
+
+    names = parquet.read_schema(path).names
+    kept = bool(stored) and TEXT in names and names.index(TEXT) < names.index(EMBEDDING)  # else it is a copied column
+    return [*([title] if title else []), TEXT] if kept else []
+
+
 def embedded_blocks(path: Path, columns: list[str]) -> Iterator[Block]:
     """Yield the rows of an encoded file in blocks.
 
     Args:
         path: the file.
-        columns: those of its texts and titles. A row in which all of them are blank was an empty text.
+        columns: those of its texts and titles, or none. A row in which all of them are blank was an empty text.
 
     Raises:
         InputError: an embedding is missing or has another size.
@@ -311,7 +321,7 @@ def embedded_blocks(path: Path, columns: list[str]) -> Iterator[Block]:
             if len(sizes) != 1 or flat.null_count:
                 raise InputError(f"{path}: expected embeddings of one size in every row, found others; encode it again")
             blank = np.zeros(len(table), bool)
-            if set(columns) <= set(table.column_names):
+            if columns:
                 rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
                 blank = np.array([not any(str(text or "").strip() for text in row) for row in rows])
             vectors = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)

@@ -186,8 +186,9 @@ def read_encoded(path: Path, limits: Limits) -> Corpus | None:
     if not all(text is None or isinstance(text, str) for text in texts):
         raise Refused(f"Expected texts in the column {TEXT!r}, found {table[TEXT].type}; encode the file again.")
     title = title_column(table.schema.metadata or {})
-    titles = table[title].to_pylist() if title in table.column_names else [""] * len(texts)
-    lines = [f"{before or ''} {text or ''}".strip() for before, text in zip(titles, texts, strict=True)]
+    lines = [text or "" for text in texts]
+    if title in table.column_names:
+        lines = [f"{before or ''} {text}".strip() for before, text in zip(table[title].to_pylist(), lines, strict=True)]
     check_lines(lines, limits)
     return Corpus(path.name, lines, stacked(table[EMBEDDING]))
 

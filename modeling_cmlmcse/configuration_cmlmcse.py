@@ -26,6 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 TRANSFORMERS = tuple(int(part) for part in __version__.split(".")[:2])
 EXPORT_KEY = "cmlmcse"
+COUNTS_FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 HEAD_WEIGHTS = "head.safetensors"  # in an export: a head that a plain backbone has no place for
 WEIGHTS_WITH_HEAD = "model_with_head.safetensors.index.json"  # lists the backbone's weights and the head's
 OWN_FUSION_INITS = ("last", "next", "random", "pretrained")  # the first is the default
@@ -277,7 +278,7 @@ class CMLMCSEConfig(PretrainedConfig):
                 f"{kind!r}; load an export without code with SentenceTransformer(NAME), and start from it or from a "
                 "plain backbone with CMLMCSEForSentenceEmbedding.from_backbone(NAME, pooling=…)"
             )
-        ours = inspect.signature(cls.__init__).parameters
+        ours = inspect.signature(cls.__init__).parameters.keys() - cls.sub_configs.keys()  # which transformers merges
         given = {name: kwargs.pop(name) for name in list(kwargs) if name in ours}
         return super().from_dict({**config_dict, **given}, **kwargs)
 
@@ -376,8 +377,10 @@ class CMLMCSEConfig(PretrainedConfig):
 
     @property
     def max_position_embeddings(self) -> int:
-        """The longest sequence, where sentence-transformers looks for it."""
-        return self.backbone_config.max_position_embeddings
+        """The longest sequence, where sentence-transformers looks for it. RoBERTa's kind counts from behind the padding
+        token, so that its first positions are never used."""
+        unused = self.backbone_config.pad_token_id + 1 if self.backbone_config.model_type in COUNTS_FROM_PADDING else 0
+        return self.backbone_config.max_position_embeddings - unused
 
     @property
     def vocab_size(self) -> int:

@@ -44,7 +44,8 @@ def is_plain(layer: nn.Module) -> bool:
 
 def has_hooks(*modules: nn.Module) -> bool:
     """Whether somebody watches what goes through one of these modules."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for module in modules for name in names)
 
 
 class _OneDNNLinear(torch.autograd.Function):

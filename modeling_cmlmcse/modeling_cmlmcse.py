@@ -78,7 +78,7 @@ from .text_encoding import NO_TEMPLATE, TextEncoding
 logger = logging.get_logger(__name__)
 
 OWN_POOLING = (
-    "{}: modules.json names the pooling that this model was trained with, and from_backbone does not read it: set "
+    "{}: the folder records the pooling that this model was trained with, and from_backbone does not read it: set "
     "pooling, for instance to 'avg', to keep it."
 )
 NO_DROPOUT = (

@@ -17,7 +17,7 @@ from cmlmcse.training.command import field_arguments
 from cmlmcse.training.command_fields import TRUE, parse_with_fields
 
 if TYPE_CHECKING:
-    from cmlmcse.training.fields import RunArguments
+    from cmlmcse.training.fields import ModelArguments, RunArguments
 
     from .crew import Train
 
@@ -176,7 +176,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
 
     from .request import check_request
 
-    training = check_fields(args.model, args.fields)
+    _, training = check_fields(args.model, args.fields)
     if training.use_cpu and args.device is None:
         args.device = "cpu"
     bf16 = training.mixed_precision == "bf16" if precision_is_named(training) else has_fast_bf16(args.device)
@@ -204,11 +204,11 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
         raise Stopped(f"{causes[stop.status]}; {kept}", status=stop.status) from stop
 
 
-def check_fields(model: str, fields: dict[str, str]) -> "RunArguments":
+def check_fields(model: str, fields: dict[str, str]) -> tuple["ModelArguments", "RunArguments"]:
     """Check the fields of the recipe before any work starts.
 
     Returns:
-        The arguments of training with these fields.
+        The arguments of the model and of training with these fields.
 
     Raises:
         InputError: an unknown field, or a wrong value.
@@ -220,7 +220,8 @@ def check_fields(model: str, fields: dict[str, str]) -> "RunArguments":
     from .runs import RECIPE
 
     added = searching_fields(model, finished=True) if fields.get("views") == SEARCH else {}
-    return parse_recipe([RECIPE, *field_arguments(added | fields)])[-1]
+    _, arguments, _, training = parse_recipe([RECIPE, *field_arguments(added | fields)])
+    return arguments, training
 
 
 def has_fast_bf16(device: str | None) -> bool:

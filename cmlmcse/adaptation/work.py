@@ -32,8 +32,6 @@ from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.folders import recorded_pooling
 from cmlmcse.models.prompts import Prompts
 from cmlmcse.training.checks import check_model
-from cmlmcse.training.command import field_arguments
-from cmlmcse.training.parse import parse_recipe
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .arms import Arms, default_arms
@@ -50,13 +48,13 @@ from .choice import (
     mix,
     weights_of,
 )
-from .command import PLAIN_POOLING
+from .command import PLAIN_POOLING, check_fields
 from .crew import Train
 from .report import last_line, write_report
 from .request import keep_request
 from .results import adapt_results, labelled_results, load_labelled
 from .rounds import read_plan, run_arms
-from .runs import RECIPE, Common, Trial
+from .runs import Common, Trial
 from .second_split import train_again
 from .text import Text, read_text
 
@@ -115,7 +113,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
     check_questions(text, arms)
     common = Common(folder, shared_fields(args, start), start.values, train, text.finished)
-    check_arms_fit(start.encoder, arms, common)
+    check_fit(args, start.encoder, common.fields["max_seq_length"])
     keep_request(folder, args)
     left = 60 * args.minutes - (time.perf_counter() - started) - SCORES_AT_THE_END * start.seconds
     trials, names = run_arms(arms, common, left, args.max_steps)
@@ -194,18 +192,22 @@ def check_questions(text: Text, arms: Arms) -> None:
         )
 
 
-def check_arms_fit(start: Encoder, arms: Arms, common: Common) -> None:
+def check_fit(args: argparse.Namespace, start: Encoder, length: int) -> None:
     """Check what depends on the model before the folder belongs to these fields.
+
+    Args:
+        args: the command's; its fields hold in every arm.
+        start: the model.
+        length: tokens of a training text.
 
     Raises:
         InputError: a field does not fit the model's depth, width or positions.
     """
-    length, most = common.fields["max_seq_length"], start.model.max_positions
+    most = start.model.max_positions
     if length > most:
         raise InputError(f"max_seq_length must be at most {most}, the positions of the model, found {length}; lower it")
-    for fields in arms.values():
-        _, model, _, _ = parse_recipe([RECIPE, *field_arguments({**common.fields, **fields})])
-        check_model(model, start.model.config.backbone_config)
+    model, _ = check_fields(args.model, args.fields)
+    check_model(model, start.model.config.backbone_config)
 
 
 def choose(

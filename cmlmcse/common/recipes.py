@@ -40,14 +40,21 @@ def find_recipe(name: str) -> Path:
     raise InputError(f"RECIPE must be a YAML file or one of {', '.join(known)}, found {name!r}{hint}")
 
 
-class OnceEach(yaml.SafeLoader):
-    """Reads YAML, and refuses a key that stands twice in a mapping: the last one would win without a word."""
+def check_once_each(node: yaml.Node | None, seen: set[int]) -> None:
+    """Check that no key stands twice in a mapping: the last one would win without a word.
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} twice", node.start_mark)
-        return super().construct_mapping(node, deep)
+    Raises:
+        YAMLError: one does.
+    """
+    if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
+        return
+    seen.add(id(node))
+    pairs = node.value if isinstance(node, yaml.MappingNode) else [(None, each) for each in node.value]
+    names = [key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} twice", node.start_mark)
+    for _, value in pairs:
+        check_once_each(value, seen)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -57,7 +64,9 @@ def read_recipe(path: Path) -> dict[str, Any]:
         InputError: the file is not a YAML mapping of field names to plain values.
     """
     try:
-        fields = yaml.load(path.read_text(encoding="utf-8"), OnceEach)
+        text = path.read_text(encoding="utf-8")
+        check_once_each(yaml.compose(text, yaml.SafeLoader), set())
+        fields = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path.name} must be a YAML file, found {reason}; fix it") from error

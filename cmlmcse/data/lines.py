@@ -155,10 +155,10 @@ def check_separator(path: str, header: str, tabs: bool) -> None:
         tabs: whether tabs stand between columns, and not commas.
 
     Raises:
-        InputError: another mark in the name.
+        InputError: a semicolon or a tab in the name.
     """
     mark = "tabs" if tabs else "commas"
-    if other := [each for each in (";", "," if tabs else "\t") if each in header]:
+    if other := [each for each in (";", "\t") if each in header]:
         raise InputError(
             f"{path}: expected {mark} between the columns, found {other[0]!r} in the header {header!r}; save it with "
             f"{mark}"

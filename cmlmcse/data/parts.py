@@ -73,7 +73,7 @@ class Job:
 
         Args:
             settings: what all parts have in common.
-            overwrite: whether what is there may be replaced. An interrupted job of the same settings still goes on.
+            overwrite: whether to start again, and replace what is there.
 
         Raises:
             InputError: the output exists, the folder has parts of other settings, or it cannot be written.
@@ -87,7 +87,7 @@ class Job:
         if existing and not overwrite and not record.exists():
             raise InputError(f"--output {existing[0]}: exists; choose another name, or --overwrite")
         try:
-            if overwrite and not (record.exists() and json.loads(record.read_text(encoding="utf-8")) == settings):
+            if overwrite:
                 shutil.rmtree(self.folder, ignore_errors=True)
                 for path in existing if self.rows_per_shard is not None else []:  # a single file stays until replaced
                     path.unlink()

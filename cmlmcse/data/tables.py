@@ -182,7 +182,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
     with readable(str(path)) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, **style)
         header = next(reader, [])
-        if twice := [name for name, count in Counter(header).items() if count > 1]:
+        if twice := [name for name, count in Counter(header).items() if name and count > 1]:
             raise InputError(f"{path}: expected each column once, found {twice[0]!r} twice; rename one")
         if len(header) == 1:
             check_separator(str(path), header[0], tabs)

@@ -166,8 +166,8 @@ def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None)
     pooling = given or recorded
     if pooling not in PLAIN_POOLINGS:
         known, found = ", ".join(PLAIN_POOLINGS), "none" if pooling is None else repr(pooling)
-        records = "no pooling: expected" if recorded is None else f"the pooling {recorded!r}: expected none, or"
-        raise InputError(f"{source} records {records} --pooling with one of {known}, found {found}")
+        records = "no pooling" if recorded is None else f"the pooling {recorded!r}"
+        raise InputError(f"{source} records {records}: expected --pooling with one of {known}, found {found}")
     return pooling, normalize
 
 

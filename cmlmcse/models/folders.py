@@ -45,13 +45,14 @@ def resolve_model(name_or_path: str) -> str:
 
 
 def records_pooling(name_or_path: str) -> bool:
-    """Whether a model records its pooling, as models that this project trained and sentence-transformers folders do.
+    """Whether a model records a pooling that is known here, as models that this project trained and most
+    sentence-transformers folders do.
 
     Raises:
         InputError: as :func:`recorded_pooling`.
     """
     name_or_path = resolve(name_or_path)
-    return not is_word_vectors(name_or_path) and recorded_pooling(name_or_path)[0] is not None
+    return not is_word_vectors(name_or_path) and recorded_pooling(name_or_path)[0] in POOLINGS
 
 
 def recorded_pooling(name_or_path: str) -> tuple[str | None, bool]:

@@ -64,7 +64,8 @@ def field_arguments(fields: Mapping[str, Any]) -> list[str]:
         if value is None:
             continue
         if isinstance(value, (list, tuple)) and name in LISTS:
-            words += [f"--{name}", *(map(str, value) if value else ["none"])]
+            none = ["none"] if name == "report_to" else []
+            words += [f"--{name}", *(map(str, value) or none)] if value or none else []
         elif isinstance(value, (list, tuple)):
             words.append(f"--{name}={','.join(map(str, value))}")
         else:  # with an equals sign, because a value may begin with a dash

@@ -77,7 +77,7 @@ def test_another_broken_pipe_is_an_error() -> None:
 
 
 def test_a_full_disk(capsys) -> None:
-    """One line and status 2, wherever it happens; other errors of files keep their traceback."""
+    """One line and status 2; other errors of files keep their traceback."""
 
     @command
     def write(number: int) -> None:

@@ -249,7 +249,6 @@ def test_empty_objects(arguments, tmp_path, capsys) -> None:
         ("in.jsonl", '{"a": "x", "text": "y"}\n', ["--text_column", "a"], "found another one of that name"),
         ("in.csv", b"text\ncaf\xe9\n", [], "expected UTF-8 text, found byte 0xe9"),
         ("in.csv", "text,text\na,b\n", [], "expected each column once, found 'text' twice"),
-        ("in.tsv", "text,n\nthe cat,1\n", [], "expected tabs between the columns, found ','"),
         ("notes.tsv.csv", "text\tn\nthe cat\t1\n", [], "expected commas between the columns, found '\\t'"),
     ],
 )
@@ -273,7 +272,7 @@ def test_shards(model, lines, arguments, tmp_path) -> None:
 
 
 def test_overwriting_shards_and_going_on(lines, arguments, tmp_path, monkeypatch, capsys) -> None:
-    """Shards of another number go too; an interrupted --overwrite goes on when it is repeated; a folder is refused."""
+    """Shards of another number go too; an interrupted --overwrite goes on without it; a folder is refused."""
     main([*arguments, "--rows_per_shard", "40"])
     with pytest.raises(SystemExit):
         main([*arguments, "--rows_per_shard", "50"])
@@ -291,8 +290,9 @@ def test_overwriting_shards_and_going_on(lines, arguments, tmp_path, monkeypatch
     again = [*arguments, "--rows_per_shard", "50", "--overwrite"]
     with pytest.raises(SystemExit, match="130"):
         main(again)
+    assert "40 of 83 rows are kept; run the same command without --overwrite to resume" in capsys.readouterr().err
     monkeypatch.setattr(parts.Job, "write_part", write)
-    main(again)
+    main(again[:-1])
     assert "40 of 83 rows were done already" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.glob("out-*")) == ["out-00000-of-00002.npy", "out-00001-of-00002.npy"]
     (tmp_path / "out.npy").mkdir()

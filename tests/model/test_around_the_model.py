@@ -11,6 +11,7 @@ from transformers import AutoModel
 
 from cmlmcse.hub.export import export
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
+from modeling_cmlmcse.families import FAMILIES
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.tiny import tiny_tokenizer
 
@@ -111,11 +112,23 @@ def test_encode_leaves_modes_and_frozen_weights(backbone_folders):
     assert not any(weight.requires_grad for weight in model.parameters())
 
 
-def test_sentence_transformers_knows_the_longest_text(backbone_folders, tmp_path):
-    """A saved model says how many positions it has."""
-    load(backbone_folders["bert"]).save_pretrained(tmp_path / "saved")
-    config = CMLMCSEConfig.from_pretrained(tmp_path / "saved")
-    assert config.max_position_embeddings == config.backbone_config.max_position_embeddings
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_sentence_transformers_knows_the_longest_text(kind, backbone_folders, tmp_path):
+    """A saved model says how many tokens a text may have."""
+    model = load(backbone_folders[kind])
+    model.save_pretrained(tmp_path / "saved")
+    assert CMLMCSEConfig.from_pretrained(tmp_path / "saved").max_position_embeddings == model.max_positions
+
+
+def test_a_part_of_the_backbones_configuration(backbone_folders, tmp_path):
+    """It is merged into the stored one, as transformers does."""
+    model = load(backbone_folders["bert"])
+    model.save_pretrained(tmp_path / "saved")
+    again = CMLMCSEForSentenceEmbedding.from_pretrained(
+        tmp_path / "saved", backbone_config={"hidden_dropout_prob": 0.0}
+    )
+    assert again.config.backbone_config.hidden_dropout_prob == 0.0
+    assert again.config.backbone_config.hidden_size == model.config.backbone_config.hidden_size
 
 
 def test_from_backbone_says_that_a_pooling_is_lost(backbone_folders, tmp_path, caplog):
@@ -123,11 +136,11 @@ def test_from_backbone_says_that_a_pooling_is_lost(backbone_folders, tmp_path, c
     model, tokenizer = load(backbone_folders["bert"], pooling="avg"), tiny_tokenizer("bert")
     folder = export(model, tokenizer, tmp_path / "export")
     again = load(folder, pooling="avg")
-    assert "names the pooling" not in caplog.text
+    assert "records the pooling" not in caplog.text
     assert np.array_equal(again.encode(TEXTS, tokenizer), model.encode(TEXTS, tokenizer))
     assert not {"cmlmcse", "auto_map"} & again.config.backbone_config.to_dict().keys()
     load(folder)
-    assert "names the pooling that this model was trained with" in caplog.text
+    assert "records the pooling that this model was trained with" in caplog.text
 
 
 def test_saving_by_another_process_or_an_adapter_alone(backbone_folders, tmp_path):
