@@ -1,4 +1,4 @@
-"""The command `cmlmcse encode MODEL IN --output OUT.npy|OUT.parquet`: embed the texts of a file.
+"""The command `cmlmcse encode MODEL IN --output OUT.npy|OUT.parquet`: embed the texts of a file or a folder.
 
 Rows are read as a stream and encoded in parts of 1,024 rows, so memory does not grow with the file. Each part is
 written to a temporary file, which is then renamed: an interrupted job loses only the parts that it was encoding.
@@ -50,7 +50,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "package:NAME/path, or plain backbone")  # fmt: skip
     parser.add_argument("input", metavar="IN", type=Path, help="a table with a column of texts (.csv, .tsv, .jsonl, "
                         ".parquet), or one text per line; all but .parquet may be compressed as .gz, .bz2, .xz or "
-                        ".zst; every row is kept, empty ones too")  # fmt: skip
+                        ".zst; every row is kept, empty ones too; or a folder of .txt and .md files, which are cut "
+                        "into passages")  # fmt: skip
     parser.add_argument("--output", type=Path, required=True, metavar="OUT", help="OUT.npy, rows x H float32; or "
                         "OUT.parquet with the columns `text`, `embedding` and every other column of IN")  # fmt: skip
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
@@ -119,7 +120,8 @@ def main(argv: list[str] | None = None) -> None:
     width = args.truncate_dim or width
     provenance = model_provenance(args.model, encoder.settings["pooling"])
     provenance |= {name: encoder.arguments[name] for name in ("truncate_dim", "prompt")}
-    provenance |= {"title_column": source.title_column} if source.title_column else {}
+    columns = {"title_column": source.title_column, "file_column": source.file_column}
+    provenance |= {name: column for name, column in columns.items() if column}
     job = Job(
         args.output, source.rows, width, args.rows_per_shard, output_schema(args, source, copied, width, provenance)
     )
@@ -161,9 +163,10 @@ def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:
     texts = [] if first is None else [text for text in source.titled_texts(first.slice(0, FIRST)) if text]
     limit = encoder.settings["max_seq_length"]
     if texts and (share := measure_lengths(texts, encoder.tokenizer).cut(limit)) > LARGE_CUT:
+        advice = "" if source.file_column else "; split long ones into passages"
         print(
             f"{source.path}: {model} reads the first {limit} tokens of a text, which cuts off {share:.0%} of the first "
-            f"{len(texts):,} texts; split long ones into passages",
+            f"{len(texts):,} texts{advice}",
             file=sys.stderr,
         )
 
@@ -257,7 +260,7 @@ def job_settings(
         "encoding": {name: encoding[name] for name in ("pooling", "max_seq_length")},
         "prompt": provenance["prompt"],
         **({"title_column": source.title_column} if source.title_column else {}),
-        "input": [args.input.name, args.input.stat().st_size, args.input.stat().st_mtime_ns, source.rows],
+        "input": source.state(),
         **{name: getattr(args, name) for name in options},
     }
 

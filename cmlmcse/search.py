@@ -1,4 +1,4 @@
-"""The command `cmlmcse search MODEL CORPUS QUERY`: the texts of a file that are nearest to a query, by cosine.
+"""The command `cmlmcse search MODEL CORPUS QUERY`: the texts of a file or a folder that are nearest to a query.
 
 The search is exact: each query is compared with every text. The corpus is read as a stream, so memory does not grow
 with its size. With --bm25 the texts are read once more before, to index the words of the queries.
@@ -61,7 +61,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("model", metavar="MODEL", help="exported folder, checkpoint, run folder, Hub name, "
                         "package:NAME/path, or plain backbone")  # fmt: skip
     parser.add_argument("corpus", metavar="CORPUS", type=Path, help="a .parquet that `cmlmcse encode` wrote; or "
-                        "texts, which are encoded first: .csv, .tsv, .jsonl, .parquet or a text per line")  # fmt: skip
+                        "texts, which are encoded first: .csv, .tsv, .jsonl, .parquet, a text per line, or a folder of "
+                        ".txt and .md files, which are cut into passages")  # fmt: skip
     parser.add_argument("query", metavar="QUERY", help="a text; - reads queries from standard input, one per line")
     parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query (default: 10)")
     parser.add_argument("--bm25", type=positive_number, nargs="?", const=WEIGHT, metavar="WEIGHT", help="search by "
@@ -113,19 +114,19 @@ def main(argv: list[str] | None = None) -> None:
     if source:
         mention_titles(source)
         mention_cut(source, args.model, encoder)
-        title = source.title_column
+        title, file = source.title_column, source.file_column
         blocks = encoded_blocks(source, lambda texts: encode_as(encoder, DOCUMENT, texts))
         texts = (text for table in source.tables() for text in source.titled_texts(table))
     else:
         stored = check_provenance(args.corpus, args.model, encoder)
-        title = stored_title(args.corpus, stored, args.title_column)
+        title, file = stored_title(args.corpus, stored, args.title_column), stored.get("file_column")
         blocks = embedded_blocks(args.corpus, encoded_columns(args.corpus, stored, title))
         texts = stored_texts(args.corpus, column, title)
     shares = BM25Shares(BM25(texts, queries), queries) if args.bm25 else None
     found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, args.bm25 or 0.0)
     if not any(found):
         raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
-    show_results(queries, found, [title, column] if title else [column])
+    show_results(queries, found, [name for name in (title, column) if name], file)
     if args.output is not None:
         write_results(args.output, queries, found)
 
@@ -392,15 +393,19 @@ def search(
     ]
 
 
-def show_results(queries: list[str], found: list[list[dict[str, Any]]], shown_columns: list[str]) -> None:
-    """Print the score and the start of each title and text, below its query if there are several."""
+def show_results(
+    queries: list[str], found: list[list[dict[str, Any]]], shown_columns: list[str], file_column: str | None = None
+) -> None:
+    """Print the score, the file if there are several, and the start of each title and text, below its query if there
+    are several."""
     for query, nearest in zip(queries, found, strict=True):
         if len(queries) > 1:
             print(query)
         for result in nearest:
             texts = [str(result["columns"][name] or "") for name in shown_columns if name in result["columns"]]
             shown = " ".join(" ".join(texts).split())[:SHOWN_CHARACTERS] if texts else f"row {result['row']}"
-            print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {shown}")
+            file = f"{result['columns'][file_column]}  " if file_column else ""
+            print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {file}{shown}")
 
 
 def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any]]]) -> None:

@@ -14,12 +14,13 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 
 from .columns import BLOCK_ROWS
-from .lines import files_in, read_documents, read_lines
+from .folder import files_in, read_file
+from .lines import read_documents, read_lines
 from .tables import scan
 from .text import as_text_error, file_state, load_sentences, source_kind
 from .words import is_unspaced, overlapping_pairs
 
-VERSION = 3  # of what makes documents of a source; another one reads the source again
+VERSION = 4  # of what makes documents of a source; another one reads the source again
 FEATURES = Features({"title": Value("string"), "text": Value("string")})
 MIN_DOCUMENTS = 100  # with fewer, a score on held-out documents cannot tell a better model from chance
 HELD_OUT_SHARE = 0.2  # of the documents
@@ -41,7 +42,8 @@ def load_collection(
     """The documents of a source, as a memory-mapped dataset with the columns "title" and "text".
 
     - A .txt file: blank lines separate documents. Without a blank line, each line is a document.
-    - A folder: each text file in it is a document.
+    - A folder: each text file in it (.txt, .md) is a document. The title of Markdown is that of its front matter, or
+      its first heading.
     - A table (.csv, .tsv, .jsonl, .parquet): each row is a document. BEIR's corpus.jsonl is one such table.
     - A Wikipedia dump or a Hub dataset: each article or row is a document, without a title.
 
@@ -128,7 +130,7 @@ def says_the_same(title: str, text: str) -> bool:
 def _untidied(path: str, text_column: str | None, title_column: str | None) -> Iterator[Document]:
     """The documents as they stand in a file or a folder."""
     if os.path.isdir(path):
-        yield from (Document("", "\n".join(read_lines(file))) for file in files_in(path))
+        yield from (Document(*read_file(file)) for file in files_in(path))
     elif source_kind(path) != "text":
         yield from _table(path, text_column, title_column)
     elif has_separators(read_lines(path, blank=True)):

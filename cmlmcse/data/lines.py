@@ -10,7 +10,6 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from cmlmcse.common.errors import InputError
@@ -130,20 +129,6 @@ def read_documents(path: str) -> Iterator[list[str]]:
             document = []
     if document:
         yield document
-
-
-def files_in(folder: str) -> list[str]:
-    """The text files of a folder and its subfolders, sorted by name. What begins with a dot is hidden, and not read.
-
-    Raises:
-        InputError: there is none.
-    """
-    below = [path.relative_to(folder) for path in Path(folder).rglob("*") if path.is_file()]
-    shown = [path for path in below if not any(part.startswith(".") for part in path.parts)]
-    texts = [path for path in shown if Path(split_compression(path.name)[0]).suffix.lower() == ".txt"]
-    if not texts:
-        raise InputError(f"{folder}: expected text files (.txt, also compressed), found none; name a file or a folder")
-    return sorted(str(Path(folder, path)) for path in texts)
 
 
 def check_separator(path: str, header: str, tabs: bool) -> None:

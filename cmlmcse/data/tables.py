@@ -1,5 +1,7 @@
 """A file of texts as Arrow tables: one row per text, in order, with the text column and every other column.
 
+Of a folder each row is a passage (folder.py).
+
 No row is dropped. Training drops blank rows (text.py), but encoding and searching keep them, so that row i stays row i.
 """
 
@@ -7,6 +9,7 @@ import codecs
 import csv
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,10 +22,12 @@ from pyarrow import parquet, types
 
 from cmlmcse.common.errors import InputError
 
+from .folder import files_in, read_passages
 from .lines import check_separator, check_utf8, is_number, read_lines, readable, split_compression
 
 TEXT = "text"
 TITLE = "title"
+FILE = "file"  # of a folder's passage
 TABLE_ROWS = 2048  # rows of a table in memory
 
 
@@ -32,11 +37,12 @@ class TextFile:
 
     Attributes:
         path: a .csv, .tsv, .json or .jsonl (one object per line) or .parquet file; any other file holds one text per
-            line. All but .parquet may be compressed: .gz, .bz2, .xz, .zst.
+            line. All but .parquet may be compressed: .gz, .bz2, .xz, .zst. Or a folder of text files.
         text_column: the column of the texts.
         schema: all columns with their types.
         rows: number of rows.
         title_column: the column of the titles, if they are to be read.
+        file_column: of a folder, the column of the file that a passage is from.
     """
 
     path: Path
@@ -44,6 +50,7 @@ class TextFile:
     schema: pyarrow.Schema
     rows: int
     title_column: str | None = None
+    file_column: str | None = None
 
     def tables(self) -> Iterator[pyarrow.Table]:
         """All rows in order, `TABLE_ROWS` at a time, every table with the columns of `schema`."""
@@ -55,6 +62,11 @@ class TextFile:
     def texts(self, table: pyarrow.Table) -> list[str]:
         """The texts of a table; a missing text becomes an empty one."""
         return [text or "" for text in table[self.text_column].to_pylist()]
+
+    def state(self) -> list[str | int]:
+        """What shows, without reading it again, whether the file or the folder changed: its name, size and time."""
+        stats = [os.stat(file) for file in (files_in(str(self.path)) if self.path.is_dir() else [self.path])]
+        return [self.path.name, sum(each.st_size for each in stats), max(each.st_mtime_ns for each in stats), self.rows]
 
     def titled_texts(self, table: pyarrow.Table) -> list[str]:
         """The texts of a table, each behind its title if titles are read."""
@@ -73,7 +85,7 @@ def scan(
     """Read a file once, so that an error in it is found before the work starts.
 
     Args:
-        path: the file.
+        path: the file, or a folder of text files, whose titles are read.
         text_column: the column of the texts (default: `text`, or the only column of strings).
         title_column: the column of the titles (default: titles are not read).
         documents: read titles from the column `title` by default, if there is one; and leave out other columns whose
@@ -82,11 +94,11 @@ def scan(
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8, or there is no such column.
     """
-    if not path.is_file():
-        raise InputError(f"{path}: expected a file of texts, found {'a folder' if path.is_dir() else 'none'}")
+    if not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path}: expected a file or a folder of texts, found none; fix the name")
     kind = _kind(path)
     for option, column in (("--text_column", text_column), ("--title_column", title_column)):
-        if column is not None and kind == "lines":
+        if column is not None and kind in ("lines", "folder"):
             raise InputError(f"{option} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
     fields, mixed, rows = {field.name: field for field in _empty_schema(path)}, {}, 0
     wordy = set(fields)
@@ -100,7 +112,8 @@ def scan(
             except (pyarrow.ArrowException, OverflowError) as error:
                 mixed[name] = " ".join(str(error).split())
     known = {*fields, *mixed}
-    title = title_column or (TITLE if documents and TITLE in known and text_column != TITLE else None)
+    titled = documents or kind == "folder"
+    title = title_column or (TITLE if titled and TITLE in known and text_column != TITLE else None)
     guessed = text_column is None and TEXT not in known  # then a column that is mixed may be the text
     for name, reason in mixed.items():
         if not documents or guessed or name in (text_column or TEXT, title):
@@ -112,7 +125,7 @@ def scan(
         _check_column(path, schema, title_column, "--title_column")
         if title_column == column:
             raise InputError(f"{path}: --title_column expects another column than that of the texts, found {column}")
-    return TextFile(path, column, schema, rows, title)
+    return TextFile(path, column, schema, rows, title, FILE if kind == "folder" else None)
 
 
 def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Iterator[pyarrow.Table]:
@@ -133,14 +146,17 @@ def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Ite
 
 def _kind(path: Path) -> str:
     """The kind of reader that a file needs, by its suffix."""
+    if path.is_dir():
+        return "folder"
     suffix = Path(split_compression(path.name.lower())[0]).suffix
     return {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}.get(suffix, "lines")
 
 
 def _empty_schema(path: Path) -> pyarrow.Schema:
     """The columns that are known before any row is read."""
-    if _kind(path) != "parquet":
-        return pyarrow.schema([(TEXT, pyarrow.string())] if _kind(path) == "lines" else [])
+    known = {"lines": (TEXT,), "folder": (FILE, TITLE, TEXT)}
+    if (kind := _kind(path)) != "parquet":
+        return pyarrow.schema([(name, pyarrow.string()) for name in known.get(kind, ())])
     try:
         return parquet.read_schema(path).remove_metadata()
     except (pyarrow.ArrowException, OSError) as error:
@@ -167,11 +183,22 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
         while block := list(islice(lines, TABLE_ROWS)):
             yield {TEXT: block}
         return
-    check_utf8(str(path))
-    rows = _csv_rows(path) if kind == "csv" else _json_rows(path)
+    rows: Iterator[dict[str, Any]]
+    if kind == "folder":
+        rows = _folder_rows(path)
+    else:
+        check_utf8(str(path))
+        rows = _csv_rows(path) if kind == "csv" else _json_rows(path)
     while row_block := list(islice(rows, TABLE_ROWS)):
         names = dict.fromkeys(name for row in row_block for name in row)
         yield {name: [row.get(name) for row in row_block] for name in names}
+
+
+def _folder_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the passages of a folder's files, each with its title and the name of its file."""
+    for file in files_in(str(path)):
+        name = Path(file).relative_to(path).as_posix()
+        yield from ({FILE: name, TITLE: title, TEXT: text} for title, text in read_passages(file))
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, str]]:

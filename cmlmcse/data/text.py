@@ -23,7 +23,8 @@ from cmlmcse.common.errors import InputError
 
 from . import wikipedia
 from .columns import BLOCK_ROWS, HEAD_ROWS, SCORE, STRING, Columns, Sentences, choose_columns, is_string, only_columns
-from .lines import CHUNK, check_separator, check_utf8, files_in, read_documents, read_lines, readable, split_compression
+from .folder import files_in
+from .lines import CHUNK, check_separator, check_utf8, read_documents, read_lines, readable, split_compression
 
 FEATURES = Features({"text": STRING})
 FORMATS = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}

@@ -468,7 +468,7 @@ def test_errors(change, words, lines, arguments, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("no.txt", None, "expected a file of texts, found none"),
+        ("no.txt", None, "expected a file or a folder of texts, found none"),
         ("latin.txt", "café".encode("latin-1"), "expected UTF-8 text, found byte 0xe9 at offset 3"),
         ("cut.txt.gz", gzip.compress(b"the cat " * 999, mtime=0)[:40], "truncated or corrupt"),
         ("no.parquet", b"not one", "expected a Parquet file"),

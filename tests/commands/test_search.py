@@ -69,6 +69,26 @@ def test_nearest(corpus, place, capsys) -> None:
     assert [row.split("  ")[0] for row in printed] == [f"{one['score']:.4f}" for one in line["results"]]
 
 
+def test_a_folder_of_files(place, capsys) -> None:
+    """Its passages, each with its file and title, whether they are encoded now or were before."""
+    Path("pages").mkdir()
+    Path("pages/one.md").write_text(f"# the red dog\n\n{QUERY}\n\n## park\n\nrunning fast\n")
+    Path("pages/two.txt").write_text("a blue bird\n")
+    encode.main(["model", "pages", "--pooling", "avg", "--output", "pages.parquet"])
+    said = []
+    for corpus in ("pages", "pages.parquet"):
+        search.main(["model", corpus, f"the red dog {QUERY}", "--pooling", "avg", "--output", f"{corpus}.out"])
+        results = json.loads(Path(f"{corpus}.out").read_text())["results"]
+        assert results[0]["columns"] == {"file": "one.md", "title": "the red dog", "text": QUERY}
+        assert {one["columns"]["title"] for one in results} == {"the red dog", "the red dog: park", ""}
+        said.append(capsys.readouterr().out.splitlines()[-3:])
+    assert said[0] == said[1]
+    assert said[0][0] == f"1.0000  one.md  the red dog {QUERY}"
+    Path("pages/two.txt").write_text("a blue bird and a cat\n")  # a finished file is not taken for the new text's
+    with pytest.raises(SystemExit, match="2"):
+        encode.main(["model", "pages", "--pooling", "avg", "--output", "pages.parquet"])
+
+
 def test_blank_rows_are_never_found(place, capsys) -> None:
     """Neither of a file of texts nor of an encoded one; rows keep their numbers."""
     Path("gaps.txt").write_text("the dog\n\n   \nthe cat\n")
@@ -247,7 +267,7 @@ def test_another_model(place, backbone_folders, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["model", "no.txt", "a"], "no.txt: expected a file of texts, found none"),
+        (["model", "no.txt", "a"], "no.txt: expected a file or a folder of texts, found none"),
         (["model", "texts.txt", " "], "QUERY must be a text, found ' '"),
         (["model", "texts.txt", "-"], "found no line on standard input"),
         (["model", "texts.txt", "a", "--top_k", "0"], "expected a whole number of at least 1"),

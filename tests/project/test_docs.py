@@ -212,6 +212,9 @@ def write_text(folder: Path) -> None:
         (folder / name).write_text(text)
     documents = [{"title": " ".join(words[:3]), "text": " ".join(words)} for words in rng.choice(WORDS, (150, 30))]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    (folder / "docs_folder").mkdir()
+    for number, document in enumerate(documents):
+        (folder / "docs_folder" / f"{number}.md").write_text(f"# {document['title']}\n\n{document['text']}\n")
     rows = ["sentence1,sentence2,score", *(f"{one},{two},{i % 5}" for i, (one, two) in enumerate(pairwise(lines)))]
     (folder / "pairs.csv").write_text("\n".join(rows) + "\n")
     (folder / "sentences.txt.gz").write_bytes(gzip.compress(text.encode()))
@@ -340,22 +343,6 @@ def test_python_runs(block: str, place: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_sketch_is_python(block: str) -> None:
     """A block that needs a network or more code around it is at least Python."""
     compile(block, "sketch", "exec")
-
-
-def test_a_folder_becomes_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script of the page on searching: no word is lost, and every passage names its file."""
-    (tmp_path / "docs_folder" / "more").mkdir(parents=True)
-    words = [f"w{number}" for number in range(310)]
-    (tmp_path / "docs_folder" / "long.txt").write_text(" ".join(words[:200]) + "\n\n" + " ".join(words[200:]))
-    (tmp_path / "docs_folder" / "more" / "kürz.txt").write_text("häuser", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    exec(next(block for page, block in SKETCHES if page == "docs/how-to/search-documents.md"), {})
-    rows = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [(row["title"], len(row["text"].split())) for row in rows] == [
-        ("long", 150), ("long", 150), ("long", 10), ("kürz", 1),
-    ]  # fmt: skip
-    assert " ".join(row["text"] for row in rows[:3]).split() == words
-    assert rows[3]["file"] == str(Path("docs_folder", "more", "kürz.txt"))
 
 
 def follow(page: str, root: Path) -> None:
