@@ -93,7 +93,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     from cmlmcse.data.tables import scan
 
-    source = scan(args.input, args.text_column, args.title_column)
+    copies = args.output.suffix == ".parquet"
+    source = scan(args.input, args.text_column, args.title_column, all_columns=copies)
     copied = columns_to_copy(args, source)
 
     import torch

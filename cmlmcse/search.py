@@ -99,7 +99,11 @@ def main(argv: list[str] | None = None) -> None:
     queries = read_queries(args.query)
     from cmlmcse.data.tables import scan
 
-    source = None if has_embeddings(args.corpus) else scan(args.corpus, args.text_column, args.title_column)
+    source = (
+        None
+        if has_embeddings(args.corpus)
+        else scan(args.corpus, args.text_column, args.title_column, all_columns=False)
+    )
     column = source.text_column if source else text_column_of(args.corpus, args.text_column)
 
     from cmlmcse.evaluation.bm25 import BM25, BM25Shares

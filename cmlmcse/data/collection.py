@@ -158,7 +158,7 @@ def _table(path: str, text_column: str | None, title_column: str | None) -> Iter
     Raises:
         InputError: a named column is missing.
     """
-    table = scan(Path(path), text_column, title_column, documents=True)
+    table = scan(Path(path), text_column, title_column, titles=True, all_columns=False)
     for rows in table.tables():
         texts = table.texts(rows)
         names = rows[table.title_column].to_pylist() if table.title_column else [""] * len(texts)

@@ -140,10 +140,10 @@ def check_separator(path: str, header: str, tabs: bool) -> None:
         tabs: whether tabs stand between columns, and not commas.
 
     Raises:
-        InputError: a semicolon or a tab in the name.
+        InputError: another mark in the name: a semicolon, a tab or a comma.
     """
-    mark = "tabs" if tabs else "commas"
-    if other := [each for each in (";", "\t") if each in header]:
+    mark, others = ("tabs", ";,") if tabs else ("commas", ";\t")
+    if other := [each for each in others if each in header]:
         raise InputError(
             f"{path}: expected {mark} between the columns, found {other[0]!r} in the header {header!r}; save it with "
             f"{mark}"

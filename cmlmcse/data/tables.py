@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import parquet, types
+from pyarrow import compute, parquet, types
 
 from cmlmcse.common.errors import InputError
 
@@ -28,6 +28,7 @@ from .lines import check_separator, check_utf8, is_number, read_lines, readable,
 TEXT = "text"
 TITLE = "title"
 FILE = "file"  # of a folder's passage
+EXACT = 1 << 53  # whole numbers up to this one are exact in float64
 TABLE_ROWS = 2048  # rows of a table in memory
 
 
@@ -80,7 +81,11 @@ def with_titles(titles: Iterable[str | None], texts: Iterable[str]) -> list[str]
 
 
 def scan(
-    path: Path, text_column: str | None = None, title_column: str | None = None, documents: bool = False
+    path: Path,
+    text_column: str | None = None,
+    title_column: str | None = None,
+    titles: bool = False,
+    all_columns: bool = True,
 ) -> TextFile:
     """Read a file once, so that an error in it is found before the work starts.
 
@@ -88,8 +93,8 @@ def scan(
         path: the file, or a folder of text files, whose titles are read.
         text_column: the column of the texts (default: `text`, or the only column of strings).
         title_column: the column of the titles (default: titles are not read).
-        documents: read titles from the column `title` by default, if there is one; and leave out other columns whose
-            values have several types.
+        titles: read titles from the column `title` by default, if there is one.
+        all_columns: read every column. Else other columns whose values have several types are left out.
 
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8, or there is no such column.
@@ -101,24 +106,32 @@ def scan(
         if column is not None and kind in ("lines", "folder"):
             raise InputError(f"{option} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
     fields, mixed, rows = {field.name: field for field in _empty_schema(path)}, {}, 0
-    wordy = set(fields)
+    wordy, large = set(fields), set()
     for columns in _read(path):
         rows += _row_count(columns)
         for name, values in columns.items():
             if kind != "csv" or (name not in wordy and not all(map(is_number, values))):
                 wordy.add(name)
             try:
-                fields[name] = _merged(fields.get(name), pyarrow.field(name, _array(values).type))
+                array = _array(values)
+                fields[name] = _merged(fields.get(name), pyarrow.field(name, array.type))
+                if _has_large(array):
+                    large.add(name)
             except (pyarrow.ArrowException, OverflowError) as error:
                 mixed[name] = " ".join(str(error).split())
+    mixed |= {name: f"fractions, and whole numbers above {EXACT:,}" for name in large
+              if types.is_floating(fields[name].type)}  # fmt: skip
     known = {*fields, *mixed}
-    titled = documents or kind == "folder"
-    title = title_column or (TITLE if titled and TITLE in known and text_column != TITLE else None)
+    title = title_column or (
+        TITLE if (titles or kind == "folder") and TITLE in known and text_column != TITLE else None
+    )
     guessed = text_column is None and TEXT not in known  # then a column that is mixed may be the text
     for name, reason in mixed.items():
-        if not documents or guessed or name in (text_column or TEXT, title):
-            advice = "fix it, or give --text_column" if documents and guessed else "fix it"
+        if all_columns or guessed or name in (text_column or TEXT, title):
+            advice = "fix it, or give --text_column" if guessed and not all_columns else "fix it"
             raise InputError(f"{path}: expected one type of value in the column {name}, found {reason}; {advice}")
+    if not known:
+        raise InputError(f"{path}: expected rows of texts, found none; give a file with text in it")
     schema = pyarrow.schema([field for name, field in fields.items() if name not in mixed])
     column = _choose_column(path, schema, text_column, wordy - {title})
     if title_column is not None:
@@ -227,7 +240,11 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON Lines file; blank lines are skipped."""
+    """Yield the objects of a JSON Lines file, or of a .json file that holds a list of them; blank lines are skipped."""
+    if (listed := _json_list(path)) is not None:
+        for place, row in enumerate(listed, start=1):
+            yield _checked(path, row, f"row {place}")
+        return
     with readable(str(path)) as file:
         for number, line in enumerate(file, start=1):
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -237,15 +254,35 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line)
             except ValueError as error:
                 raise InputError(f"{path}: expected one JSON object per line, found line {number}: {error}") from error
-            if b"\\u" in line and not _well_formed(row):
-                raise InputError(
-                    f"{path}: expected text in line {number}, found half of a character (\\ud800 to \\udfff); fix it"
-                )
-            if not isinstance(row, dict):
-                raise InputError(
-                    f"{path}: expected one JSON object per line, found {type(row).__name__} in line {number}"
-                )
-            yield row
+            yield _checked(path, row, f"line {number}", escaped=b"\\u" in line)
+
+
+def _json_list(path: Path) -> list[Any] | None:
+    """The content of a .json file that begins as a list; None for other files."""
+    if Path(split_compression(path.name.lower())[0]).suffix != ".json":
+        return None
+    with readable(str(path)) as file:
+        head = file.read(1 << 10)
+        if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+            return None
+        try:
+            listed: list[Any] = json.loads((head + file.read()).decode("utf-8-sig"))
+        except ValueError as error:
+            raise InputError(f"{path}: expected a JSON list of objects, found {error}; fix it") from error
+    return listed
+
+
+def _checked(path: Path, row: Any, where: str, escaped: bool = True) -> dict[str, Any]:
+    """A row of JSON, which must be an object of whole characters. `escaped`: whether it has `\\u` escapes at all.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if escaped and not _well_formed(row):
+        raise InputError(f"{path}: expected text in {where}, found half of a character (\\ud800 to \\udfff); fix it")
+    if not isinstance(row, dict):
+        raise InputError(f"{path}: expected one JSON object per line, found {type(row).__name__} in {where}")
+    return row
 
 
 def _well_formed(row: Any) -> bool:
@@ -272,6 +309,14 @@ def _merged(known: pyarrow.Field | None, found: pyarrow.Field) -> pyarrow.Field:
         return found
     both = [pyarrow.schema([field]) for field in (known, found)]
     return pyarrow.unify_schemas(both, promote_options="permissive").field(0)
+
+
+def _has_large(array: Any) -> bool:
+    """Whether a column has whole numbers that no column of fractions can hold."""
+    if not types.is_integer(array.type):
+        return False
+    bounds = compute.min_max(array)
+    return any(abs(bounds[name].as_py() or 0) > EXACT for name in ("min", "max"))
 
 
 def _array(values: Any, kind: pyarrow.DataType | None = None) -> Any:

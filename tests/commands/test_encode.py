@@ -250,6 +250,17 @@ def test_empty_objects(arguments, tmp_path, capsys) -> None:
         ("in.csv", b"text\ncaf\xe9\n", [], "expected UTF-8 text, found byte 0xe9"),
         ("in.csv", "text,text\na,b\n", [], "expected each column once, found 'text' twice"),
         ("notes.tsv.csv", "text\tn\nthe cat\t1\n", [], "expected commas between the columns, found '\\t'"),
+        ("in.tsv", "text,n\nthe cat,1\n", [], "expected tabs between the columns, found ','"),
+        ("in.csv", "text,n\n", [], "expected rows of texts, found none"),
+        ("in.json", '[{"text": "a"}, 3]', [], "expected one JSON object per line, found int in row 2"),
+        ("in.json", '[{"text": ', [], "expected a JSON list of objects, found"),
+        ("in.jsonl", '{"text": "a", "n": 1}\n{"text": "b", "n": "x"}\n', [], "one type of value in the column n"),
+        (
+            "in.jsonl",
+            f'{{"text": "a", "n": {2**60 + 1}}}\n' * tables.TABLE_ROWS + '{"text": "b", "n": NaN}\n',
+            [],
+            "one type of value in the column n, found fractions, and whole numbers above 9,007,199,254,740,992",
+        ),
     ],
 )
 def test_wrong_tables(name, content, options, words, arguments, tmp_path, capsys) -> None:
@@ -463,6 +474,18 @@ def test_errors(change, words, lines, arguments, tmp_path, capsys) -> None:
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert words in error
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_list_of_json_and_a_column_of_several_types(arguments, tmp_path) -> None:
+    """A list is read as lines of objects are; vectors alone need no other column."""
+    rows = [{"text": "the cat", "n": 1}, {"text": "a dog", "n": "x"}]
+    written = {"in.json": json.dumps(rows, indent=1), "in.jsonl": "\n".join(map(json.dumps, rows))}
+    for name, content in written.items():
+        (tmp_path / name).write_text(content)
+        main([arguments[0], str(tmp_path / name), "--output", str(tmp_path / f"{name}.npy"), "--pooling", "avg"])
+    vectors = [np.load(tmp_path / f"{name}.npy") for name in written]
+    assert vectors[0].shape == (2, 32)
+    np.testing.assert_array_equal(*vectors)
 
 
 @pytest.mark.parametrize(

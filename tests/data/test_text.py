@@ -287,7 +287,7 @@ def test_fingerprint_of_a_folder(tmp_path: Path) -> None:
     put(folder / "a.txt", "hello\n")
     first = fingerprint_text(str(folder))
     assert (first["folder"], first["files"], first["bytes"]) == ("notes", 1, 6)
-    put(folder / "README.md", "not read\n")
+    put(folder / "README.rst", "not read\n")
     assert fingerprint_text(str(folder)) == first
     put(folder / "a.txt", "jello\n")
     changed = fingerprint_text(str(folder))
