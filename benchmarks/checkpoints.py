@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from common import parser, print_table, read_batches, tokenizer, write_record
+from common import print_table, read_batches, text_parser, tokenizer, write_record
 from transformers import BertConfig, BertForMaskedLM
 
 from cmlmcse.training import contrastive_trainer
@@ -111,7 +111,7 @@ def scores(trainer: ContrastiveTrainer, repetitions: int) -> dict[str, dict[str,
 
 def main() -> None:
     """Measure and print tables."""
-    args = parser(__doc__ or "", repetitions=3, pairs=128).parse_args()
+    args = text_parser(__doc__ or "", repetitions=3, pairs=128).parse_args()
     (lines,) = read_batches(args.text, max(args.pairs + 1, 64), 1)
     found: dict[str, Any] = {}
     rows, score = [], {}

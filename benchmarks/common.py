@@ -42,11 +42,16 @@ def sentences_file(name: str) -> Path:
     return Path(name)
 
 
+def text_parser(description: str, **defaults: Any) -> argparse.ArgumentParser:
+    """The parser of a script that trains on sentences: that of all scripts, with `--text`."""
+    options, text = parser(description, **defaults), str(DATA / "text/wiki.txt")
+    options.add_argument("--text", type=sentences_file, default=text, help="training sentences, one a line")
+    return options
+
+
 def parser(description: str, **defaults: Any) -> argparse.ArgumentParser:
     """A parser with the common options and one option for each default; a default of False makes a switch."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    text = str(DATA / "text/wiki.txt")
-    options.add_argument("--text", type=sentences_file, default=text, help="training sentences, one a line")
     options.add_argument("--output", type=Path, help="write the JSON record there")
     options.add_argument("--mkl", nargs=0, action=_OnlyMKL, help="switch oneDNN off, to measure the other gains")
     for name, value in defaults.items():

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import LENGTH, device, parser, print_table, tokenizer, write_record
+from common import LENGTH, device, print_table, text_parser, tokenizer, write_record
 from transformers import BertConfig
 
 from cmlmcse.data.shuffle import permuted
@@ -310,7 +310,7 @@ def show_cost() -> None:
 
 def main() -> None:
     """Run all measurements, or print the cost table. `--stage` is for the processes that this one starts."""
-    options = parser(
+    options = text_parser(
         __doc__ or "", lines=10_000_000, folder="", batch=32, batches=2000, seconds=60.0, steps=3, stage="",
         cost_table=False,
     )  # fmt: skip

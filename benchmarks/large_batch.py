@@ -11,7 +11,7 @@ import resource
 import time
 
 import torch
-from common import parser, tokenizer
+from common import text_parser, tokenizer
 from transformers import BertConfig
 
 from cmlmcse.data.batches import Example, ViewCollator
@@ -31,7 +31,7 @@ def peak_gib() -> float:
 
 def main() -> None:
     """Run one optimizer step; print and record its time and memory."""
-    args = parser(__doc__ or "", batch=4096, mini_batch_size=64).parse_args()
+    args = text_parser(__doc__ or "", batch=4096, mini_batch_size=64).parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tok = tokenizer()
     with args.text.open(encoding="utf-8") as file:

@@ -22,7 +22,7 @@ from unittest import mock
 
 import step
 import torch
-from common import parser, print_table, read_batches, write_record
+from common import print_table, read_batches, text_parser, write_record
 from step import ARMS, Batches
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -116,7 +116,7 @@ def count(key: str, variable_length: bool, lines: list[list[str]]) -> dict[str, 
 
 def main() -> None:
     """Count all arms and print a table."""
-    args = parser(__doc__ or "", batch=32).parse_args()
+    args = text_parser(__doc__ or "", batch=32).parse_args()
     lines = read_batches(args.text, args.batch, 1)
     found = {title: count(*arm, lines) for title, arm in STEPS.items()}
     sums = {

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import torch
-from common import LENGTH, choose, parser, print_table, read_batches, write_record
+from common import LENGTH, choose, print_table, read_batches, text_parser, write_record
 from step import ARMS, Batches, training_step
 
 STEPS = 3
@@ -62,7 +62,7 @@ def measure(key: str, lines: list[list[str]]) -> dict[str, float]:
 
 def main() -> None:
     """Run one process for each arm, one after the other, and print a table of their results."""
-    options = parser(__doc__ or "", batch=64, arms=f"plain,simcse,cmlm,{BASELINE}", arm="")
+    options = text_parser(__doc__ or "", batch=64, arms=f"plain,simcse,cmlm,{BASELINE}", arm="")
     args = options.parse_args()
     if args.arm:  # one of the processes
         print(json.dumps(measure(args.arm, read_batches(args.text, args.batch, STEPS))))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import LENGTH, interleaved, parser, report
+from common import LENGTH, interleaved, report, text_parser
 from transformers import TrainerCallback
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,7 +98,7 @@ def launch(args: Any, processes: int, threads: int) -> float:
 
 def main() -> None:
     """Launch the arms in turns, and print a table of seconds per step."""
-    options = parser(__doc__ or "", batch=64, steps=12, repetitions=2, processes=2)
+    options = text_parser(__doc__ or "", batch=64, steps=12, repetitions=2, processes=2)
     options.add_argument("--recipe", default="quickstart", help="name or path; quickstart has 6 layers, width 384")
     args = options.parse_args()
     if args.batch % args.processes or args.processes < 2:

@@ -29,10 +29,10 @@ from common import (
     beside_the_first,
     choose,
     device,
-    parser,
     read_batches,
     report,
     sentence_transformer,
+    text_parser,
     timed,
     tokenizer,
 )
@@ -235,7 +235,7 @@ def build_arm(lines: list[list[str]], bf16: bool, title: str) -> Callable[[int],
 def main() -> None:
     """Time each arm in turns with the first."""
     usual = ",".join(key for key in ARMS if not key.endswith("-compiled"))
-    options = parser(__doc__ or "", batch=32, repetitions=5, warmup=3, arms=usual, bf16=False)
+    options = text_parser(__doc__ or "", batch=32, repetitions=5, warmup=3, arms=usual, bf16=False)
     args = options.parse_args()
     titles = [ARMS[key].title for key in choose(options, args.arms, list(ARMS))]
     if len(titles) < 2:

@@ -25,11 +25,11 @@ from common import (
     LENGTH,
     choose,
     interleaved,
-    parser,
     read_batches,
     report,
     sentence_transformer,
     synchronize,
+    text_parser,
     tokenizer,
 )
 from step import our_model
@@ -107,7 +107,7 @@ ARMS = ("st", "simcse", "cmlm")
 
 def main() -> None:
     """Time the trainers in turns."""
-    options = parser(
+    options = text_parser(
         __doc__ or "", batch=32, repetitions=5, warmup=1, steps_per_round=3, arms=",".join(ARMS), bf16=False
     )
     args = options.parse_args()

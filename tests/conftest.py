@@ -61,6 +61,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """What a test changes in the environment ends with it. Transformers marks a run with FSDP there, and Accelerate its
+    precision; a later test would inherit them."""
+    before = {**os.environ}
+    yield
+    changed = {name for name, _ in before.items() ^ os.environ.items()} - {"PYTEST_CURRENT_TEST"}
+    for name in changed:
+        os.environ.pop(name, None)
+        os.environ.update({name: before[name]} if name in before else {})
+
+
 @pytest.fixture(scope="session")
 def backbone_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A saved tiny masked-language model with its tokenizer, for each kind; and `shallow`, a BERT of three blocks

@@ -25,10 +25,12 @@ def test_no_script_has_the_name_of_a_module():
 
 
 @pytest.fixture
-def gpu(monkeypatch) -> ModuleType:
-    """The script as a module."""
+def gpu(monkeypatch, tmp_path) -> ModuleType:
+    """The script as a module, without any data beside the checkout: it makes its own batches."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("gpu")
+    script = importlib.import_module("gpu")
+    monkeypatch.setattr("common.DATA", tmp_path / "none")
+    return script
 
 
 @pytest.mark.slow
