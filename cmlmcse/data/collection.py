@@ -2,6 +2,7 @@
 criteria."""
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 
 from .columns import BLOCK_ROWS
-from .folder import files_in, read_file
+from .folder import MIN_FILES, files_in, read_folder
 from .lines import read_documents, read_lines
 from .tables import scan
 from .text import as_text_error, file_state, load_sentences, source_kind
@@ -43,7 +44,7 @@ def load_collection(
 
     - A .txt file: blank lines separate documents. Without a blank line, each line is a document.
     - A folder: each text file in it (.txt, .md) is a document. The title of Markdown is that of its front matter, or
-      its first heading.
+      its first heading. With fewer than `MIN_FILES` files each passage of them is a document.
     - A table (.csv, .tsv, .jsonl, .parquet): each row is a document. BEIR's corpus.jsonl is one such table.
     - A Wikipedia dump or a Hub dataset: each article or row is a document, without a title.
 
@@ -63,7 +64,13 @@ def load_collection(
     if not os.path.isdir(path) and source_kind(path) in ("wikipedia", "hub"):
         texts = load_sentences(path, text_column, documents=True)
         return texts.map(_without_title, batched=True, features=FEATURES)
-    state = [file_state(file) for file in ([path] if os.path.isfile(path) else files_in(path))]
+    files = [path] if os.path.isfile(path) else files_in(path)
+    if os.path.isdir(path) and len(files) < MIN_FILES:
+        print(
+            f"{source}: fewer than {MIN_FILES} files, {len(files)}, so each passage of them counts as a document",
+            file=sys.stderr,
+        )
+    state = [file_state(file) for file in files]
     columns = {"text_column": text_column, "title_column": title_column}
     try:
         return Dataset.from_generator(
@@ -130,7 +137,7 @@ def says_the_same(title: str, text: str) -> bool:
 def _untidied(path: str, text_column: str | None, title_column: str | None) -> Iterator[Document]:
     """The documents as they stand in a file or a folder."""
     if os.path.isdir(path):
-        yield from (Document(*read_file(file)) for file in files_in(path))
+        yield from (Document(title, text) for title, text in read_folder(path))
     elif source_kind(path) != "text":
         yield from _table(path, text_column, title_column)
     elif has_separators(read_lines(path, blank=True)):

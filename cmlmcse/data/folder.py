@@ -1,4 +1,5 @@
-"""A folder of text files (.txt, .md): each file a document, for training; or cut into passages, for searching.
+"""A folder of text files (.txt, .md): each file a document, for training; or cut into passages, for searching and where
+there are few files.
 
 In Markdown a line with `#` before it is a heading, outside of code between ``` or ~~~.
 """
@@ -15,6 +16,7 @@ from .words import join_words, split_words
 
 SUFFIXES = (".txt", ".md")
 PASSAGE_WORDS = 80  # about 110 tokens of English: encoders of 128 positions read it whole, with a short title
+MIN_FILES = 100  # a folder of fewer has too few documents to measure with; then its passages are the documents
 _HEADING = re.compile(r"#{1,6}\s+(.*?)\s*#*\s*")
 _FENCE = re.compile(r"\s*(```|~~~)")
 _FRONT_TITLE = re.compile(r"title:\s*(['\"]?)(.+)\1\s*")
@@ -42,6 +44,16 @@ def files_in(folder: str) -> list[str]:
             "or name a file"
         )
     return sorted(str(Path(folder, path)) for path in texts)
+
+
+def read_folder(folder: str) -> Iterator[tuple[str, str]]:
+    """The title and the text of each document of a folder: its files, or, if there are fewer than `MIN_FILES`, their
+    passages."""
+    files = files_in(folder)
+    if len(files) >= MIN_FILES:
+        yield from map(read_file, files)
+    else:
+        yield from (passage for file in files for passage in read_passages(file))
 
 
 def read_file(path: str) -> tuple[str, str]:

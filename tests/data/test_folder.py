@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cmlmcse.data import folder
-from cmlmcse.data.collection import Document, read_collection
+from cmlmcse.data import collection, folder
+from cmlmcse.data.collection import Document, load_collection, read_collection
 from cmlmcse.data.folder import PASSAGE_WORDS, files_in, read_file, read_passages
 from cmlmcse.data.tables import scan
 
@@ -91,17 +91,26 @@ def test_chinese_is_cut_too(tmp_path) -> None:
     assert "".join(passages) == text
 
 
-def test_a_collection_and_a_table_of_a_folder(tmp_path) -> None:
-    """The same files in the same order: each a document, or its passages; hidden and other files are not read."""
+@pytest.mark.parametrize("least", [2, 3])
+def test_a_collection_and_a_table_of_a_folder(least, tmp_path, monkeypatch, capsys) -> None:
+    """The same files in the same order: for a collection each a document, or with few files their passages; for a table
+    always their passages. Hidden and other files are not read."""
+    monkeypatch.setattr(folder, "MIN_FILES", least)
+    monkeypatch.setattr(collection, "MIN_FILES", least)
     written(tmp_path / "docs" / "b.md", GUIDE)
     written(tmp_path / "docs" / "a" / "NOTES.TXT", "One.\n\nTwo.\n")
     written(tmp_path / "docs" / ".git" / "c.md", "# Hidden\nText.\n")
     written(tmp_path / "docs" / "page.html", "<p>Text</p>")
     path = tmp_path / "docs"
     assert [Path(name).name for name in files_in(str(path))] == ["NOTES.TXT", "b.md"]
-    first, second = read_collection(str(path))
+    first, *others = read_collection(str(path))
     assert first == Document("", "One.\nTwo.")
-    assert second == Document(*read_file(str(path / "b.md")))
+    passages = [Document(*passage) for passage in read_passages(str(path / "b.md"))]
+    assert others == ([Document(*read_file(str(path / "b.md")))] if least == 2 else passages)
+    loaded = load_collection(str(path), cache_dir=str(tmp_path / "cache"))
+    assert loaded["title"] == ["", *(document.title for document in others)]
+    said = capsys.readouterr().err
+    assert ("docs: fewer than 3 files, 2, so each passage of them counts as a document" in said) == (least == 3)
     source = scan(path)
     (table,) = source.tables()
     assert source.rows == 3
