@@ -17,6 +17,7 @@ from transformers.utils import logging
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
 from cmlmcse.data.collection import load_collection
+from cmlmcse.data.folder import MIN_FILES, few_files
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import QUERY_WORDS
 from cmlmcse.evaluation.together import Together
@@ -153,6 +154,8 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
             f"cmlmcse adapt expects a pooling without a head, found {encoder.model.config.pooling} in {args.model}; "
             "choose a model that pools otherwise, or use cmlmcse train"
         )
+    if few := few_files(args.text):
+        say(f"{args.text} has {few} text files, fewer than {MIN_FILES}: each passage of them counts as a document")
     text = read_text(args, encoder, finished=recorded is not None)
     say(text.summary())
     if text.note:

@@ -2,7 +2,6 @@
 criteria."""
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 
 from .columns import BLOCK_ROWS
-from .folder import MIN_FILES, files_in, read_folder
+from .folder import files_in, read_folder
 from .lines import read_documents, read_lines
 from .tables import scan
 from .text import as_text_error, file_state, load_sentences, source_kind
@@ -44,7 +43,7 @@ def load_collection(
 
     - A .txt file: blank lines separate documents. Without a blank line, each line is a document.
     - A folder: each text file in it (.txt, .md) is a document. The title of Markdown is that of its front matter, or
-      its first heading. With fewer than `MIN_FILES` files each passage of them is a document.
+      its first heading. With fewer than 100 files each passage of them is a document.
     - A table (.csv, .tsv, .jsonl, .parquet): each row is a document. BEIR's corpus.jsonl is one such table.
     - A Wikipedia dump or a Hub dataset: each article or row is a document, without a title.
 
@@ -64,13 +63,7 @@ def load_collection(
     if not os.path.isdir(path) and source_kind(path) in ("wikipedia", "hub"):
         texts = load_sentences(path, text_column, documents=True)
         return texts.map(_without_title, batched=True, features=FEATURES)
-    files = [path] if os.path.isfile(path) else files_in(path)
-    if os.path.isdir(path) and len(files) < MIN_FILES:
-        print(
-            f"{source}: fewer than {MIN_FILES} files, {len(files)}, so each passage of them counts as a document",
-            file=sys.stderr,
-        )
-    state = [file_state(file) for file in files]
+    state = [file_state(file) for file in ([path] if os.path.isfile(path) else files_in(path))]
     columns = {"text_column": text_column, "title_column": title_column}
     try:
         return Dataset.from_generator(

@@ -46,14 +46,20 @@ def files_in(folder: str) -> list[str]:
     return sorted(str(Path(folder, path)) for path in texts)
 
 
+def few_files(source: str) -> int:
+    """How many text files a folder has if they are fewer than `MIN_FILES`; else 0, as for what is no folder."""
+    count = len(files_in(source)) if Path(source).is_dir() else 0
+    return count if count < MIN_FILES else 0
+
+
 def read_folder(folder: str) -> Iterator[tuple[str, str]]:
     """The title and the text of each document of a folder: its files, or, if there are fewer than `MIN_FILES`, their
     passages."""
     files = files_in(folder)
-    if len(files) >= MIN_FILES:
-        yield from map(read_file, files)
-    else:
+    if few_files(folder):
         yield from (passage for file in files for passage in read_passages(file))
+    else:
+        yield from map(read_file, files)
 
 
 def read_file(path: str) -> tuple[str, str]:

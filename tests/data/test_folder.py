@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cmlmcse.data import collection, folder
+from cmlmcse.data import folder
 from cmlmcse.data.collection import Document, load_collection, read_collection
-from cmlmcse.data.folder import PASSAGE_WORDS, files_in, read_file, read_passages
+from cmlmcse.data.folder import PASSAGE_WORDS, few_files, files_in, read_file, read_passages
 from cmlmcse.data.tables import scan
 
 GUIDE = """# The pump
@@ -92,11 +92,10 @@ def test_chinese_is_cut_too(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("least", [2, 3])
-def test_a_collection_and_a_table_of_a_folder(least, tmp_path, monkeypatch, capsys) -> None:
+def test_a_collection_and_a_table_of_a_folder(least, tmp_path, monkeypatch) -> None:
     """The same files in the same order: for a collection each a document, or with few files their passages; for a table
     always their passages. Hidden and other files are not read."""
     monkeypatch.setattr(folder, "MIN_FILES", least)
-    monkeypatch.setattr(collection, "MIN_FILES", least)
     written(tmp_path / "docs" / "b.md", GUIDE)
     written(tmp_path / "docs" / "a" / "NOTES.TXT", "One.\n\nTwo.\n")
     written(tmp_path / "docs" / ".git" / "c.md", "# Hidden\nText.\n")
@@ -109,8 +108,8 @@ def test_a_collection_and_a_table_of_a_folder(least, tmp_path, monkeypatch, caps
     assert others == ([Document(*read_file(str(path / "b.md")))] if least == 2 else passages)
     loaded = load_collection(str(path), cache_dir=str(tmp_path / "cache"))
     assert loaded["title"] == ["", *(document.title for document in others)]
-    said = capsys.readouterr().err
-    assert ("docs: fewer than 3 files, 2, so each passage of them counts as a document" in said) == (least == 3)
+    assert few_files(str(path)) == (2 if least == 3 else 0)
+    assert few_files(str(path / "b.md")) == 0
     source = scan(path)
     (table,) = source.tables()
     assert source.rows == 3
