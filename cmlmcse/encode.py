@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow
 
-    from cmlmcse.data.parts import Job
+    from cmlmcse.data.file_parts import Job
     from cmlmcse.data.tables import TextFile
     from cmlmcse.models.encoders import Encoder
 
@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> None:
     import torch
     from accelerate import PartialState
 
-    from cmlmcse.data.parts import Job
+    from cmlmcse.data.file_parts import Job
     from cmlmcse.models.encoders import load_model_encoder
 
     on_cpu = args.device == "cpu" or not torch.cuda.is_available()

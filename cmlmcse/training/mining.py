@@ -11,8 +11,8 @@ import torch
 from transformers.utils import logging
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.data.file_parts import write_npy
 from cmlmcse.data.negatives import NO_ROW, QUERIES, MinedNegatives, mean_of, nearest_below
-from cmlmcse.data.parts import write_npy
 from cmlmcse.models.folders import PLAIN_POOLINGS
 from modeling_cmlmcse.pooling import POOLINGS
 

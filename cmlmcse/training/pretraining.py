@@ -13,8 +13,14 @@ from cmlmcse.common.distributed import sums_over_processes
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import check_weights, resolve
 from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
-from cmlmcse.data.documents import DEV_MASK_RATE, MaskedCollator, load_documents, load_sequences, tokenize_documents
 from cmlmcse.data.masking import Masking, continuing_tokens
+from cmlmcse.data.pretraining_text import (
+    DEV_MASK_RATE,
+    MaskedCollator,
+    load_documents,
+    load_sequences,
+    tokenize_documents,
+)
 from cmlmcse.data.tokenizer_training import train_tokenizer
 from cmlmcse.models.encoders import load_tokenizer
 from modeling_cmlmcse.backbone import load_backbone, max_positions

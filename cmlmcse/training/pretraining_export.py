@@ -11,7 +11,7 @@ from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.common.files import share_weights
 from cmlmcse.common.names import split_names
 from cmlmcse.data.batches import TrainingSentences
-from cmlmcse.data.documents import DEV_MASK_RATE
+from cmlmcse.data.pretraining_text import DEV_MASK_RATE
 from cmlmcse.hub.card_method import public_name
 from cmlmcse.hub.card_writer import bullets, metadata, write_card
 from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS

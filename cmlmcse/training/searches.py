@@ -14,7 +14,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write
 from cmlmcse.common.vectors import unit
 from cmlmcse.data.collection import draw_documents
-from cmlmcse.data.parts import write_npy
+from cmlmcse.data.file_parts import write_npy
 from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries
 from cmlmcse.data.tables import with_titles
 from cmlmcse.evaluation.bm25 import BM25

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers.utils import cached_file, logging
 
-from cmlmcse.data.parts import write_npy
+from cmlmcse.data.file_parts import write_npy
 from cmlmcse.data.tables import with_titles
 from cmlmcse.data.templates import without_template
 from cmlmcse.data.views import WINDOW

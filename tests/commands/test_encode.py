@@ -17,7 +17,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from cmlmcse import encode
-from cmlmcse.data import parts, tables
+from cmlmcse.data import file_parts, tables
 from cmlmcse.encode import main
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.text_encoding import choose_limits, split_batches
@@ -148,7 +148,7 @@ def test_batches_of_a_gpu() -> None:
 @pytest.mark.parametrize("part_rows", [10, 2048])
 def test_command(source, target, part_rows, model, lines, arguments, tmp_path, monkeypatch, capsys) -> None:
     """A row a line in order, empty ones too, as the method has them; of parts and blocks nothing is seen."""
-    monkeypatch.setattr(parts, "PART_ROWS", part_rows)
+    monkeypatch.setattr(file_parts, "PART_ROWS", part_rows)
     monkeypatch.setattr(tables, "TABLE_ROWS", 7)
     (tmp_path / "in.txt.gz").write_bytes(gzip.compress((tmp_path / "in.txt").read_bytes()))
     output = tmp_path / target
@@ -171,7 +171,7 @@ def test_command(source, target, part_rows, model, lines, arguments, tmp_path, m
 def test_tables(name, model, arguments, tmp_path, monkeypatch) -> None:
     """The text column by its name or as the only one of strings; the other columns come along, with one type in all
     parts, values that some rows lack included; no row is dropped."""
-    monkeypatch.setattr(parts, "PART_ROWS", 2)
+    monkeypatch.setattr(file_parts, "PART_ROWS", 2)
     monkeypatch.setattr(tables, "TABLE_ROWS", 2)
     texts = ["the cat, sat", "", 'a "big" dog', "w1\tw2" if name != "in.tsv.gz" else "w1 w2", "ran"]
     numbers = [1, 2, 3, 4, 5.5]
@@ -288,8 +288,8 @@ def test_overwriting_shards_and_going_on(lines, arguments, tmp_path, monkeypatch
     with pytest.raises(SystemExit):
         main([*arguments, "--rows_per_shard", "50"])
     assert "out-00000-of-00003.npy: exists" in capsys.readouterr().err
-    monkeypatch.setattr(parts, "PART_ROWS", 20)
-    write, written = parts.Job.write_part, []
+    monkeypatch.setattr(file_parts, "PART_ROWS", 20)
+    write, written = file_parts.Job.write_part, []
 
     def dying(self, path, block) -> None:
         if len(written) == 2:
@@ -297,12 +297,12 @@ def test_overwriting_shards_and_going_on(lines, arguments, tmp_path, monkeypatch
         written.append(path)
         write(self, path, block)
 
-    monkeypatch.setattr(parts.Job, "write_part", dying)
+    monkeypatch.setattr(file_parts.Job, "write_part", dying)
     again = [*arguments, "--rows_per_shard", "50", "--overwrite"]
     with pytest.raises(SystemExit, match="130"):
         main(again)
     assert "40 of 83 rows are kept; run the same command without --overwrite to resume" in capsys.readouterr().err
-    monkeypatch.setattr(parts.Job, "write_part", write)
+    monkeypatch.setattr(file_parts.Job, "write_part", write)
     main(again[:-1])
     assert "40 of 83 rows were done already" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.glob("out-*")) == ["out-00000-of-00002.npy", "out-00001-of-00002.npy"]
@@ -362,9 +362,9 @@ def test_goes_on_after_an_interruption(
     reason, status, said, model, lines, arguments, tmp_path, monkeypatch, capsys
 ) -> None:
     """Parts that are there are not encoded again; other settings and another text are refused, or begin anew."""
-    monkeypatch.setattr(parts, "PART_ROWS", 10)
+    monkeypatch.setattr(file_parts, "PART_ROWS", 10)
     written: list[str] = []
-    write = parts.write_npy
+    write = file_parts.write_npy
 
     def failing(path: Path, *rest) -> None:
         if len(written) == 3:
@@ -372,7 +372,7 @@ def test_goes_on_after_an_interruption(
         written.append(path.name)
         write(path, *rest)
 
-    monkeypatch.setattr(parts, "write_npy", failing)
+    monkeypatch.setattr(file_parts, "write_npy", failing)
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == status
@@ -381,7 +381,7 @@ def test_goes_on_after_an_interruption(
     assert not (tmp_path / "out.npy").exists()
     kept = (tmp_path / "out.npy.parts" / "0000000010.npy").stat().st_mtime_ns
 
-    monkeypatch.setattr(parts, "write_npy", lambda path, *rest: (written.append(path.name), write(path, *rest)))
+    monkeypatch.setattr(file_parts, "write_npy", lambda path, *rest: (written.append(path.name), write(path, *rest)))
     with pytest.raises(SystemExit):
         main([*arguments, "--normalize"])
     assert (tmp_path / "out.npy.parts" / "0000000010.npy").stat().st_mtime_ns == kept
@@ -427,13 +427,13 @@ def test_processes_wait_while_the_first_one_merges(model, lines, arguments, tmp_
 
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch) -> None:
     """Ten times the rows, the same peak."""
-    monkeypatch.setattr(parts, "PART_ROWS", 1000)
+    monkeypatch.setattr(file_parts, "PART_ROWS", 1000)
     monkeypatch.setattr(tables, "TABLE_ROWS", 500)
     peaks = []
     for rows in (2000, 20_000):
         text = tmp_path / f"{rows}.txt"
         text.write_text("the cat sat on the mat\n" * rows)
-        job = parts.Job(tmp_path / f"{rows}.npy", rows, 64)
+        job = file_parts.Job(tmp_path / f"{rows}.npy", rows, 64)
         job.claim_parts({}, overwrite=False)
         tracemalloc.start()
         encode.encode_parts(job, tables.scan(text), lambda block: np.ones((len(block), 64), np.float32), 0, 1)

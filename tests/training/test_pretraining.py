@@ -13,8 +13,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 from transformers.utils import logging
 
 from cmlmcse.data.batches import Example
-from cmlmcse.data.documents import MaskedCollator
 from cmlmcse.data.masking import Masking
+from cmlmcse.data.pretraining_text import MaskedCollator
 from cmlmcse.training.pretraining_export import export_pretrained
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
 from cmlmcse.training.training_losses import TrainingLosses

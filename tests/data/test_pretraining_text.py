@@ -11,14 +11,14 @@ from transformers import AutoTokenizer
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.batches import Example
-from cmlmcse.data.documents import (
+from cmlmcse.data.masking import Masking, continuing_tokens, mask_words
+from cmlmcse.data.pretraining_text import (
     MaskedCollator,
     join_sentences,
     load_documents,
     split_documents,
     tokenize_documents,
 )
-from cmlmcse.data.masking import Masking, continuing_tokens, mask_words
 from cmlmcse.data.text import load_sentences
 from cmlmcse.data.tokenizer_training import train_tokenizer
 from support import warm
