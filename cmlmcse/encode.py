@@ -56,7 +56,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "OUT.parquet with the columns `text`, `embedding` and every other column of IN")  # fmt: skip
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
     parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
-                        "adapt reads them (default: titles are not read)")  # fmt: skip
+                        "adapt reads them (default: those of a folder, none of a table)")  # fmt: skip
     parser.add_argument("--no_text", action="store_true", help="leave the texts out of OUT.parquet")
     parser.add_argument("--rows_per_shard", type=positive, metavar="N", help="write several files of N rows, "
                         "OUT-00000-of-00010.npy and so on (default: one file)")  # fmt: skip
@@ -164,10 +164,10 @@ def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:
     texts = [] if first is None else [text for text in source.titled_texts(first.slice(0, FIRST)) if text]
     limit = encoder.settings["max_seq_length"]
     if texts and (share := measure_lengths(texts, encoder.tokenizer).cut(limit)) > LARGE_CUT:
-        advice = "" if source.file_column else "; split long ones into passages"
+        advice = "a model of more positions reads more" if source.file_column else "split long ones into passages"
         print(
             f"{source.path}: {model} reads the first {limit} tokens of a text, which cuts off {share:.0%} of the first "
-            f"{len(texts):,} texts{advice}",
+            f"{len(texts):,} texts; {advice}",
             file=sys.stderr,
         )
 

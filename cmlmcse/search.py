@@ -71,7 +71,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         f"less than BM25 wants {WEIGHT_FOR_WEAK}). Put it behind QUERY")  # fmt: skip
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
     parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
-                        "adapt reads them (default: those that the .parquet was encoded with)")  # fmt: skip
+                        "adapt reads them (default: those of a folder, and those that the .parquet was "
+                        "encoded with)")  # fmt: skip
     parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results here, one line per query: "
                         "rank, row (from 0), score, with --bm25 its parts, and all columns of each text")  # fmt: skip
     parser.add_argument("--pooling", help="pooling for models that record none: cls_before_pooler, avg, avg_top2, …")
@@ -407,9 +408,14 @@ def show_results(
             print(query)
         for result in nearest:
             texts = [str(result["columns"][name] or "") for name in shown_columns if name in result["columns"]]
-            shown = " ".join(" ".join(texts).split())[:SHOWN_CHARACTERS] if texts else f"row {result['row']}"
-            file = f"{result['columns'][file_column]}  " if file_column else ""
+            shown = " ".join(" ".join(texts).split())[:SHOWN_CHARACTERS] or f"row {result['row']}"
+            file = printable(f"{result['columns'][file_column]}  ") if file_column else ""
             print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {file}{shown}")
+
+
+def printable(name: str) -> str:
+    """A file's name on one line, whatever signs it has."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name)
 
 
 def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any]]]) -> None:

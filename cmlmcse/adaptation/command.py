@@ -59,7 +59,8 @@ def adapt(
 
     Args:
         model: an exported folder, a sentence-transformers folder, a Hub name, `package:NAME/path`, or a plain backbone.
-        text: the path of a .txt file, a folder of such files, a table (.csv, .jsonl, .parquet) or BEIR's corpus.jsonl.
+        text: the path of a .txt file, a folder of .txt and .md files, a table (.csv, .jsonl, .parquet) or BEIR's
+            corpus.jsonl.
         output_dir: where everything is written.
         minutes: the time that training and choosing may take, on this machine (default: 15).
         max_steps: steps of the arms that train longest, instead of a time.
@@ -95,8 +96,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("model", metavar="MODEL", help="exported or sentence-transformers folder, Hub name, "
                         "package:NAME/path, or plain backbone")  # fmt: skip
     parser.add_argument("text", metavar="TEXT", help=".txt (blank lines separate documents; without any, each line is "
-                        "a document), a folder of .txt files, .csv, .tsv, .jsonl or .parquet with a text column and "
-                        "perhaps a title column")  # fmt: skip
+                        "a document), a folder of .txt and .md files, .csv, .tsv, .jsonl or .parquet with a text "
+                        "column and perhaps a title column")  # fmt: skip
     parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="where everything is written")
     parser.add_argument("--minutes", type=positive_number, metavar="M", help="time to spend "
                         f"(default: {MINUTES:g})")  # fmt: skip

@@ -155,7 +155,7 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
             "choose a model that pools otherwise, or use cmlmcse train"
         )
     if few := few_files(args.text):
-        say(f"{args.text} has {few} text files, fewer than {MIN_FILES}: each passage of them counts as a document")
+        say(f"{args.text}: fewer than {MIN_FILES} text files, {few}, so each passage counts as a document")
     text = read_text(args, encoder, finished=recorded is not None)
     say(text.summary())
     if text.note:

@@ -1,7 +1,6 @@
 """Unlabelled text as documents, each with its title if it has one: the input of document views and of label-free
 criteria."""
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 
 from .columns import BLOCK_ROWS
-from .folder import files_in, read_folder
+from .folder import files_in, has_passages, read_folder
 from .lines import read_documents, read_lines
 from .tables import scan
 from .text import as_text_error, file_state, load_sentences, source_kind
@@ -43,7 +42,7 @@ def load_collection(
 
     - A .txt file: blank lines separate documents. Without a blank line, each line is a document.
     - A folder: each text file in it (.txt, .md) is a document. The title of Markdown is that of its front matter, or
-      its first heading. With fewer than 100 files each passage of them is a document.
+      its first heading. With fewer than 100 files each passage of them is a document, as of a Markdown file.
     - A table (.csv, .tsv, .jsonl, .parquet): each row is a document. BEIR's corpus.jsonl is one such table.
     - A Wikipedia dump or a Hub dataset: each article or row is a document, without a title.
 
@@ -60,10 +59,10 @@ def load_collection(
     """
     path = resolve(source)
     check_columns(path, text_column, title_column)
-    if not os.path.isdir(path) and source_kind(path) in ("wikipedia", "hub"):
+    if not has_passages(path) and source_kind(path) in ("wikipedia", "hub"):
         texts = load_sentences(path, text_column, documents=True)
         return texts.map(_without_title, batched=True, features=FEATURES)
-    state = [file_state(file) for file in ([path] if os.path.isfile(path) else files_in(path))]
+    state = [file_state(file) for file in files_in(path)]
     columns = {"text_column": text_column, "title_column": title_column}
     try:
         return Dataset.from_generator(
@@ -84,7 +83,7 @@ def check_columns(path: str, text_column: str | None, title_column: str | None) 
     Raises:
         InputError: they are named for something else.
     """
-    kind = "folder" if os.path.isdir(path) else source_kind(path)
+    kind = "folder" if has_passages(path) else source_kind(path)
     for name, column, without in (
         ("text_column", text_column, ("folder", "text", "wikipedia")),
         ("title_column", title_column, ("folder", "text", "wikipedia", "hub")),
@@ -129,7 +128,7 @@ def says_the_same(title: str, text: str) -> bool:
 
 def _untidied(path: str, text_column: str | None, title_column: str | None) -> Iterator[Document]:
     """The documents as they stand in a file or a folder."""
-    if os.path.isdir(path):
+    if has_passages(path):
         yield from (Document(title, text) for title, text in read_folder(path))
     elif source_kind(path) != "text":
         yield from _table(path, text_column, title_column)
@@ -191,7 +190,8 @@ def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
         raise InputError(
             f"a label-free score expects at least {MIN_DOCUMENTS} documents, found {len(documents)}; fewer cannot tell "
             "a better model from chance: add text, or use cmlmcse train --dev_set none. In a .txt file with blank "
-            "lines these separate the documents; without any, each line is one"
+            "lines these separate the documents; without any, each line is one. In a folder of 100 files each is one, "
+            "and with fewer each passage"
         )
     count = min(int(len(documents) * HELD_OUT_SHARE), MAX_HELD_OUT)
     chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(documents), count, replace=False))

@@ -1,62 +1,100 @@
-"""A folder of text files (.txt, .md): each file a document, for training; or cut into passages, for searching and where
-there are few files.
+"""A folder of text files, or one Markdown file: each file a document, for training; or cut into passages, for searching
+and where there are few files."""
 
-In Markdown a line with `#` before it is a heading, outside of code between ``` or ~~~.
-"""
-
-import re
-from collections.abc import Iterable, Iterator
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import yaml
 
 from cmlmcse.common.errors import InputError
 
 from .lines import read_lines, split_compression
 from .words import join_words, split_words
 
-SUFFIXES = (".txt", ".md")
-PASSAGE_WORDS = 80  # about 110 tokens of English: encoders of 128 positions read it whole, with a short title
+MARKDOWN = (".md", ".markdown")
+SUFFIXES = (".txt", *MARKDOWN)
+PASSAGE_WORDS = 80  # about 110 tokens of English prose: encoders of 128 positions read it whole, with a short title
 MIN_FILES = 100  # a folder of fewer has too few documents to measure with; then its passages are the documents
-_HEADING = re.compile(r"#{1,6}\s+(.*?)\s*#*\s*")
-_FENCE = re.compile(r"\s*(```|~~~)")
-_FRONT_TITLE = re.compile(r"title:\s*(['\"]?)(.+)\1\s*")
 
 
 class Section(NamedTuple):
-    """The lines below a heading, up to the next heading, blank ones too. Before the first one the heading is empty."""
+    """What stands below a heading, up to the next heading.
+
+    Attributes:
+        heading: its words; empty before the first heading.
+        level: of the heading, from 1; 0 before the first one.
+        lines: the lines, blank ones too.
+    """
 
     heading: str
+    level: int
     lines: list[str]
 
+    @property
+    def has_text(self) -> bool:
+        """Whether a line has words."""
+        return any(map(str.strip, self.lines))
 
-def files_in(folder: str) -> list[str]:
-    """The text files of a folder and its subfolders, sorted by name. What begins with a dot is hidden, and not read.
+
+def is_markdown(path: str | Path) -> bool:
+    """Whether a name is that of a Markdown file, compressed or not."""
+    return _suffix(path) in MARKDOWN
+
+
+def has_passages(path: str | Path) -> bool:
+    """Whether this is a folder or a Markdown file, which has no rows of its own."""
+    return Path(path).is_dir() or (is_markdown(path) and Path(path).is_file())
+
+
+def files_in(source: str) -> list[str]:
+    """The text files of a folder and its subfolders, sorted by name; of a Markdown file, itself. What begins with a dot
+    is hidden, and not read; links to folders are not followed.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or a folder cannot be read.
     """
-    below = [path.relative_to(folder) for path in Path(folder).rglob("*") if path.is_file()]
-    shown = [path for path in below if not any(part.startswith(".") for part in path.parts)]
-    texts = [path for path in shown if _suffix(path) in SUFFIXES]
-    if not texts:
+    if not Path(source).is_dir():
+        return [source]
+    found = []
+    for folder, below, names in os.walk(source, onerror=_unreadable):
+        below[:] = [name for name in below if not name.startswith(".")]
+        shown = [name for name in names if not name.startswith(".") and _suffix(name) in SUFFIXES]
+        found += [path for name in shown if os.path.isfile(path := os.path.join(folder, name))]
+    if not found:
         raise InputError(
-            f"{folder}: expected text files ({', '.join(SUFFIXES)}, also compressed), found none; convert other files, "
+            f"{source}: expected text files ({', '.join(SUFFIXES)}, also compressed), found none; convert other files, "
             "or name a file"
         )
-    return sorted(str(Path(folder, path)) for path in texts)
+    return sorted(found)
+
+
+def folder_state(source: str) -> str:
+    """A hash of the files' names, sizes and times: another one shows, without reading them, that something changed."""
+    digest = hashlib.sha256()
+    for file in files_in(source):
+        status = os.stat(file)
+        digest.update(os.fsencode(os.path.relpath(file, source)) + b"\0")
+        digest.update(f"{status.st_size} {status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
 
 
 def few_files(source: str) -> int:
-    """How many text files a folder has if they are fewer than `MIN_FILES`; else 0, as for what is no folder."""
-    count = len(files_in(source)) if Path(source).is_dir() else 0
+    """How many files with text a folder or a Markdown file has if they are fewer than `MIN_FILES`; else 0, as for other
+    sources."""
+    count = sum(os.path.getsize(file) > 0 for file in files_in(source)) if has_passages(source) else 0
     return count if count < MIN_FILES else 0
 
 
-def read_folder(folder: str) -> Iterator[tuple[str, str]]:
+def read_folder(source: str) -> Iterator[tuple[str, str]]:
     """The title and the text of each document of a folder: its files, or, if there are fewer than `MIN_FILES`, their
-    passages."""
-    files = files_in(folder)
-    if few_files(folder):
+    passages. Those of a Markdown file are its passages."""
+    files = files_in(source)
+    if few_files(source):
         yield from (passage for file in files for passage in read_passages(file))
     else:
         yield from map(read_file, files)
@@ -64,7 +102,7 @@ def read_folder(folder: str) -> Iterator[tuple[str, str]]:
 
 def read_file(path: str) -> tuple[str, str]:
     """The title of a file, empty if it has none, and its text, without blank lines."""
-    if not _is_markdown(path):
+    if not is_markdown(path):
         return "", "\n".join(read_lines(path))
     title, sections = _markdown(path)
     marked = [[f"# {section.heading}"] * (section.heading not in ("", title)) + section.lines for section in sections]
@@ -72,14 +110,25 @@ def read_file(path: str) -> tuple[str, str]:
 
 
 def read_passages(path: str) -> Iterator[tuple[str, str]]:
-    """The passages of a file, each with its title: the file's title and the heading above the passage, or what is there
-    of them. A passage has whole paragraphs, as many as have at most `PASSAGE_WORDS` words. A longer paragraph is cut
-    into equal parts. Blank lines separate paragraphs; in a section without them each line is one."""
-    title, sections = _markdown(path) if _is_markdown(path) else ("", [Section("", list(read_lines(path, blank=True)))])
-    for section in sections:
+    """The passages of a file, each with its title: the file's title and the nearest heading above the passage, or what
+    is there of them.
+
+    A passage has whole paragraphs, as many as have at most `PASSAGE_WORDS` words; a longer paragraph is cut, between
+    lines where they are short enough. Blank lines separate paragraphs; in a .txt file without any each line is one. A
+    heading with nothing below it is a passage of its own.
+    """
+    if not is_markdown(path):
+        yield from (
+            ("", passage) for passage in _joined(_paragraphs(list(read_lines(path, blank=True)), lone_lines=True))
+        )
+        return
+    title, sections = _markdown(path)
+    for section, following in zip(sections, [*sections[1:], None], strict=True):
         heading = ": ".join(dict.fromkeys(filter(None, (title, section.heading))))
-        for passage in _joined(_paragraphs(section.lines)):
-            yield heading, passage
+        if section.has_text:
+            yield from ((heading, passage) for passage in _joined(_paragraphs(section.lines)))
+        elif section.heading and (following is None or following.level <= section.level):
+            yield (title if title != section.heading else ""), section.heading
 
 
 def _suffix(path: Path | str) -> str:
@@ -87,54 +136,109 @@ def _suffix(path: Path | str) -> str:
     return Path(split_compression(Path(path).name)[0]).suffix.lower()
 
 
-def _is_markdown(path: str) -> bool:
-    """Whether a file is Markdown, by its name."""
-    return _suffix(path) == ".md"
+def _unreadable(error: OSError) -> None:
+    """Refuse a folder that cannot be listed: without it a part of the text would be missing."""
+    raise InputError(f"{error.filename}: expected a folder that can be read, found {error.strerror}; change its rights")
+
+
+@functools.cache
+def _parser() -> Any:
+    """The parser of CommonMark, which finds headings and what is code. It is imported where Markdown is read."""
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").disable("inline")
+
+
+def _plain(heading: str) -> str:
+    """The words of a heading without marks of links, code and emphasis."""
+    from markdown_it import MarkdownIt
+
+    (parsed,) = MarkdownIt("commonmark").parseInline(heading)
+    return " ".join("".join(part.content or " " * (part.type == "softbreak") for part in parsed.children or []).split())
 
 
 def _markdown(path: str) -> tuple[str, list[Section]]:
-    """The title of a Markdown file and its sections. The title is that of its front matter, else its first heading if
-    no text stands before it."""
-    lines = list(read_lines(path, blank=True))
-    front: list[str] = []
-    if lines[:1] == ["---"] and "---" in lines[1:]:
-        end = lines.index("---", 1)
-        front, lines = lines[1:end], lines[end + 1 :]
-    titles = [found[2].strip() for found in map(_FRONT_TITLE.fullmatch, front) if found]
-    sections, fenced = [Section("", [])], False
+    """The title of a Markdown file and its sections. The title is that of its front matter, else its only heading of
+    the first level, else a heading that no text stands before."""
+    front, lines = _front_matter(list(read_lines(path, blank=True)))
+    tokens = _parser().parse("\n".join(lines))
+    sections, start = [], 0
+    heading, level = "", 0
+    for token, inline in pairwise(tokens):
+        if token.type == "heading_open" and token.level == 0:
+            sections.append(Section(heading, level, lines[start : token.map[0]]))
+            heading, level, start = _plain(inline.content), int(token.tag[1:]), token.map[1]
+    sections.append(Section(heading, level, lines[start:]))
+    title = str(front.get("title") or front.get("Title") or "").strip()
+    firsts = [section.heading for section in sections if section.level == 1]
+    if not title and len(firsts) == 1:
+        title = firsts[0]
+    elif not title and len(sections) > 1 and not sections[0].has_text:
+        title = sections[1].heading
+    return title, sections
+
+
+def _front_matter(lines: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The fields between two lines of --- at the start of a file, and the lines behind them. What is no YAML mapping is
+    text."""
+    ends = [place for place, line in enumerate(lines[1:], start=1) if line.rstrip() in ("---", "...")]
+    if not ends or lines[0].rstrip() != "---":
+        return {}, lines
+    try:
+        fields = yaml.safe_load("\n".join(lines[1 : ends[0]]))
+    except yaml.YAMLError:
+        return {}, lines
+    return (fields, lines[ends[0] + 1 :]) if isinstance(fields, dict) else ({}, lines)
+
+
+def _paragraphs(lines: list[str], lone_lines: bool = False) -> list[str]:
+    """The paragraphs between blank lines. With `lone_lines`, where no blank line stands between lines of text, the
+    lines."""
+    found: list[list[str]] = [[]]
     for line in lines:
-        fenced ^= _FENCE.match(line) is not None
-        heading = None if fenced else _HEADING.fullmatch(line)
-        if heading:
-            sections.append(Section(heading[1], []))
-        else:
-            sections[-1].lines.append(line)
-    if not titles and len(sections) > 1 and not any(map(str.strip, sections[0].lines)):
-        titles = [sections[1].heading]
-    return (titles or [""])[0], sections
-
-
-def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """The paragraphs between blank lines; without a blank line between lines of text, the lines."""
-    found = [block.strip() for block in re.split(r"\n\s*\n", "\n".join(lines).strip())]
-    yield from filter(None, found if len(found) > 1 else map(str.strip, lines))
+        if line.strip():
+            found[-1].append(line.strip())
+        elif found[-1]:
+            found.append([])
+    paragraphs = ["\n".join(each) for each in found if each]
+    return paragraphs[0].split("\n") if lone_lines and len(paragraphs) == 1 else paragraphs
 
 
 def _joined(paragraphs: Iterable[str]) -> Iterator[str]:
     """Paragraphs as passages: short ones together, long ones in parts."""
+    return _packed(paragraphs, PASSAGE_WORDS, _lines_of)
+
+
+def _lines_of(paragraph: str, words: int) -> Iterator[str]:
+    """A long paragraph in about equal parts, cut between its lines."""
+    return _packed(paragraph.split("\n"), _share(words), _cut)
+
+
+def _cut(line: str, words: int) -> Iterator[str]:
+    """A long line in equal parts."""
+    all_words, size = split_words(line), _share(words)
+    yield from (join_words(all_words[start : start + size]) for start in range(0, words, size))
+
+
+def _share(words: int) -> int:
+    """The words of each part, if so many are cut into as few equal parts as possible."""
+    parts = -(-words // PASSAGE_WORDS)
+    return -(-words // parts)
+
+
+def _packed(pieces: Iterable[str], wanted: int, cut: Callable[[str, int], Iterator[str]]) -> Iterator[str]:
+    """Pieces together, as many as it takes to `wanted` words, at most `PASSAGE_WORDS`; `cut` cuts a longer piece."""
     held: list[str] = []
     count = 0
-    for paragraph in paragraphs:
-        words = split_words(paragraph)
-        if held and count + len(words) > PASSAGE_WORDS:
+    for piece in pieces:
+        words = len(split_words(piece))
+        if held and (count >= wanted or count + words > PASSAGE_WORDS):
             yield "\n".join(held)
             held, count = [], 0
-        if len(words) <= PASSAGE_WORDS:
-            held.append(paragraph)
-            count += len(words)
-            continue
-        parts = -(-len(words) // PASSAGE_WORDS)
-        size = -(-len(words) // parts)
-        yield from (join_words(words[start : start + size]) for start in range(0, len(words), size))
+        if words > PASSAGE_WORDS:
+            yield from cut(piece, words)
+        else:
+            held.append(piece)
+            count += words
     if held:
         yield "\n".join(held)

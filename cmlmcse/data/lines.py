@@ -53,6 +53,10 @@ def readable(path: str) -> Iterator[BinaryIO]:
     try:
         with _open(path) as file:
             yield file
+    except PermissionError as error:
+        raise InputError(
+            f"{path}: expected a file that can be read, found {error.strerror}; change its rights"
+        ) from error
     except _CORRUPT as error:
         detail = str(error) or type(error).__name__
         raise InputError(

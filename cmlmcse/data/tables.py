@@ -1,6 +1,6 @@
 """A file of texts as Arrow tables: one row per text, in order, with the text column and every other column.
 
-Of a folder each row is a passage (folder.py).
+Of a folder or a Markdown file each row is a passage (folder.py).
 
 No row is dropped. Training drops blank rows (text.py), but encoding and searching keep them, so that row i stays row i.
 """
@@ -22,7 +22,7 @@ from pyarrow import compute, parquet, types
 
 from cmlmcse.common.errors import InputError
 
-from .folder import files_in, read_passages
+from .folder import files_in, folder_state, has_passages, read_passages
 from .lines import check_separator, check_utf8, is_number, read_lines, readable, split_compression
 
 TEXT = "text"
@@ -38,12 +38,13 @@ class TextFile:
 
     Attributes:
         path: a .csv, .tsv, .json or .jsonl (one object per line) or .parquet file; any other file holds one text per
-            line. All but .parquet may be compressed: .gz, .bz2, .xz, .zst. Or a folder of text files.
+            line. All but .parquet may be compressed: .gz, .bz2, .xz, .zst. Or a folder of text files,
+            or a Markdown file.
         text_column: the column of the texts.
         schema: all columns with their types.
         rows: number of rows.
         title_column: the column of the titles, if they are to be read.
-        file_column: of a folder, the column of the file that a passage is from.
+        file_column: of passages, the column of the file that each is from.
     """
 
     path: Path
@@ -65,9 +66,11 @@ class TextFile:
         return [text or "" for text in table[self.text_column].to_pylist()]
 
     def state(self) -> list[str | int]:
-        """What shows, without reading it again, whether the file or the folder changed: its name, size and time."""
-        stats = [os.stat(file) for file in (files_in(str(self.path)) if self.path.is_dir() else [self.path])]
-        return [self.path.name, sum(each.st_size for each in stats), max(each.st_mtime_ns for each in stats), self.rows]
+        """What shows, without reading it again, whether the file or the folder changed."""
+        if self.path.is_dir():
+            return [self.path.name, folder_state(str(self.path)), self.rows]
+        status = os.stat(self.path)
+        return [self.path.name, status.st_size, status.st_mtime_ns, self.rows]
 
     def titled_texts(self, table: pyarrow.Table) -> list[str]:
         """The texts of a table, each behind its title if titles are read."""
@@ -103,7 +106,7 @@ def scan(
         raise InputError(f"{path}: expected a file or a folder of texts, found none; fix the name")
     kind = _kind(path)
     for option, column in (("--text_column", text_column), ("--title_column", title_column)):
-        if column is not None and kind in ("lines", "folder"):
+        if column is not None and kind in ("lines", "passages"):
             raise InputError(f"{option} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
     fields, mixed, rows = {field.name: field for field in _empty_schema(path)}, {}, 0
     wordy, large = set(fields), set()
@@ -123,14 +126,14 @@ def scan(
               if types.is_floating(fields[name].type)}  # fmt: skip
     known = {*fields, *mixed}
     title = title_column or (
-        TITLE if (titles or kind == "folder") and TITLE in known and text_column != TITLE else None
+        TITLE if (titles or kind == "passages") and TITLE in known and text_column != TITLE else None
     )
     guessed = text_column is None and TEXT not in known  # then a column that is mixed may be the text
     for name, reason in mixed.items():
         if all_columns or guessed or name in (text_column or TEXT, title):
             advice = "fix it, or give --text_column" if guessed and not all_columns else "fix it"
             raise InputError(f"{path}: expected one type of value in the column {name}, found {reason}; {advice}")
-    if not known:
+    if not known or (kind == "passages" and not rows):
         raise InputError(f"{path}: expected rows of texts, found none; give a file with text in it")
     schema = pyarrow.schema([field for name, field in fields.items() if name not in mixed])
     column = _choose_column(path, schema, text_column, wordy - {title})
@@ -138,7 +141,7 @@ def scan(
         _check_column(path, schema, title_column, "--title_column")
         if title_column == column:
             raise InputError(f"{path}: --title_column expects another column than that of the texts, found {column}")
-    return TextFile(path, column, schema, rows, title, FILE if kind == "folder" else None)
+    return TextFile(path, column, schema, rows, title, FILE if kind == "passages" else None)
 
 
 def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Iterator[pyarrow.Table]:
@@ -158,16 +161,16 @@ def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Ite
 
 
 def _kind(path: Path) -> str:
-    """The kind of reader that a file needs, by its suffix."""
-    if path.is_dir():
-        return "folder"
+    """The kind of reader that a file needs, by its suffix, or that a folder needs."""
+    if has_passages(path):
+        return "passages"
     suffix = Path(split_compression(path.name.lower())[0]).suffix
     return {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}.get(suffix, "lines")
 
 
 def _empty_schema(path: Path) -> pyarrow.Schema:
     """The columns that are known before any row is read."""
-    known = {"lines": (TEXT,), "folder": (FILE, TITLE, TEXT)}
+    known = {"lines": (TEXT,), "passages": (FILE, TITLE, TEXT)}
     if (kind := _kind(path)) != "parquet":
         return pyarrow.schema([(name, pyarrow.string()) for name in known.get(kind, ())])
     try:
@@ -197,8 +200,8 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
             yield {TEXT: block}
         return
     rows: Iterator[dict[str, Any]]
-    if kind == "folder":
-        rows = _folder_rows(path)
+    if kind == "passages":
+        rows = _passages(path)
     else:
         check_utf8(str(path))
         rows = _csv_rows(path) if kind == "csv" else _json_rows(path)
@@ -207,10 +210,11 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
         yield {name: [row.get(name) for row in row_block] for name in names}
 
 
-def _folder_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the passages of a folder's files, each with its title and the name of its file."""
+def _passages(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the passages of a folder's files or of a Markdown file, each with its title and the name of its file."""
     for file in files_in(str(path)):
-        name = Path(file).relative_to(path).as_posix()
+        below = Path(file).relative_to(path).as_posix() if path.is_dir() else path.name
+        name = os.fsencode(below).decode("utf-8", "replace")
         yield from ({FILE: name, TITLE: title, TEXT: text} for title, text in read_passages(file))
 
 

@@ -145,7 +145,7 @@ def test_a_title_that_says_what_the_text_says(title, text, expected, tmp_path):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda path: path.mkdir(), "expected text files (.txt, .md, also compressed), found none"),
+        (lambda path: path.mkdir(), "expected text files (.txt, .md, .markdown, also compressed), found none"),
         (
             lambda path: path.write_text('{"text": "a", "other": 1}\n'),
             "expected a column title, found the columns",

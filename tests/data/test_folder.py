@@ -1,10 +1,13 @@
 """A folder of .txt and .md files: whole documents with titles for training, passages with headings for searching."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cmlmcse.data import folder
+from cmlmcse.common.errors import InputError
+from cmlmcse.data import folder, lines
 from cmlmcse.data.collection import Document, load_collection, read_collection
 from cmlmcse.data.folder import PASSAGE_WORDS, few_files, files_in, read_file, read_passages
 from cmlmcse.data.tables import scan
@@ -13,18 +16,26 @@ GUIDE = """# The pump
 
 It moves water.
 
-## Cleaning ##
+## Cleaning `it` with [soap](https://x.org) ##
 
 Open the lid.
 Rinse the filter.
 
+````
 ```
 # no heading
-```
+````
 
 #hashtag
 ### Parts
 
+Spare parts
+-----------
+### C#
+
+Sharp.
+
+- # in a list
 """
 
 
@@ -41,35 +52,60 @@ def words(count: int, first: int = 0) -> str:
 
 
 def test_markdown_is_cut_at_headings(tmp_path) -> None:
-    """Title and heading stand before each passage; code and words with # are text; a heading without text is none."""
+    """Title and heading, without their marks, stand before each passage. Code and words with # are text. A heading with
+    nothing below it, not even a smaller heading, is a passage."""
     path = written(tmp_path / "guide.md", GUIDE)
     assert list(read_passages(path)) == [
         ("The pump", "It moves water."),
-        ("The pump: Cleaning", "Open the lid.\nRinse the filter.\n```\n# no heading\n```\n#hashtag"),
+        (
+            "The pump: Cleaning it with soap",
+            "Open the lid.\nRinse the filter.\n````\n```\n# no heading\n````\n#hashtag",
+        ),
+        ("The pump", "Parts"),
+        ("The pump: C#", "Sharp.\n- # in a list"),
     ]
     title, text = read_file(path)
     assert title == "The pump"
     assert text.split("\n") == [
-        "It moves water.", "# Cleaning", "Open the lid.", "Rinse the filter.", "```", "# no heading", "```", "#hashtag",
-        "# Parts",
+        "It moves water.", "# Cleaning it with soap", "Open the lid.", "Rinse the filter.", "````", "```",
+        "# no heading", "````", "#hashtag", "# Parts", "# Spare parts", "# C#", "Sharp.", "- # in a list",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "title"),
     [
-        ("---\ntitle: 'Of pumps'\ndate: 2026\n---\n# Other\nText.\n", "Of pumps"),
-        ('---\ntitle: "A: b"\n---\nText.\n', "A: b"),
-        ("---\ndate: 2026\n---\n\n# Other\nText.\n", "Other"),
+        ("---\ntitle: 'It''s of pumps'  # new\ndate: 2026\n---\n# Other\nText.\n", "It's of pumps"),
+        ('--- \ntitle: "A: b"\n...\nText.\n', "A: b"),
+        ("---\ntitle: >\n  Two\n  lines\n---\nText.\n", "Two lines"),
+        ("---\ntitle: ''\ndate: 2026\n---\n\n# Other\nText.\n", "Other"),
         ("---\nText without an end of the front matter.\n", ""),
-        ("Text first.\n\n# A heading\nMore.\n", ""),
+        ("<!-- a comment -->\n![badge](x)\n\n# A heading\nMore.\n\n## Second\nText.\n", "A heading"),
+        ("Text first.\n\n# A heading\nMore.\n\n# Another\nText.\n", ""),
         ("\n\n## Second level\nText.\n", "Second level"),
+        ("A *title*\n=======\nText.\n", "A title"),
         ("Text.\n", ""),
     ],
 )
 def test_the_title_of_markdown(text, title, tmp_path) -> None:
-    """That of its front matter, else a heading that nothing stands before."""
+    """That of its front matter, else its only large heading, else a heading that nothing stands before."""
     assert read_file(written(tmp_path / "a.md", text))[0] == title
+
+
+@pytest.mark.parametrize("text", ["---\n\nFirst.\n\n---\n\nSecond.\n", "---\na: [\n\n---\nFirst.\n"])
+def test_rules_are_no_front_matter(text, tmp_path) -> None:
+    """What is no YAML of fields is kept as text: every line of it."""
+    path = written(tmp_path / "a.md", text)
+    lines = [line for line in text.split("\n") if line]
+    assert read_file(path)[1].split("\n") == [*lines[:-1], lines[-1]]
+    (only,) = read_passages(path)
+    assert only[1].split("\n") == lines
+
+
+def test_long_headings_take_no_time(tmp_path) -> None:
+    """A pattern that looked back took a minute for such a line."""
+    path = written(tmp_path / "a.md", "# a" + " " * 20_000 + "b\nText.\n")
+    assert read_file(path) == ("a b", "Text.")
 
 
 def test_passages_have_whole_paragraphs(tmp_path) -> None:
@@ -81,6 +117,15 @@ def test_passages_have_whole_paragraphs(tmp_path) -> None:
         passages = [text for _, text in read_passages(written(tmp_path / "a.txt", mark.join(paragraphs)))]
         assert [len(text.split()) for text in passages] == [PASSAGE_WORDS, 1, 54, 54, 53, 5, PASSAGE_WORDS]
         assert " ".join(passages).split() == words(sum(sizes)).split()
+
+
+def test_a_long_paragraph_of_short_lines_is_cut_between_them(tmp_path) -> None:
+    """As a list or wrapped text: in parts of about the same size."""
+    lines = [words(12, 12 * number) for number in range(8)]
+    passages = [text for _, text in read_passages(written(tmp_path / "a.md", "\n".join(lines)))]
+    assert passages == ["\n".join(lines[:4]), "\n".join(lines[4:])]
+    passages = [text for _, text in read_passages(written(tmp_path / "a.md", "\n".join([*lines, words(100, 96)])))]
+    assert [len(text.split()) for text in passages] == [72, 24, 50, 50]
 
 
 def test_chinese_is_cut_too(tmp_path) -> None:
@@ -109,25 +154,72 @@ def test_a_collection_and_a_table_of_a_folder(least, tmp_path, monkeypatch) -> N
     loaded = load_collection(str(path), cache_dir=str(tmp_path / "cache"))
     assert loaded["title"] == ["", *(document.title for document in others)]
     assert few_files(str(path)) == (2 if least == 3 else 0)
-    assert few_files(str(path / "b.md")) == 0
+    assert few_files(str(path / "a" / "NOTES.TXT")) == 0
     source = scan(path)
     (table,) = source.tables()
-    assert source.rows == 3
-    assert table["file"].to_pylist() == ["a/NOTES.TXT", "b.md", "b.md"]
+    assert source.rows == 5
+    assert table["file"].to_pylist() == ["a/NOTES.TXT", *["b.md"] * 4]
     assert source.titled_texts(table)[:2] == ["One.\nTwo.", "The pump It moves water."]
 
 
+def test_a_markdown_file_by_itself(tmp_path) -> None:
+    """Its passages are its rows and its documents."""
+    path = written(tmp_path / "guide.md", GUIDE)
+    (table,) = scan(Path(path)).tables()
+    assert set(table["file"].to_pylist()) == {"guide.md"}
+    assert list(zip(table["title"].to_pylist(), table["text"].to_pylist(), strict=True)) == list(read_passages(path))
+    assert len(list(read_collection(path))) == len(table)
+
+
 def test_a_file_that_changed_changes_the_state(tmp_path) -> None:
-    """So that a job which was interrupted does not go on with other text."""
+    """So that a job which was interrupted does not go on with other text, or with the same under another name."""
     path = tmp_path / "docs"
-    name = written(path / "a.txt", "One.\n")
+    name = Path(written(path / "a.txt", "One.\n"))
     before = scan(path).state()
     assert scan(path).state() == before
-    written(Path(name), "One. Two.\n")
-    assert scan(path).state() != before
+    name.rename(path / "b.txt")
+    renamed = scan(path).state()
+    assert renamed != before
+    written(path / "b.txt", "One. Two.\n")
+    assert scan(path).state() not in (before, renamed)
 
 
-def test_suffixes_are_those_of_the_message(tmp_path) -> None:
-    """An empty folder is refused by every reader in the same words."""
-    with pytest.raises(folder.InputError, match=r"expected text files \(\.txt, \.md, also compressed\), found none"):
-        scan(tmp_path)
+def test_a_name_that_is_no_text(tmp_path) -> None:
+    """A byte that is not UTF-8 does not stop the others."""
+    os.makedirs(tmp_path / "docs")
+    with open(os.path.join(os.fsencode(tmp_path / "docs"), b"bad\xff.txt"), "w") as file:
+        file.write("One.\n")
+    (table,) = scan(tmp_path / "docs").tables()
+    assert table["file"].to_pylist() == ["bad\ufffd.txt"]
+
+
+def test_what_cannot_be_read(tmp_path, monkeypatch) -> None:
+    """A folder without text, one whose files are empty, and one that the user may not list: one line each."""
+    path = tmp_path / "docs"
+    path.mkdir()
+    with pytest.raises(
+        InputError, match=r"expected text files \(\.txt, \.md, \.markdown, also compressed\), found none"
+    ):
+        scan(path)
+    written(path / "a.md", "---\ntitle: T\n---\n")
+    with pytest.raises(InputError, match="docs: expected rows of texts, found none; give a file with text in it"):
+        scan(path)
+
+    def refused(_: object) -> Iterator[None]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(InputError, match="docs: expected a folder that can be read, found Permission denied"):
+        files_in(str(path))
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch) -> None:
+    """Its rights are named, not its content."""
+    path = written(tmp_path / "a.txt", "One.\n")
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(lines, "_open", refused)
+    with pytest.raises(InputError, match="expected a file that can be read, found Permission denied; change its"):
+        list(lines.read_lines(path))
