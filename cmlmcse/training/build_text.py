@@ -1,6 +1,5 @@
 """Reads the training text: sentences, documents with their views, or pairs of a search; tokenised once."""
 
-import os
 import time
 
 import datasets
@@ -18,6 +17,7 @@ from cmlmcse.data.batches import (
 )
 from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.columns import check_scores
+from cmlmcse.data.folder import has_passages
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
 from cmlmcse.data.searches import SEARCH
 from cmlmcse.data.text import load_sentences, source_kind
@@ -60,7 +60,7 @@ def check_name(data: DataArguments) -> None:
         InputError: there is no such file or dataset, or no reader for it.
     """
     path = resolve(data.train_file)
-    if not (data.reads_documents and os.path.isdir(path)):
+    if not (data.reads_documents and has_passages(path)):
         source_kind(path)
 
 

@@ -11,6 +11,8 @@ from cmlmcse.data import folder, lines
 from cmlmcse.data.collection import Document, load_collection, read_collection
 from cmlmcse.data.folder import PASSAGE_WORDS, few_files, files_in, read_file, read_passages
 from cmlmcse.data.tables import scan
+from cmlmcse.training.build_text import check_name
+from cmlmcse.training.fields import DataArguments
 
 GUIDE = """# The pump
 
@@ -169,6 +171,9 @@ def test_a_markdown_file_by_itself(tmp_path) -> None:
     assert set(table["file"].to_pylist()) == {"guide.md"}
     assert list(zip(table["title"].to_pylist(), table["text"].to_pylist(), strict=True)) == list(read_passages(path))
     assert len(list(read_collection(path))) == len(table)
+    check_name(DataArguments(train_file=path, views="crops"))
+    with pytest.raises(InputError, match="unknown suffix, expected one of"):
+        check_name(DataArguments(train_file=path))  # its lines are no sentences
 
 
 def test_a_file_that_changed_changes_the_state(tmp_path) -> None:
