@@ -275,6 +275,6 @@ def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
     else:
         return ""
     return (
-        f"The model's tokenizer may not fit this text: {sign}. The model was perhaps made for another language, or for text without code and tables. The "
-        "scores cannot show whether it is useful here; try it on queries of your own."
+        f"The model's tokenizer may not fit this text: {sign}. The model was perhaps made for another language, or for "
+        "text without code and tables. The scores cannot show whether it is useful here; try it on queries of your own."
     )
