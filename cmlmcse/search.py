@@ -401,14 +401,14 @@ def search(
 def show_results(
     queries: list[str], found: list[list[dict[str, Any]]], shown_columns: list[str], file_column: str | None = None
 ) -> None:
-    """Print the score, the file if there are several, and the start of each title and text, below its query if there
-    are several."""
+    """Print the score, the file if there are several, and the start of "title | text", below its query if there are
+    several."""
     for query, nearest in zip(queries, found, strict=True):
         if len(queries) > 1:
             print(query)
         for result in nearest:
-            texts = [str(result["columns"][name] or "") for name in shown_columns if name in result["columns"]]
-            shown = " ".join(" ".join(texts).split())[:SHOWN_CHARACTERS] or f"row {result['row']}"
+            texts = [" ".join(str(result["columns"].get(name) or "").split()) for name in shown_columns]
+            shown = " | ".join(filter(None, texts))[:SHOWN_CHARACTERS] or f"row {result['row']}"
             file = printable(f"{result['columns'][file_column]}  ") if file_column else ""
             print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {file}{shown}")
 

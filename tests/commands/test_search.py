@@ -83,7 +83,7 @@ def test_a_folder_of_files(place, capsys) -> None:
         assert {one["columns"]["title"] for one in results} == {"the red dog", "the red dog: park", ""}
         said.append(capsys.readouterr().out.splitlines()[-3:])
     assert said[0] == said[1]
-    assert said[0][0] == f"1.0000  one.md  the red dog {QUERY}"
+    assert said[0][0] == f"1.0000  one.md  the red dog | {QUERY}"
     Path("pages/two.txt").write_text("a blue bird and a cat\n")  # a finished file is not taken for the new text's
     with pytest.raises(SystemExit, match="2"):
         encode.main(["model", "pages", "--pooling", "avg", "--output", "pages.parquet"])
@@ -205,7 +205,8 @@ def test_titles_are_read_where_they_are_asked_for(place, capsys) -> None:
         Path("out.jsonl").unlink()
     for scores, shown in found[1:]:
         np.testing.assert_allclose(scores, found[0][0], atol=2e-6)
-        assert shown == found[0][1]
+        assert shown.replace(" | ", " ") == found[0][1]
+        assert "the cat | sat on a tree\n" in shown
     search.main(["model", "titled.jsonl", "the cat", "--pooling", "avg"])
     said = capsys.readouterr()
     assert "titled.jsonl: the column title is not read; --title_column title puts each title before" in said.err
