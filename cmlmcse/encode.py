@@ -305,7 +305,7 @@ def check_finite(vectors: "np.ndarray") -> None:
 
     if not np.isfinite(vectors).all():
         raise InputError(
-            "MODEL: expected finite embeddings, found NaN or infinity; its weights are damaged, or need --dtype fp32"
+            "MODEL: expected finite embeddings, found NaN or infinity; its weights are damaged, or too large for fp16"
         )
 
 

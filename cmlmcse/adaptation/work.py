@@ -16,8 +16,7 @@ from transformers.utils import logging
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
-from cmlmcse.data.collection import load_collection
-from cmlmcse.data.folder import MIN_FILES, few_files
+from cmlmcse.data.collection import MIN_DOCUMENTS, few_files, load_collection
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import QUERY_WORDS
 from cmlmcse.evaluation.together import Together
@@ -155,7 +154,7 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
             "choose a model that pools otherwise, or use cmlmcse train"
         )
     if few := few_files(args.text):
-        say(f"{args.text}: fewer than {MIN_FILES} text files, {few}, so each passage counts as a document")
+        say(f"{args.text}: fewer than {MIN_DOCUMENTS} text files, {few}, so each passage counts as a document")
     text = read_text(args, encoder, finished=recorded is not None)
     say(text.summary())
     if text.note:

@@ -1,7 +1,9 @@
 """Unlabelled text as documents, each with its title if it has one: the input of document views and of label-free
 criteria."""
 
+import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 
 from .columns import BLOCK_ROWS
-from .folder import files_in, has_passages, read_folder
+from .folder import files_in, has_passages, read_file, read_passages
 from .lines import read_documents, read_lines
 from .tables import scan
 from .text import as_text_error, file_state, load_sentences, source_kind
@@ -42,7 +44,7 @@ def load_collection(
 
     - A .txt file: blank lines separate documents. Without a blank line, each line is a document.
     - A folder: each text file in it (.txt, .md) is a document. The title of Markdown is that of its front matter, or
-      its first heading. With fewer than 100 files each passage of them is a document, as of a Markdown file.
+      its first heading. With fewer than `MIN_DOCUMENTS` files each passage of them is a document.
     - A table (.csv, .tsv, .jsonl, .parquet): each row is a document. BEIR's corpus.jsonl is one such table.
     - A Wikipedia dump or a Hub dataset: each article or row is a document, without a title.
 
@@ -74,6 +76,13 @@ def load_collection(
         )
     except (DatasetsError, ValueError) as error:  # a ValueError says that there is no row
         raise as_text_error("text", source, error) from error
+
+
+def few_files(source: str) -> int:
+    """How many files with text a folder or a Markdown file has, if they are too few to measure with; else 0, as for
+    other sources. Then their passages are the documents."""
+    count = sum(os.path.getsize(file) > 0 for file in files_in(source)) if has_passages(source) else 0
+    return count if count < MIN_DOCUMENTS else 0
 
 
 def check_columns(path: str, text_column: str | None, title_column: str | None) -> None:
@@ -129,7 +138,9 @@ def says_the_same(title: str, text: str) -> bool:
 def _untidied(path: str, text_column: str | None, title_column: str | None) -> Iterator[Document]:
     """The documents as they stand in a file or a folder."""
     if has_passages(path):
-        yield from (Document(title, text) for title, text in read_folder(path))
+        files = files_in(path)
+        found = chain.from_iterable(map(read_passages, files)) if few_files(path) else map(read_file, files)
+        yield from (Document(*each) for each in found)
     elif source_kind(path) != "text":
         yield from _table(path, text_column, title_column)
     elif has_separators(read_lines(path, blank=True)):
@@ -190,8 +201,8 @@ def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
         raise InputError(
             f"a label-free score expects at least {MIN_DOCUMENTS} documents, found {len(documents)}; fewer cannot tell "
             "a better model from chance: add text, or use cmlmcse train --dev_set none. In a .txt file with blank "
-            "lines these separate the documents; without any, each line is one. In a folder of 100 files each is one, "
-            "and with fewer each passage"
+            "lines these separate the documents; without any, each line is one. In a folder of {MIN_DOCUMENTS} files "
+            "each is one, and with fewer each passage"
         )
     count = min(int(len(documents) * HELD_OUT_SHARE), MAX_HELD_OUT)
     chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(documents), count, replace=False))

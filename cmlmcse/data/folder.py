@@ -1,5 +1,4 @@
-"""A folder of text files, or one Markdown file: each file a document, for training; or cut into passages, for searching
-and where there are few files."""
+"""A folder of text files, or one Markdown file: each file as a document, or cut into passages."""
 
 import functools
 import hashlib
@@ -13,13 +12,14 @@ import yaml
 
 from cmlmcse.common.errors import InputError
 
-from .lines import read_lines, split_compression
+from .lines import read_lines, suffix_of
 from .words import join_words, split_words
 
 MARKDOWN = (".md", ".markdown")
 SUFFIXES = (".txt", *MARKDOWN)
-PASSAGE_WORDS = 80  # about 110 tokens of English prose: encoders of 128 positions read it whole, with a short title
-MIN_FILES = 100  # a folder of fewer has too few documents to measure with; then its passages are the documents
+# 111 tokens of Wikipedia's prose by the tokenizer of assets/bert-mini-en: encoders of 128 positions read them whole,
+# with a short title. Lists, tables and code have more tokens a word.
+PASSAGE_WORDS = 80
 
 
 class Section(NamedTuple):
@@ -43,7 +43,7 @@ class Section(NamedTuple):
 
 def is_markdown(path: str | Path) -> bool:
     """Whether a name is that of a Markdown file, compressed or not."""
-    return _suffix(path) in MARKDOWN
+    return suffix_of(path) in MARKDOWN
 
 
 def has_passages(path: str | Path) -> bool:
@@ -63,7 +63,7 @@ def files_in(source: str) -> list[str]:
     found = []
     for folder, below, names in os.walk(source, onerror=_unreadable):
         below[:] = [name for name in below if not name.startswith(".")]
-        shown = [name for name in names if not name.startswith(".") and _suffix(name) in SUFFIXES]
+        shown = [name for name in names if not name.startswith(".") and suffix_of(name) in SUFFIXES]
         found += [path for name in shown if os.path.isfile(path := os.path.join(folder, name))]
     if not found:
         raise InputError(
@@ -81,23 +81,6 @@ def folder_state(source: str) -> str:
         digest.update(os.fsencode(os.path.relpath(file, source)) + b"\0")
         digest.update(f"{status.st_size} {status.st_mtime_ns}\0".encode())
     return digest.hexdigest()
-
-
-def few_files(source: str) -> int:
-    """How many files with text a folder or a Markdown file has if they are fewer than `MIN_FILES`; else 0, as for other
-    sources."""
-    count = sum(os.path.getsize(file) > 0 for file in files_in(source)) if has_passages(source) else 0
-    return count if count < MIN_FILES else 0
-
-
-def read_folder(source: str) -> Iterator[tuple[str, str]]:
-    """The title and the text of each document of a folder: its files, or, if there are fewer than `MIN_FILES`, their
-    passages. Those of a Markdown file are its passages."""
-    files = files_in(source)
-    if few_files(source):
-        yield from (passage for file in files for passage in read_passages(file))
-    else:
-        yield from map(read_file, files)
 
 
 def read_file(path: str) -> tuple[str, str]:
@@ -131,29 +114,22 @@ def read_passages(path: str) -> Iterator[tuple[str, str]]:
             yield (title if title != section.heading else ""), section.heading
 
 
-def _suffix(path: Path | str) -> str:
-    """The suffix of a file's name, without that of a compression, in lower case."""
-    return Path(split_compression(Path(path).name)[0]).suffix.lower()
-
-
 def _unreadable(error: OSError) -> None:
     """Refuse a folder that cannot be listed: without it a part of the text would be missing."""
     raise InputError(f"{error.filename}: expected a folder that can be read, found {error.strerror}; change its rights")
 
 
 @functools.cache
-def _parser() -> Any:
-    """The parser of CommonMark, which finds headings and what is code. It is imported where Markdown is read."""
+def _parser(*unused: str) -> Any:
+    """The parser of CommonMark without some of its rules. It is imported where Markdown is read."""
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("commonmark").disable("inline")
+    return MarkdownIt("commonmark").disable(unused)
 
 
 def _plain(heading: str) -> str:
     """The words of a heading without marks of links, code and emphasis."""
-    from markdown_it import MarkdownIt
-
-    (parsed,) = MarkdownIt("commonmark").parseInline(heading)
+    (parsed,) = _parser().parseInline(heading)
     return " ".join("".join(part.content or " " * (part.type == "softbreak") for part in parsed.children or []).split())
 
 
@@ -161,7 +137,7 @@ def _markdown(path: str) -> tuple[str, list[Section]]:
     """The title of a Markdown file and its sections. The title is that of its front matter, else its only heading of
     the first level, else a heading that no text stands before."""
     front, lines = _front_matter(list(read_lines(path, blank=True)))
-    tokens = _parser().parse("\n".join(lines))
+    tokens = _parser("inline").parse("\n".join(lines))  # headings, and what is code; marks within lines are not read
     sections, start = [], 0
     heading, level = "", 0
     for token, inline in pairwise(tokens):

@@ -10,6 +10,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from cmlmcse.common.errors import InputError
@@ -32,6 +33,11 @@ def split_compression(name: str) -> tuple[str, str]:
     """Split the suffix of a compression off a file name: the rest, and the suffix or an empty string."""
     stem, suffix = os.path.splitext(name)
     return (stem, suffix) if suffix.lower() in (".gz", ".bz2", ".xz", ".zst") else (name, "")
+
+
+def suffix_of(path: str | Path) -> str:
+    """The suffix of a file's name, without that of a compression, in lower case."""
+    return Path(split_compression(Path(path).name)[0]).suffix.lower()
 
 
 def _open(path: str) -> BinaryIO:

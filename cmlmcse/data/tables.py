@@ -11,7 +11,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from pyarrow import compute, parquet, types
 from cmlmcse.common.errors import InputError
 
 from .folder import files_in, folder_state, has_passages, read_passages
-from .lines import check_separator, check_utf8, is_number, read_lines, readable, split_compression
+from .lines import check_separator, check_utf8, is_number, read_lines, readable, suffix_of
 
 TEXT = "text"
 TITLE = "title"
@@ -37,9 +37,9 @@ class TextFile:
     """A file of texts that was read once and found whole.
 
     Attributes:
-        path: a .csv, .tsv, .json or .jsonl (one object per line) or .parquet file; any other file holds one text per
-            line. All but .parquet may be compressed: .gz, .bz2, .xz, .zst. Or a folder of text files,
-            or a Markdown file.
+        path: a .csv, .tsv, .json or .jsonl (one object per line) or .parquet file; a Markdown file or a folder of
+            text files, whose passages are the rows; any other file holds one text per line. All files but .parquet
+            may be compressed: .gz, .bz2, .xz, .zst.
         text_column: the column of the texts.
         schema: all columns with their types.
         rows: number of rows.
@@ -164,8 +164,8 @@ def _kind(path: Path) -> str:
     """The kind of reader that a file needs, by its suffix, or that a folder needs."""
     if has_passages(path):
         return "passages"
-    suffix = Path(split_compression(path.name.lower())[0]).suffix
-    return {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}.get(suffix, "lines")
+    readers = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+    return readers.get(suffix_of(path), "lines")
 
 
 def _empty_schema(path: Path) -> pyarrow.Schema:
@@ -199,12 +199,11 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
         while block := list(islice(lines, TABLE_ROWS)):
             yield {TEXT: block}
         return
-    rows: Iterator[dict[str, Any]]
-    if kind == "passages":
-        rows = _passages(path)
-    else:
+    readers: dict[str, Callable[[Path], Iterator[dict[str, Any]]]]
+    readers = {"passages": _passages, "csv": _csv_rows, "json": _json_rows}
+    if kind != "passages":
         check_utf8(str(path))
-        rows = _csv_rows(path) if kind == "csv" else _json_rows(path)
+    rows = readers[kind](path)
     while row_block := list(islice(rows, TABLE_ROWS)):
         names = dict.fromkeys(name for row in row_block for name in row)
         yield {name: [row.get(name) for row in row_block] for name in names}
@@ -221,7 +220,7 @@ def _passages(path: Path) -> Iterator[dict[str, str]]:
 def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of a .csv, or of a .tsv, which has no quoting. Every value is text."""
     csv.field_size_limit(2**31 - 1)  # a document may exceed the module's default of 128 KiB
-    tabs = Path(split_compression(path.name.lower())[0]).suffix == ".tsv"
+    tabs = suffix_of(path) == ".tsv"
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
     with readable(str(path)) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, **style)
@@ -263,7 +262,7 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _json_list(path: Path) -> list[Any] | None:
     """The content of a .json file that begins as a list; None for other files."""
-    if Path(split_compression(path.name.lower())[0]).suffix != ".json":
+    if suffix_of(path) != ".json":
         return None
     with readable(str(path)) as file:
         head = file.read(1 << 10)

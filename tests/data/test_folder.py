@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data import folder, lines
-from cmlmcse.data.collection import Document, load_collection, read_collection
-from cmlmcse.data.folder import PASSAGE_WORDS, few_files, files_in, read_file, read_passages
+from cmlmcse.data import collection, lines
+from cmlmcse.data.collection import Document, few_files, load_collection, read_collection
+from cmlmcse.data.folder import PASSAGE_WORDS, files_in, read_file, read_passages
 from cmlmcse.data.tables import scan
 from cmlmcse.training.build_text import check_name
 from cmlmcse.training.fields import DataArguments
@@ -98,10 +98,10 @@ def test_the_title_of_markdown(text, title, tmp_path) -> None:
 def test_rules_are_no_front_matter(text, tmp_path) -> None:
     """What is no YAML of fields is kept as text: every line of it."""
     path = written(tmp_path / "a.md", text)
-    lines = [line for line in text.split("\n") if line]
-    assert read_file(path)[1].split("\n") == [*lines[:-1], lines[-1]]
+    kept = [line for line in text.split("\n") if line]
+    assert read_file(path)[1].split("\n") == kept
     (only,) = read_passages(path)
-    assert only[1].split("\n") == lines
+    assert only[1].split("\n") == kept
 
 
 def test_long_headings_take_no_time(tmp_path) -> None:
@@ -142,7 +142,7 @@ def test_chinese_is_cut_too(tmp_path) -> None:
 def test_a_collection_and_a_table_of_a_folder(least, tmp_path, monkeypatch) -> None:
     """The same files in the same order: for a collection each a document, or with few files their passages; for a table
     always their passages. Hidden and other files are not read."""
-    monkeypatch.setattr(folder, "MIN_FILES", least)
+    monkeypatch.setattr(collection, "MIN_DOCUMENTS", least)
     written(tmp_path / "docs" / "b.md", GUIDE)
     written(tmp_path / "docs" / "a" / "NOTES.TXT", "One.\n\nTwo.\n")
     written(tmp_path / "docs" / ".git" / "c.md", "# Hidden\nText.\n")

@@ -8,7 +8,7 @@ import pytest
 
 from cmlmcse.study.command import main
 from cmlmcse.study.plan import load_study
-from cmlmcse.study.statistics import compare, measure_title, table
+from cmlmcse.study.statistics import Estimate, compare, measure_title, scores_of, table
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 
@@ -40,6 +40,31 @@ def test_a_clone_reports_from_the_record(tmp_path, monkeypatch):
     shutil.rmtree(folder)
     del study.arms["infocse"]
     assert {row["arm"] for row in table(study)} == set(study.arms)
+
+
+@pytest.mark.parametrize(
+    ("arm", "other", "expected"),
+    [
+        ("cmlm-retromae", "retromae", "+1.86 (1.69 to 2.02)"),
+        ("cmlm-retromae-mined", "retromae-mined", "+1.16 (0.99 to 1.33)"),
+        ("cmlm-retromae", "simcse-6e-4", "+2.83 (2.21 to 3.45)"),
+        ("cmlm-retromae-mined", "simcse-6e-4", "+3.05 (2.34 to 3.75)"),
+        ("cmlm-retromae-0.3", "simcse-3e-4", "+2.62 (2.31 to 2.92)"),
+        ("cmlm-retromae", "simcse-3e-4", "+2.87 (2.51 to 3.23)"),
+        ("cmlm-retromae-mined", "simcse-3e-4", "+3.09 (2.74 to 3.44)"),
+    ],
+)
+def test_differences_of_the_frontier(arm: str, other: str, expected: str) -> None:
+    """Those that no summary.md has, because they are between two studies or two arms: the page has what the records
+    give."""
+    scores: dict[str, dict[int, float]] = {}
+    for name in ("frontier-tests-2-bert-mini-59m", "frontier-time-bert-mini-59m"):
+        study = load_study(STUDIES / f"{name}.yaml")
+        scores |= scores_of(study, table(study), "sts.avg")
+    difference = Estimate.of([scores[arm][seed] - scores[other][seed] for seed in range(4, 9)])
+    assert f"{difference.mean:+.2f} ({difference.low:.2f} to {difference.high:.2f})" == expected
+    page = (STUDIES.parent / "docs" / "results" / "frontier.md").read_text("utf-8").replace("**", "")
+    assert expected in page
 
 
 @pytest.mark.parametrize(
