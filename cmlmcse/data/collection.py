@@ -201,7 +201,7 @@ def hold_out(documents: Dataset, seed: int) -> tuple[Dataset, Dataset]:
         raise InputError(
             f"a label-free score expects at least {MIN_DOCUMENTS} documents, found {len(documents)}; fewer cannot tell "
             "a better model from chance: add text, or use cmlmcse train --dev_set none. In a .txt file with blank "
-            "lines these separate the documents; without any, each line is one. In a folder of {MIN_DOCUMENTS} files "
+            f"lines these separate the documents; without any, each line is one. In a folder of {MIN_DOCUMENTS} files "
             "each is one, and with fewer each passage"
         )
     count = min(int(len(documents) * HELD_OUT_SHARE), MAX_HELD_OUT)
