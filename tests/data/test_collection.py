@@ -220,5 +220,5 @@ def test_hold_out():
     assert 60 < len(held) == len(numbers[1]) < 80
     assert len(hold_out(documents.select(range(200)), 1)[1]) == 40
     assert len(rest) < 400 - 80
-    with pytest.raises(InputError, match="at least 100 documents, found 99.* In a folder of 100 files each is one"):
+    with pytest.raises(InputError, match=r"at least 100 documents, found 99.* In a folder of 100 files each is one"):
         hold_out(documents.select(range(99)), 1)
