@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     Shares = Callable[[slice], np.ndarray]
     """Rows of the corpus → (Q, B), what BM25 gives them for each query, from 0 to 1."""
+
+Names = tuple[str | None, str | None, str]
+"""The columns of the files, of the titles and of the texts; None: the corpus has none."""
 
 STDIN = "-"
 SHOWN_CHARACTERS = 200  # of a text on the screen
@@ -107,7 +111,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     column = source.text_column if source else text_column_of(args.corpus, args.text_column)
 
-    from cmlmcse.evaluation.bm25 import BM25, BM25Shares
+    from cmlmcse.evaluation.bm25 import BM25Shares, index_words
     from cmlmcse.evaluation.encoding import encode_as
     from cmlmcse.models.encoders import load_model_encoder
     from modeling_cmlmcse.prompts import DOCUMENT, QUERY
@@ -115,19 +119,18 @@ def main(argv: list[str] | None = None) -> None:
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder = load_model_encoder(args.model, args.pooling, *limits, show_progress_bar=False)
     blocks: Iterator[Block]
-    texts: Iterator[str]
     if source:
         mention_titles(source)
         mention_cut(source, args.model, encoder)
         title, file = source.title_column, source.file_column
         blocks = encoded_blocks(source, lambda texts: encode_as(encoder, DOCUMENT, texts))
-        texts = (text for table in source.tables() for text in source.titled_texts(table))
+        read = partial(read_rows, source, (file, title, column))
     else:
         stored = check_provenance(args.corpus, args.model, encoder)
-        title, file = stored_title(args.corpus, stored, args.title_column), stored.get("file_column")
+        title, file = stored_title(args.corpus, stored, args.title_column), stored_file(args.corpus, stored)
         blocks = embedded_blocks(args.corpus, encoded_columns(args.corpus, stored, title))
-        texts = stored_texts(args.corpus, column, title)
-    shares = BM25Shares(BM25(texts, queries), queries) if args.bm25 else None
+        read = partial(stored_rows, args.corpus, (file, title, column))
+    shares = BM25Shares(index_words(read, queries, by_file=file is not None), queries) if args.bm25 else None
     found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, args.bm25 or 0.0)
     if not any(found):
         raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
@@ -213,16 +216,34 @@ def stored_title(path: Path, stored: dict[str, Any], wanted: str | None) -> str 
     return title
 
 
-def stored_texts(path: Path, column: str, title: str | None) -> Iterator[str]:
-    """Yield the texts of an encoded file, each behind its title if there are titles; a missing one is empty.
+def stored_file(path: Path, stored: dict[str, Any]) -> str | None:
+    """The column of an encoded file that names the file of each passage, if it is there."""
+    from pyarrow import parquet
+
+    name = stored.get("file_column")
+    return name if name in parquet.read_schema(path).names else None
+
+
+def read_rows(source: "TextFile", names: Names) -> Iterator[tuple[str, ...]]:
+    """Yield the file, the title and the text of each row of a file of texts; empty where there is none."""
+    from cmlmcse.data.tables import rows_of
+
+    for table in source.tables():
+        yield from rows_of(table, names)
+
+
+def stored_rows(path: Path, names: Names) -> Iterator[tuple[str, ...]]:
+    """Yield the file, the title and the text of each row of an encoded file; empty where there is none.
 
     Raises:
         InputError: it has no such column of texts.
     """
+    import pyarrow
     from pyarrow import parquet
 
-    from cmlmcse.data.tables import TABLE_ROWS, is_text, with_titles
+    from cmlmcse.data.tables import TABLE_ROWS, is_text, rows_of
 
+    *_, column = names
     with parquet.ParquetFile(path) as file:
         texts = [field.name for field in file.schema_arrow if is_text(field.type)]
         if column not in texts:
@@ -230,9 +251,8 @@ def stored_texts(path: Path, column: str, title: str | None) -> Iterator[str]:
                 f"{path}: --bm25 expects the texts in the column {column}, found columns of text: "
                 f"{', '.join(texts) or 'none'}; encode the corpus again without --no_text, or give --text_column"
             )
-        for batch in file.iter_batches(batch_size=TABLE_ROWS, columns=[column, *([title] if title else [])]):
-            texts = [text or "" for text in batch[column].to_pylist()]
-            yield from with_titles(batch[title].to_pylist(), texts) if title else texts
+        for batch in file.iter_batches(batch_size=TABLE_ROWS, columns=[name for name in names if name]):
+            yield from rows_of(pyarrow.Table.from_batches([batch]), names)
 
 
 def check_provenance(path: Path, model: str, encoder: "Encoder") -> dict[str, Any]:

@@ -83,6 +83,12 @@ def with_titles(titles: Iterable[str | None], texts: Iterable[str]) -> list[str]
     return [f"{title or ''} {text}".strip() for title, text in zip(titles, texts, strict=True)]
 
 
+def rows_of(table: pyarrow.Table, names: Iterable[str | None]) -> Iterator[tuple[str, ...]]:
+    """The values of some columns, row by row; empty where a value is missing, or where a name is None."""
+    columns = [table[name].to_pylist() if name else [""] * len(table) for name in names]
+    yield from zip(*([value or "" for value in column] for column in columns), strict=True)
+
+
 def scan(
     path: Path,
     text_column: str | None = None,

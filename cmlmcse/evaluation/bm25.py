@@ -1,8 +1,9 @@
 """BM25 (Robertson et al. 1994): the search by words that every encoder is measured against, alone and beside it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,6 +75,58 @@ class BM25:
         return asked.multiply(self._weights[None, :]).tocsr()
 
 
+class BM25OfFiles:
+    """BM25 of passages, each plus that of the whole file that it is from. The words of a query may stand far apart in a
+    file, and a passage alone does not show that the others are there. On TIME, 423 news articles, this adds 5 to 10
+    points of nDCG@10 to passages of 80 words (benchmarks/passage-words.json).
+
+    Args:
+        passages: an index of them.
+        files: an index of the whole files.
+        owners: (C,) the place of each passage's file.
+    """
+
+    def __init__(self, passages: BM25, files: BM25, owners: NDArray[np.int64]) -> None:
+        self._parts = (passages, files)
+        self.counts: csr_matrix = _beside(passages.counts, files.counts[owners])
+
+    def weights(self, queries: list[str]) -> "csr_matrix":
+        """(Q, W) as :meth:`BM25.weights`, the words of passages before those of files."""
+        return _beside(*(part.weights(queries) for part in self._parts))
+
+
+def _beside(left: "csr_matrix", right: "csr_matrix") -> "csr_matrix":
+    """(N, V) and (N, W) → (N, V + W)."""
+    from scipy.sparse import hstack
+
+    return hstack([left, right]).tocsr()
+
+
+def index_words(
+    read: Callable[[], Iterable[tuple[str, ...]]], queries: list[str], by_file: bool
+) -> "BM25 | BM25OfFiles":
+    """An index of the words of some queries in passages, and in the files that they are from.
+
+    Args:
+        read: yields the file, the title and the text of each passage, those of a file one after another.
+        queries: whose words are indexed.
+        by_file: whether the passages are from files.
+    """
+    passages = BM25((f"{title} {text}" for _, title, text in read()), queries)
+    if not by_file:
+        return passages
+    sizes = []
+
+    def files() -> Iterator[str]:
+        for _, rows in groupby(read(), key=itemgetter(0)):
+            _, titles, texts = zip(*rows, strict=True)
+            sizes.append(len(texts))
+            yield " ".join([*dict.fromkeys(titles), *texts])  # a title that every passage has counts once
+
+    index = BM25(files(), queries)
+    return BM25OfFiles(passages, index, np.repeat(np.arange(len(sizes)), sizes))
+
+
 class BM25Shares:
     """The BM25 scores of some queries, each divided by the query's best over all passages: from 0 to 1.
 
@@ -84,7 +137,7 @@ class BM25Shares:
         queries: the texts.
     """
 
-    def __init__(self, index: BM25, queries: list[str]) -> None:
+    def __init__(self, index: BM25 | BM25OfFiles, queries: list[str]) -> None:
         self._queries, self._passages = index.weights(queries), index.counts  # (Q, W), (C, W)
         best = np.zeros(len(queries))
         for start in range(0, self._passages.shape[0], BLOCK):

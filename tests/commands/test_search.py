@@ -89,6 +89,35 @@ def test_a_folder_of_files(place, capsys) -> None:
         encode.main(["model", "pages", "--pooling", "avg", "--output", "pages.parquet"])
 
 
+def test_the_words_of_a_whole_file(place, capsys) -> None:
+    """With --bm25 a passage whose file has the query's other words too comes before an equal one of another file."""
+    Path("pages").mkdir()
+    Path("pages/a.md").write_text("# x\n\nthe dog\n\n# y\n\nthe bird\n")
+    Path("pages/b.md").write_text("# x\n\nthe dog\n\n# y\n\nthe cat\n")
+    encode.main(["model", "pages", "--pooling", "avg", "--output", "pages.parquet"])
+    for corpus in ("pages", "pages.parquet"):
+        output = f"{corpus}.out"
+        search.main(["model", corpus, "dog cat", "--pooling", "avg", "--output", output, "--bm25", "9"])
+        results = json.loads(Path(output).read_text())["results"]
+        found = {(one["columns"]["file"], one["columns"]["text"]): one for one in results}
+        mine, other = found["b.md", "the dog"], found["a.md", "the dog"]
+        assert mine["cosine"] == other["cosine"]
+        assert mine["bm25"] > other["bm25"] > 0
+        assert found["b.md", "the cat"]["bm25"] == 1
+        assert found["a.md", "the bird"]["bm25"] > 0  # its file has a dog
+
+
+def test_a_stored_file_without_its_column_of_files(place, capsys) -> None:
+    """Another program may drop the column; the passages are then searched as those of no file."""
+    Path("pages").mkdir()
+    Path("pages/a.md").write_text("the dog\n\n# y\n\nthe bird\n")
+    encode.main(["model", "pages", "--pooling", "avg", "--output", "pages.parquet"])
+    table = parquet.read_table("pages.parquet")
+    parquet.write_table(table.drop_columns(["file"]), "dropped.parquet")
+    search.main(["model", "dropped.parquet", "the dog", "--pooling", "avg", "--bm25"])
+    assert "the dog" in capsys.readouterr().out.splitlines()[-2]
+
+
 def test_blank_rows_are_never_found(place, capsys) -> None:
     """Neither of a file of texts nor of an encoded one; rows keep their numbers."""
     Path("gaps.txt").write_text("the dog\n\n   \nthe cat\n")

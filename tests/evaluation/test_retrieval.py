@@ -15,7 +15,7 @@ import pytest
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.beir_data import load_retrieval, missing_retrieval
-from cmlmcse.evaluation.bm25 import BM25, BM25Shares
+from cmlmcse.evaluation.bm25 import BM25, BM25Shares, index_words
 from cmlmcse.evaluation.command import main
 from cmlmcse.evaluation.retrieval import exact_unit, measures, retrieval, search
 from cmlmcse.evaluation.sts_data import MissingData
@@ -132,6 +132,22 @@ def test_bm25_of_the_queries_words_alone() -> None:
     dense /= dense.max(axis=1, keepdims=True)
     assert shares(slice(100, 300), slice(1, 3)) == pytest.approx(dense[1:, 100:300], abs=1e-12)
     assert not shares(slice(None))[3].any()
+
+
+def test_bm25_of_files() -> None:
+    """A passage's score is its own and its file's; a title that every passage has counts once in the file."""
+    rng = np.random.default_rng(1)
+    rows = [(f"f{place // 3}", f"t{place // 3}", " ".join(rng.choice(WORDS, 6))) for place in range(30)]
+    queries = [rows[place][2] for place in (0, 7, 20)] + ["t3", "unheard"]
+    passages = BM25([f"{title} {text}" for _, title, text in rows])
+    bodies = [" ".join(text for _, _, text in rows[start : start + 3]) for start in range(0, 30, 3)]
+    files = BM25([f"t{place} {body}" for place, body in enumerate(bodies)])
+    both = passages.scores(queries) + np.repeat(files.scores(queries), 3, axis=1)
+    both[:4] /= both[:4].max(axis=1, keepdims=True)
+    index = index_words(lambda: iter(rows), queries, by_file=True)
+    assert BM25Shares(index, queries)(slice(None)) == pytest.approx(both, abs=1e-12)
+    alone = index_words(lambda: iter(rows), queries, by_file=False)
+    assert np.array_equal(BM25Shares(alone, queries)(slice(None)), BM25Shares(passages, queries)(slice(None)))
 
 
 def test_memory_of_the_queries_words() -> None:

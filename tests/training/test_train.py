@@ -31,8 +31,8 @@ from support.training import history, run
 @pytest.mark.parametrize("kind", ("bert", "roberta"))
 def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
     """Both losses fall on both kinds of backbone, and the folder holds what INTERFACE promises."""
-    run(monkeypatch, recipe, "--model_name_or_path", backbone_folders[kind], "--max_steps", 60, "--eval_steps", 30,
-        "--save_steps", 30, "--logging_steps", 10)  # fmt: skip
+    run(monkeypatch, recipe, "--model_name_or_path", backbone_folders[kind], "--max_steps", 40, "--eval_steps", 20,
+        "--save_steps", 20, "--logging_steps", 10)  # fmt: skip
     folder = tmp_path / "run"
     for name in ("contrastive_loss", "cmlm_loss", "loss"):
         losses = history(folder, name)
@@ -40,7 +40,7 @@ def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
     assert len(history(folder, "eval_dev_score")) == 3  # the first one before training
     assert len(history(folder, "eval_vector_gain")) == 2
     for name in ("alignment", "uniformity", "tokens_per_second", "cmlm_accuracy"):
-        assert len(history(folder, name)) == 6
+        assert len(history(folder, name)) == 4
     for name in ("loss", "dev_score", "cosine_by_gold"):
         assert (folder / "plots" / f"{name}.png").stat().st_size > 5000
     model = AutoModel.from_pretrained(folder / "export", add_pooling_layer=False)
