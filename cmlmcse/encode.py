@@ -57,6 +57,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
     parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
                         "adapt reads them (default: those of a folder, none of a table)")  # fmt: skip
+    parser.add_argument("--passages", action="store_true", help="cut the texts of a table into passages of at most 80 "
+                        "words, as those of a folder are: a row each, with the columns of their row, and its number "
+                        "as `document`")  # fmt: skip
     parser.add_argument("--no_text", action="store_true", help="leave the texts out of OUT.parquet")
     parser.add_argument("--rows_per_shard", type=positive, metavar="N", help="write several files of N rows, "
                         "OUT-00000-of-00010.npy and so on (default: one file)")  # fmt: skip
@@ -94,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
     from cmlmcse.data.tables import scan
 
     copies = args.output.suffix == ".parquet"
-    source = scan(args.input, args.text_column, args.title_column, all_columns=copies)
+    source = scan(args.input, args.text_column, args.title_column, all_columns=copies, passages=args.passages)
     copied = columns_to_copy(args, source)
 
     import torch
@@ -164,7 +167,9 @@ def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:
     texts = [] if first is None else [text for text in source.titled_texts(first.slice(0, FIRST)) if text]
     limit = encoder.settings["max_seq_length"]
     if texts and (share := measure_lengths(texts, encoder.tokenizer).cut(limit)) > LARGE_CUT:
-        advice = "a model of more positions reads more" if source.file_column else "split long ones into passages"
+        advice = (
+            "a model of more positions reads more" if source.file_column else "--passages cuts long ones into passages"
+        )
         print(
             f"{source.path}: {model} reads the first {limit} tokens of a text, which cuts off {share:.0%} of the first "
             f"{len(texts):,} texts; {advice}",
@@ -261,6 +266,7 @@ def job_settings(
         "encoding": {name: encoding[name] for name in ("pooling", "max_seq_length")},
         "prompt": provenance["prompt"],
         **({"title_column": source.title_column} if source.title_column else {}),
+        **({"passages": True} if source.cut else {}),
         "input": source.state(),
         **{name: getattr(args, name) for name in options},
     }

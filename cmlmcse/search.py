@@ -77,6 +77,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
                         "adapt reads them (default: those of a folder, and those that the .parquet was "
                         "encoded with)")  # fmt: skip
+    parser.add_argument("--passages", action="store_true", help="cut the texts of a table into passages of at most 80 "
+                        "words, as those of a folder are; a result then names the row of its text, from 0")  # fmt: skip
     parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results here, one line per query: "
                         "rank, row (from 0), score, with --bm25 its parts, and all columns of each text")  # fmt: skip
     parser.add_argument("--pooling", help="pooling for models that record none: cls_before_pooler, avg, avg_top2, …")
@@ -104,11 +106,13 @@ def main(argv: list[str] | None = None) -> None:
     queries = read_queries(args.query)
     from cmlmcse.data.tables import scan
 
-    source = (
-        None
-        if has_embeddings(args.corpus)
-        else scan(args.corpus, args.text_column, args.title_column, all_columns=False)
-    )
+    source = None
+    if not has_embeddings(args.corpus):
+        source = scan(args.corpus, args.text_column, args.title_column, all_columns=False, passages=args.passages)
+    elif args.passages:
+        raise InputError(
+            f"--passages expects texts, found embeddings in {args.corpus}; encode the texts again with --passages"
+        )
     column = source.text_column if source else text_column_of(args.corpus, args.text_column)
 
     from cmlmcse.evaluation.bm25 import BM25Shares, index_words
@@ -421,15 +425,16 @@ def search(
 def show_results(
     queries: list[str], found: list[list[dict[str, Any]]], shown_columns: list[str], file_column: str | None = None
 ) -> None:
-    """Print the score, the file if there are several, and the start of "title | text", below its query if there are
-    several."""
+    """Print the score, the file or row that a passage is from, and the start of "title | text"; below its query if
+    there are several."""
     for query, nearest in zip(queries, found, strict=True):
         if len(queries) > 1:
             print(query)
         for result in nearest:
             texts = [" ".join(str(result["columns"].get(name) or "").split()) for name in shown_columns]
             shown = " | ".join(filter(None, texts))[:SHOWN_CHARACTERS] or f"row {result['row']}"
-            file = printable(f"{result['columns'][file_column]}  ") if file_column else ""
+            name = result["columns"][file_column] if file_column else None
+            file = "" if name is None else printable(name if isinstance(name, str) else f"row {name}") + "  "
             print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {file}{shown}")
 
 

@@ -114,6 +114,11 @@ def read_passages(path: str) -> Iterator[tuple[str, str]]:
             yield (title if title != section.heading else ""), section.heading
 
 
+def cut_text(text: str) -> list[str]:
+    """The passages of a text, cut as a .txt file is (:func:`read_passages`); one empty passage of a blank text."""
+    return list(_joined(_paragraphs(text.split("\n"), lone_lines=True))) or [""]
+
+
 def _unreadable(error: OSError) -> None:
     """Refuse a folder that cannot be listed: without it a part of the text would be missing."""
     raise InputError(f"{error.filename}: expected a folder that can be read, found {error.strerror}; change its rights")

@@ -1,6 +1,6 @@
 """A file of texts as Arrow tables: one row per text, in order, with the text column and every other column.
 
-Of a folder or a Markdown file each row is a passage (folder.py).
+Of a folder or a Markdown file each row is a passage (folder.py), and of a table if it is asked for.
 
 No row is dropped. Training drops blank rows (text.py), but encoding and searching keep them, so that row i stays row i.
 """
@@ -12,22 +12,24 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 from pyarrow import compute, parquet, types
 
 from cmlmcse.common.errors import InputError
 
-from .folder import files_in, folder_state, has_passages, read_passages
+from .folder import cut_text, files_in, folder_state, has_passages, read_passages
 from .lines import check_separator, check_utf8, is_number, read_lines, readable, suffix_of
 
 TEXT = "text"
 TITLE = "title"
 FILE = "file"  # of a folder's passage
+DOCUMENT = "document"  # of a table's passage: the number of the row that it is from, from 0
 EXACT = 1 << 53  # whole numbers up to this one are exact in float64
 TABLE_ROWS = 2048  # rows of a table in memory
 
@@ -44,7 +46,8 @@ class TextFile:
         schema: all columns with their types.
         rows: number of rows.
         title_column: the column of the titles, if they are to be read.
-        file_column: of passages, the column of the file that each is from.
+        file_column: of passages, the column of the file, or of the row of a table, that each is from.
+        cut: whether the texts of a table are cut into passages, each of which is a row.
     """
 
     path: Path
@@ -53,13 +56,29 @@ class TextFile:
     rows: int
     title_column: str | None = None
     file_column: str | None = None
+    cut: bool = False
 
     def tables(self) -> Iterator[pyarrow.Table]:
-        """All rows in order, `TABLE_ROWS` at a time, every table with the columns of `schema`."""
+        """All rows in order, at most `TABLE_ROWS` at a time, every table with the columns of `schema`."""
+        start = 0
         for columns in _read(self.path):
             missing = [None] * _row_count(columns)
-            arrays = [_array(columns.get(field.name, missing), field.type) for field in self.schema]
-            yield pyarrow.table(arrays, schema=self.schema)
+            fields = [field for field in self.schema if not (self.cut and field.name == DOCUMENT)]
+            arrays = [_array(columns.get(field.name, missing), field.type) for field in fields]
+            table = pyarrow.table(arrays, schema=pyarrow.schema(fields))
+            yield from self._cut(table, start) if self.cut else [table]
+            start += len(table)
+
+    def _cut(self, table: pyarrow.Table, start: int) -> Iterator[pyarrow.Table]:
+        """The passages of a table whose first row has the number `start`, with all columns of their rows."""
+        passages = [cut_text(text) for text in self.texts(table)]
+        rows = np.repeat(np.arange(len(table)), [len(each) for each in passages])
+        place = table.schema.names.index(self.text_column)
+        texts = pyarrow.array([passage for each in passages for passage in each], pyarrow.string())
+        cut = table.take(rows).set_column(place, self.text_column, texts)
+        cut = cut.append_column(DOCUMENT, pyarrow.array(start + rows, pyarrow.int64())).select(self.schema.names)
+        for first in range(0, len(cut), TABLE_ROWS):
+            yield cut.slice(first, TABLE_ROWS)
 
     def texts(self, table: pyarrow.Table) -> list[str]:
         """The texts of a table; a missing text becomes an empty one."""
@@ -85,8 +104,8 @@ def with_titles(titles: Iterable[str | None], texts: Iterable[str]) -> list[str]
 
 def rows_of(table: pyarrow.Table, names: Iterable[str | None]) -> Iterator[tuple[str, ...]]:
     """The values of some columns, row by row; empty where a value is missing, or where a name is None."""
-    columns = [table[name].to_pylist() if name else [""] * len(table) for name in names]
-    yield from zip(*([value or "" for value in column] for column in columns), strict=True)
+    columns = [table[name].to_pylist() if name else [None] * len(table) for name in names]
+    yield from zip(*(["" if value is None else str(value) for value in column] for column in columns), strict=True)
 
 
 def scan(
@@ -95,8 +114,9 @@ def scan(
     title_column: str | None = None,
     titles: bool = False,
     all_columns: bool = True,
+    passages: bool = False,
 ) -> TextFile:
-    """Read a file once, so that an error in it is found before the work starts.
+    """Read a file once, so that an error in it is found before the work starts; twice to count its passages.
 
     Args:
         path: the file, or a folder of text files, whose titles are read.
@@ -104,6 +124,8 @@ def scan(
         title_column: the column of the titles (default: titles are not read).
         titles: read titles from the column `title` by default, if there is one.
         all_columns: read every column. Else other columns whose values have several types are left out.
+        passages: cut the texts into passages (:func:`cut_text`). A column `document` then has the number of the row
+            that a passage is from. The passages of a folder are as they are.
 
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8, or there is no such column.
@@ -147,7 +169,17 @@ def scan(
         _check_column(path, schema, title_column, "--title_column")
         if title_column == column:
             raise InputError(f"{path}: --title_column expects another column than that of the texts, found {column}")
-    return TextFile(path, column, schema, rows, title, FILE if kind == "passages" else None)
+    if not passages or kind == "passages":
+        return TextFile(path, column, schema, rows, title, FILE if kind == "passages" else None)
+    if DOCUMENT in schema.names:
+        raise InputError(
+            f"{path}: --passages expects no column {DOCUMENT}, as the number of a passage's row is written under that "
+            "name, found one; rename it"
+        )
+    text = pyarrow.field(column, pyarrow.string())
+    schema = schema.set(schema.names.index(column), text).append(pyarrow.field(DOCUMENT, pyarrow.int64()))
+    cut = TextFile(path, column, schema, rows, title, DOCUMENT, cut=True)
+    return replace(cut, rows=sum(map(len, cut.tables())))
 
 
 def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Iterator[pyarrow.Table]:

@@ -107,6 +107,30 @@ def test_the_words_of_a_whole_file(place, capsys) -> None:
         assert found["a.md", "the bird"]["bm25"] > 0  # its file has a dog
 
 
+def test_the_passages_of_a_table(place, capsys) -> None:
+    """Encoded now or before: a result says which row it is from, and with --bm25 the words of the whole row count."""
+    long = " ".join(["the"] * 100)
+    texts = [f"the dog {long}", f"the dog {long} the cat", QUERY]
+    Path("long.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    encode.main(["model", "long.jsonl", "--passages", "--pooling", "avg", "--output", "long.parquet"])
+    said = []
+    for corpus, options in (("long.jsonl", ["--passages"]), ("long.parquet", [])):
+        output = f"{corpus}.out"
+        search.main(["model", corpus, "dog cat", "--pooling", "avg", "--output", output, "--bm25", "9", *options])
+        results = json.loads(Path(output).read_text())["results"]
+        assert sorted(one["columns"]["document"] for one in results) == [0, 0, 1, 1, 2]
+        dogs = {one["columns"]["document"]: one for one in results if "dog" in one["columns"]["text"]}
+        assert dogs[1]["bm25"] > dogs[0]["bm25"] > 0
+        said.append(capsys.readouterr().out.splitlines()[-5:])
+    assert said[0] == said[1]
+    assert said[0][0].split("  ")[1] == "row 1"
+    with pytest.raises(SystemExit, match="2"):
+        encode.main(["model", "long.jsonl", "--pooling", "avg", "--output", "long.parquet"])  # other rows
+    with pytest.raises(SystemExit, match="2"):
+        search.main(["model", "long.parquet", "dog", "--pooling", "avg", "--passages"])
+    assert "--passages expects texts, found embeddings in long.parquet; encode" in capsys.readouterr().err
+
+
 def test_a_stored_file_without_its_column_of_files(place, capsys) -> None:
     """Another program may drop the column; the passages are then searched as those of no file."""
     Path("pages").mkdir()

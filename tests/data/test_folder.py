@@ -1,13 +1,15 @@
 """A folder of .txt and .md files: whole documents with titles for training, passages with headings for searching."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data import collection, lines
+from cmlmcse.data import collection, lines, tables
 from cmlmcse.data.collection import Document, few_files, load_collection, read_collection
 from cmlmcse.data.folder import PASSAGE_WORDS, files_in, read_file, read_passages
 from cmlmcse.data.tables import scan
@@ -162,6 +164,37 @@ def test_a_collection_and_a_table_of_a_folder(least, tmp_path, monkeypatch) -> N
     assert source.rows == 5
     assert table["file"].to_pylist() == ["a/NOTES.TXT", *["b.md"] * 4]
     assert source.titled_texts(table)[:2] == ["One.\nTwo.", "The pump It moves water."]
+
+
+def test_the_passages_of_a_table(tmp_path, monkeypatch) -> None:
+    """A row each, with all columns of their row and its number; cut as a .txt file is; a blank text keeps its row."""
+    monkeypatch.setattr(tables, "TABLE_ROWS", 2)  # as a large table is read
+    long = " ".join(f"w{place}" for place in range(200))
+    rows = [("a", "One.\n\nTwo."), ("b", ""), ("c", long), ("d", f"Short.\r\n\r\n{long}")]
+    path = tmp_path / "table.jsonl"
+    path.write_text("".join(json.dumps({"id": name, "text": text, "empty": {}}) + "\n" for name, text in rows))
+    source = scan(path, passages=True)
+    found = pyarrow.concat_tables(source.tables())
+    assert source.rows == len(found) == 1 + 1 + 3 + 4
+    assert found.schema == source.schema
+    assert found["document"].to_pylist() == [0, 1, 2, 2, 2, 3, 3, 3, 3]
+    assert found["id"].to_pylist() == [*"abcccdddd"]
+    texts = source.texts(found)
+    assert texts[:2] == ["One.\nTwo.", ""]
+    assert [len(text.split()) for text in texts[2:]] == [67, 67, 66, 1, 67, 67, 66]
+    assert " ".join(texts[2:5]) == long
+    written(tmp_path / "text.txt", f"Short.\n\n{long}\n")
+    assert texts[5:] == [passage for _, passage in read_passages(str(tmp_path / "text.txt"))]
+    assert [len(table) for table in source.tables()] == [2, 2, 2, 2, 1]
+
+
+def test_a_table_that_has_a_column_document(tmp_path) -> None:
+    """The number of the row would replace it."""
+    path = tmp_path / "table.csv"
+    path.write_text("text,document\nA dog.,x\n")
+    assert scan(path).rows == 1
+    with pytest.raises(InputError, match=r"--passages expects no column document, .*, found one; rename it"):
+        scan(path, passages=True)
 
 
 def test_a_markdown_file_by_itself(tmp_path) -> None:
