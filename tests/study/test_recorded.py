@@ -53,6 +53,8 @@ def test_a_clone_reports_from_the_record(tmp_path, monkeypatch):
         ("cmlm-retromae-0.3", "simcse-3e-4", "+2.62 (2.31 to 2.92)"),
         ("cmlm-retromae", "simcse-3e-4", "+2.87 (2.51 to 3.23)"),
         ("cmlm-retromae-mined", "simcse-3e-4", "+3.09 (2.74 to 3.44)"),
+        ("cmlm-retromae-mined-0.3", "simcse-3e-4", "+2.92 (2.58 to 3.27)"),
+        ("cmlm-retromae-mined-0.3", "cmlm-retromae-mined", "−0.16 (−0.37 to 0.05)"),
     ],
 )
 def test_differences_of_the_frontier(arm: str, other: str, expected: str) -> None:
@@ -63,7 +65,8 @@ def test_differences_of_the_frontier(arm: str, other: str, expected: str) -> Non
         study = load_study(STUDIES / f"{name}.yaml")
         scores |= scores_of(study, table(study), "sts.avg")
     difference = Estimate.of([scores[arm][seed] - scores[other][seed] for seed in range(4, 9)])
-    assert f"{difference.mean:+.2f} ({difference.low:.2f} to {difference.high:.2f})" == expected
+    said = f"{difference.mean:+.2f} ({difference.low:.2f} to {difference.high:.2f})".replace("-", "−")
+    assert said == expected
     page = (STUDIES.parent / "docs" / "results" / "frontier.md").read_text("utf-8").replace("**", "")
     assert expected in page
 
