@@ -56,7 +56,7 @@ class Text(NamedTuple):
         limit: tokens that the model takes.
         titles_ask: whether enough documents have a title that is a good query.
         criterion: the label-free criterion with all its documents.
-        finished: whether the model is a finished encoder, and not a plain backbone.
+        finished: whether the model learns as a finished encoder does, and not as a plain backbone.
         together: the criteria that a finished encoder is judged by, if enough documents can ask them.
         parts: the documents that training sees, and those that are held out.
         other_split: the same with the next seed.
@@ -104,6 +104,10 @@ class Text(NamedTuple):
             "note": self.note,
             "share_overlapping": round(self.overlap, 4),
         }
+
+    def of_a_backbone(self) -> "Text":
+        """The same, for a model that learns as a plain backbone does and is judged as one."""
+        return self._replace(finished=False, together=None)
 
     @property
     def judged_by(self) -> Together:

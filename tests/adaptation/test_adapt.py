@@ -49,7 +49,7 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     adapted = results["adapt"]
     assert results["precision"] == "fp32"  # as asked for, whatever is faster here
     assert adapted["criterion"] == "parts"
-    assert "A plain backbone has little to lose" in (folder / "report.md").read_text()
+    assert "A model that finds less than BM25 has little to lose" in (folder / "report.md").read_text()
     asked, others = adapted["documents"]["confirm"], adapted["second_split"] is not None
     assert adapted["documents"]["choose"] == 15
     assert 15 < asked <= 45 if others else asked == 15
@@ -363,6 +363,24 @@ def test_no_arm_confirms_itself(views, name, corpus, backbone):
     assert text._replace(together=None).judged_by.name == "parts"
     if views == "title_body":  # of a document without a title it takes pieces
         assert text._replace(titles=text.documents // 2).confirming(views, 42).name == "words"
+
+
+@pytest.mark.parametrize(("weak", "finished"), [(work.WEAK, False), (0.0, True)])
+def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, monkeypatch):
+    """One that finds less than BM25, as the tiny one does: its questions are a backbone's, and so are its rates. It
+    keeps its pooling."""
+    monkeypatch.setattr(work, "WEAK", weak)
+    said: list[str] = []
+    start = work.begin(parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu"]), False, said.append)
+    assert start.text.finished == finished
+    assert start.choosing.name == ("halves+words" if finished else "parts")
+    assert start.encoder.model.config.pooling == "avg"
+    (one, *_), two = start.choosing.criteria, start.text.judged_by.halves(42)[0].criteria[0]
+    assert one.queries == two.queries
+    assert ("this finished encoder finds less than BM25" in "".join(said)) is not finished
+    tried = arms.default_arms(encoder, start.text.titles_ask, start.text.finished, {})
+    rates = {arm["learning_rate"] for arm in tried.values()}
+    assert rates == set(arms.ENCODER_RATES if finished else arms.BACKBONE_RATES)
 
 
 def test_a_large_text_is_drawn_from(corpus, backbone, recipe):
