@@ -18,7 +18,7 @@ import numpy as np
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.data import folder
 from cmlmcse.evaluation.beir_data import RetrievalSet, from_folder
-from cmlmcse.evaluation.bm25 import WEIGHT, WEIGHT_FOR_WEAK, BM25Shares, index_words
+from cmlmcse.evaluation.bm25 import BM25, WEIGHT, WEIGHT_FOR_WEAK, BM25OfFiles, BM25Shares
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.retrieval import BLOCK, DEPTH, encode_blocks, exact_unit, measures
 from cmlmcse.models.encoders import load_model_encoder
@@ -60,7 +60,8 @@ def score(encode: EncodeOnce, dataset: RetrievalSet, words: int) -> dict[str, fl
     cosines = np.concatenate([queries @ block.T for block in encode_blocks(encode, passages, BLOCK)], axis=1)  # (Q, P)
     kinds = {"cosine": cosines}
     for by_file, name in ((False, "BM25"), (True, "BM25 with files")):
-        shares = BM25Shares(index_words(lambda: rows, asked, by_file), asked)(slice(None))  # (Q, P)
+        index = BM25OfFiles(rows, asked) if by_file else BM25(passages, asked)
+        shares = BM25Shares(index, asked)(slice(None))  # (Q, P)
         both = {f"cosine and {weight:g} {name}": cosines + weight * shares for weight in (WEIGHT, WEIGHT_FOR_WEAK)}
         kinds |= {name: shares, **both}
     ids = list(dataset.passages)
@@ -74,7 +75,7 @@ def cut(dataset: RetrievalSet, words: int) -> tuple[list[tuple[str, str, str]], 
     rows: list[tuple[str, str, str]] = []
     owners: list[int] = []
     for place, (_, row) in enumerate(dataset.rows()):
-        pieces = list(folder._joined((row.get("text") or "").split("\n"))) or [""]
+        pieces = folder.cut_text(row.get("text") or "")
         rows += [(row["_id"], row.get("title") or "", piece) for piece in pieces]
         owners += [place] * len(pieces)
     return rows, np.array(owners)

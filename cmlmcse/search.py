@@ -8,7 +8,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -115,7 +114,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     column = source.text_column if source else text_column_of(args.corpus, args.text_column)
 
-    from cmlmcse.evaluation.bm25 import BM25Shares, index_words
+    from cmlmcse.evaluation.bm25 import BM25, BM25OfFiles, BM25Shares
     from cmlmcse.evaluation.encoding import encode_as
     from cmlmcse.models.encoders import load_model_encoder
     from modeling_cmlmcse.prompts import DOCUMENT, QUERY
@@ -128,13 +127,16 @@ def main(argv: list[str] | None = None) -> None:
         mention_cut(source, args.model, encoder)
         title, file = source.title_column, source.file_column
         blocks = encoded_blocks(source, lambda texts: encode_as(encoder, DOCUMENT, texts))
-        read = partial(read_rows, source, (file, title, column))
+        rows = read_rows(source, (file, title, column))
     else:
         stored = check_provenance(args.corpus, args.model, encoder)
         title, file = stored_title(args.corpus, stored, args.title_column), stored_file(args.corpus, stored)
         blocks = embedded_blocks(args.corpus, encoded_columns(args.corpus, stored, title))
-        read = partial(stored_rows, args.corpus, (file, title, column))
-    shares = BM25Shares(index_words(read, queries, by_file=file is not None), queries) if args.bm25 else None
+        rows = stored_rows(args.corpus, (file, title, column))
+    shares = None
+    if args.bm25:
+        plain = (f"{title} {text}" for _, title, text in rows)
+        shares = BM25Shares(BM25OfFiles(rows, queries) if file else BM25(plain, queries), queries)
     found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, args.bm25 or 0.0)
     if not any(found):
         raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
@@ -425,7 +427,7 @@ def search(
 def show_results(
     queries: list[str], found: list[list[dict[str, Any]]], shown_columns: list[str], file_column: str | None = None
 ) -> None:
-    """Print the score, the file or row that a passage is from, and the start of "title | text"; below its query if
+    """Print the score, the file or document that a passage is from, and the start of "title | text"; below its query if
     there are several."""
     for query, nearest in zip(queries, found, strict=True):
         if len(queries) > 1:
@@ -434,7 +436,7 @@ def show_results(
             texts = [" ".join(str(result["columns"].get(name) or "").split()) for name in shown_columns]
             shown = " | ".join(filter(None, texts))[:SHOWN_CHARACTERS] or f"row {result['row']}"
             name = result["columns"][file_column] if file_column else None
-            file = "" if name is None else printable(name if isinstance(name, str) else f"row {name}") + "  "
+            file = "" if name is None else printable(name if isinstance(name, str) else f"document {name}") + "  "
             print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {file}{shown}")
 
 

@@ -142,7 +142,8 @@ def on_practice(found: dict[str, Any]) -> str:
     """What was done so that practice alone does not count, in one or two sentences."""
     if found["finished_encoder"]:
         return "What was chosen did not train on the questions of this table."
-    return (
+    weak = "This finished encoder found less than BM25, so it learned with the settings of a plain backbone. "
+    return weak * bool(found.get("weak_encoder")) + (
         "A model that finds less than BM25 has little to lose by that. Where labels existed, they mostly rose with "
         "this score: from a plain backbone the rank correlation was 0.94 over the settings of a collection, but only "
         "0.60 within a run."
@@ -214,7 +215,7 @@ def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[
             f"together have {found['hybrid']:.2f} by the score above, the model alone {found['after']:.2f}"
         )
     if text["share_cut_off"] > 0.1:
-        steps.append("split long documents into passages before you encode them: much of the text is cut off")
+        steps.append("search with --passages, or in a folder, which cut long documents: much of the text is cut off")
     if not text["titles"]:
         steps.append("if your documents have titles, give them in a column: titles are the best queries without labels")
     return steps

@@ -37,6 +37,7 @@ def adapt_results(model: str, text: Text, choice: Choice, arms: Arms, trials: Ma
             "chosen_arms": names if better else [],
             "share": average.share if better else 0.0,
             "finished_encoder": text.finished,
+            "weak_encoder": text.weak,
             "queries": choice.confirming.queries,
             "candidates": choice.confirming.candidates,
             "shares": {f"{share:g}": round(score, 4) for share, score in average.scores.items()},

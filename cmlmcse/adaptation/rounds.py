@@ -43,6 +43,7 @@ class Plan:
         further: [arm, step] of each time that the best one went on.
         ended: whether it goes on no more.
         bf16, max_seq_length: which all runs share, whatever is faster in a later call.
+        weak: whether a finished encoder learns as a plain backbone, whatever a later call's scores are.
     """
 
     arms: Arms
@@ -56,6 +57,7 @@ class Plan:
     ended: bool = False
     bf16: bool = False
     max_seq_length: int | None = None
+    weak: bool = False
 
     def write(self, folder: Path) -> None:
         """Keep it for a later call."""
@@ -127,7 +129,8 @@ def new_plan(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         first = max(max_steps // LONGER, min(compared_steps(common.finished), max_steps))
         steps = [first, max_steps]
     shared = {name: common.fields[name] for name in ("bf16", "max_seq_length") if name in common.fields}
-    return Plan({name: arms[name] for name in names}, steps, min(EVERY, first), besides, prepared, **shared)
+    tried = {name: arms[name] for name in names}
+    return Plan(tried, steps, min(EVERY, first), besides, prepared, weak=common.weak, **shared)
 
 
 def check_arms(plan: Plan, arms: Arms, folder: Path) -> None:

@@ -47,7 +47,8 @@ class Common(NamedTuple):
         fields: fields of the recipe.
         start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
         train: what trains a run, on all processes of the launch.
-        finished: whether the start is a finished encoder, and not a plain backbone.
+        finished: whether the start learns as a finished encoder does, and not as a plain backbone.
+        weak: whether it is a finished encoder all the same.
     """
 
     folder: Path
@@ -55,6 +56,7 @@ class Common(NamedTuple):
     start_values: NDArray[np.float64]
     train: Train
     finished: bool = False
+    weak: bool = False
 
 
 def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:

@@ -57,6 +57,7 @@ class Text(NamedTuple):
         titles_ask: whether enough documents have a title that is a good query.
         criterion: the label-free criterion with all its documents.
         finished: whether the model learns as a finished encoder does, and not as a plain backbone.
+        weak: whether it is a finished encoder all the same, which finds less than BM25.
         together: the criteria that a finished encoder is judged by, if enough documents can ask them.
         parts: the documents that training sees, and those that are held out.
         other_split: the same with the next seed.
@@ -75,6 +76,7 @@ class Text(NamedTuple):
     titles_ask: bool
     criterion: Criterion
     finished: bool
+    weak: bool
     together: Together | None
     parts: tuple[Dataset, Dataset]
     other_split: Callable[[], tuple[Dataset, Dataset]]
@@ -107,7 +109,7 @@ class Text(NamedTuple):
 
     def of_a_backbone(self) -> "Text":
         """The same, for a model that learns as a plain backbone does and is judged as one."""
-        return self._replace(finished=False, together=None)
+        return self._replace(finished=False, weak=True, together=None)
 
     @property
     def judged_by(self) -> Together:
@@ -244,6 +246,7 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
         titles_ask=titles_ask,
         criterion=criterion,
         finished=finished,
+        weak=False,
         together=together,
         parts=(rest, held_out),
         other_split=other_split,

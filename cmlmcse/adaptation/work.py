@@ -110,12 +110,12 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     if plan is not None:
         bf16, args.max_seq_length = plan.bf16, args.max_seq_length or plan.max_seq_length
     labelled = load_labelled(args.data_dir) if args.data_dir else {}
-    start = begin(args, bf16, say)
+    start = begin(args, bf16, say, None if plan is None else plan.weak)
     text = start.text
 
     arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
     check_questions(text, arms)
-    common = Common(folder, shared_fields(args, start), start.values, train, text.finished)
+    common = Common(folder, shared_fields(args, start), start.values, train, text.finished, text.weak)
     check_fit(args, start.encoder, common.fields["max_seq_length"])
     keep_request(folder, args)
     left = 60 * args.minutes - (time.perf_counter() - started) - SCORES_AT_THE_END * start.seconds
@@ -138,8 +138,15 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     return results
 
 
-def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
+def begin(args: argparse.Namespace, bf16: bool, say: Say, weak: bool | None = None) -> Start:
     """Load the model, read the text, and score the model on it.
+
+    Args:
+        args: the command's.
+        bf16: whether to compute in bf16.
+        say: prints a line.
+        weak: whether a finished encoder learns as a plain backbone, as an earlier call found; None: this call decides,
+            unless its `views` do.
 
     Raises:
         InputError: the text or the model cannot be used.
@@ -164,20 +171,19 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
         say(text.note)
     if bf16:
         say("training and scoring compute in bf16; --bf16 false keeps fp32")
-    once = EncodeOnce(encoder)
-    start, share = score_start(load, encoder, once, text, args.seed, say)
-    if text.finished and share < WEAK:
+    start = score_start(load, encoder, text, args.seed, say)
+    if weak is None and text.together and "views" not in args.fields:
+        weak = start.choosing.summary(start.values) < WEAK * start.choosing.bm25().mean()
+    if text.finished and weak:
         say("this finished encoder finds less than BM25, so it learns as a plain backbone does, at larger rates")
-        start, _ = score_start(load, encoder, once, text.of_a_backbone(), args.seed, say)
+        start = score_start(load, encoder, text.of_a_backbone(), args.seed, say)
     return start
 
 
-def score_start(
-    load: Callable[[], Encoder], encoder: Encoder, once: EncodeOnce, text: Text, seed: int, say: Say
-) -> tuple[Start, float]:
-    """The model with its score by the questions of the text, and this score as a share of BM25's."""
+def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int, say: Say) -> Start:
+    """The model with its score by the questions of the text."""
     scoring = time.perf_counter()
-    choosing = text.judged_by.halves(seed)[0]
+    once, choosing = EncodeOnce(encoder), text.judged_by.halves(seed)[0]
     values = choosing.values(once)
     confirming = text.confirming("", seed) or choosing
     before, bm25 = confirming.score(once), confirming.bm25().mean()
@@ -185,8 +191,7 @@ def score_start(
         f"score without labels ({confirming.name}): the start has {before:.2f}, BM25 {bm25:.2f}; on the documents that "
         f"choose between settings, whose scores follow, the start has {choosing.summary(values):.2f}"
     )
-    start = Start(load, encoder, once, text, choosing, values, time.perf_counter() - scoring)
-    return start, before / max(bm25, 1e-9)
+    return Start(load, encoder, once, text, choosing, values, time.perf_counter() - scoring)
 
 
 def check_questions(text: Text, arms: Arms) -> None:

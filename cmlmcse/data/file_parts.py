@@ -99,7 +99,7 @@ class Job:
             raise InputError(f"{self.folder}: cannot be written: {error.strerror}; choose another --output") from error
         except ValueError as error:
             raise InputError(f"{self.folder}: expected a folder of parts, found {error}; remove it") from error
-        if differ := [name for name, value in settings.items() if found.get(name) != value]:
+        if differ := [name for name in settings | found if found.get(name) != settings.get(name)]:
             raise InputError(
                 f"{self.folder}: expected parts of the same run, found others ({', '.join(differ)} differ); give the "
                 "same arguments to resume that run, or --overwrite to start again"

@@ -32,6 +32,7 @@ FILE = "file"  # of a folder's passage
 DOCUMENT = "document"  # of a table's passage: the number of the row that it is from, from 0
 EXACT = 1 << 53  # whole numbers up to this one are exact in float64
 TABLE_ROWS = 2048  # rows of a table in memory
+TABLE_BYTES = 1 << 28  # of the columns that passages repeat
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,14 @@ class TextFile:
     def _cut(self, table: pyarrow.Table, start: int) -> Iterator[pyarrow.Table]:
         """The passages of a table whose first row has the number `start`, with all columns of their rows."""
         passages = [cut_text(text) for text in self.texts(table)]
+        texts = [passage for each in passages for passage in each]
         rows = np.repeat(np.arange(len(table)), [len(each) for each in passages])
-        place = table.schema.names.index(self.text_column)
-        texts = pyarrow.array([passage for each in passages for passage in each], pyarrow.string())
-        cut = table.take(rows).set_column(place, self.text_column, texts)
-        cut = cut.append_column(DOCUMENT, pyarrow.array(start + rows, pyarrow.int64())).select(self.schema.names)
-        for first in range(0, len(cut), TABLE_ROWS):
-            yield cut.slice(first, TABLE_ROWS)
+        numbers = pyarrow.array(start + np.arange(len(table)), pyarrow.int64())
+        others = table.drop_columns([self.text_column]).append_column(DOCUMENT, numbers)  # the texts are not repeated
+        size = max(1, min(TABLE_ROWS, TABLE_BYTES * len(table) // (others.nbytes + 1)))
+        for part in (slice(first, first + size) for first in range(0, len(rows), size)):
+            cut = others.take(rows[part]).append_column(self.text_column, pyarrow.array(texts[part], pyarrow.string()))
+            yield cut.select(self.schema.names)
 
     def texts(self, table: pyarrow.Table) -> list[str]:
         """The texts of a table; a missing text becomes an empty one."""

@@ -1,9 +1,9 @@
 """BM25 (Robertson et al. 1994): the search by words that every encoder is measured against, alone and beside it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,79 +52,79 @@ class BM25:
         if queries is not None:
             asked = {word for query in queries for word in asking(query)}
             self._counter = CountVectorizer(analyzer=lambda text: [w if w in asked else OTHER for w in words(text)])
-        counted = self._counter.fit_transform(chain([FIRST], passages))  # (1 + C, W)
+        counted = self._counter.fit_transform(chain([FIRST], passages))[1:]  # (C, W)
         self._asker = CountVectorizer(analyzer=asking, vocabulary=self._counter.vocabulary_)
-        counts = counted[1:].astype(np.float64)  # (C, W)
+        self._read(counted)
+
+    def _read(self, counted: "csr_matrix") -> None:
+        """Keep what the index needs of how often each passage has each word (C, W)."""
+        self.counts, self._weights = self._saturated(counted)
+
+    def _saturated(self, counted: "csr_matrix") -> tuple["csr_matrix", NDArray[np.float64]]:
+        """How often each text has each word (C, W) → how much it has of it, from 0 to 1; the weight of each word."""
+        counts = counted.astype(np.float64)
         lengths = np.asarray(counts.sum(axis=1)).ravel()  # (C,)
-        found = counts.getnnz(axis=0)  # (W,) passages with each word
-        self._weights = np.log1p((len(lengths) - found + 0.5) / (found + 0.5))
+        found = counts.getnnz(axis=0)  # (W,) texts with each word
+        weights = np.log1p((len(lengths) - found + 0.5) / (found + 0.5))
         if OTHER in self._counter.vocabulary_:
-            self._weights[self._counter.vocabulary_[OTHER]] = 0  # no word that a query can be found by
+            weights[self._counter.vocabulary_[OTHER]] = 0  # no word that a query can be found by
         mean = lengths.sum() / max(len(lengths), 1)
         saturation = K1 * (1 - B + B * lengths / max(mean, 1e-9))  # (C,)
         counts.data /= counts.data + np.repeat(saturation, np.diff(counts.indptr))
-        self.counts: csr_matrix = counts
+        return counts, weights
 
     def scores(self, queries: list[str]) -> NDArray[np.float64]:
         """(Q, C) the score of each passage, 0 where it has no word of the query."""
-        return (self.weights(queries) @ self.counts.T).toarray()
+        return self.products(self.asked(queries), slice(None)).toarray()
+
+    def asked(self, queries: list[str]) -> "csr_matrix":
+        """(Q, W) which words a query has."""
+        return (self._asker.transform(queries) > 0).astype(np.float64)
 
     def weights(self, queries: list[str]) -> "csr_matrix":
         """(Q, W) the weight of each word that a query has: a score is its product with the passage's `counts`."""
-        asked = self._asker.transform(queries) > 0
-        return asked.multiply(self._weights[None, :]).tocsr()
+        return self.asked(queries).multiply(self._weights[None, :]).tocsr()
+
+    def products(self, asked: "csr_matrix", passages: slice) -> "csr_matrix":
+        """(Q, B) the scores of some passages; `asked` from :meth:`asked`."""
+        return asked.multiply(self._weights[None, :]).tocsr() @ self.counts[passages].T
 
 
-class BM25OfFiles:
-    """BM25 of passages, each plus that of the whole file that it is from. The words of a query may stand far apart in a
-    file, and a passage alone does not show that the others are there. On TIME, 423 news articles, this adds 5 to 10
-    points of nDCG@10 to passages of 80 words (benchmarks/passage-words.json).
+class BM25OfFiles(BM25):
+    """BM25 of passages, each plus that of the whole file that it is from, if it has a word of the query itself.
 
-    Args:
-        passages: an index of them.
-        files: an index of the whole files.
-        owners: (C,) the place of each passage's file.
-    """
-
-    def __init__(self, passages: BM25, files: BM25, owners: NDArray[np.int64]) -> None:
-        self._parts = (passages, files)
-        self.counts: csr_matrix = _beside(passages.counts, files.counts[owners])
-
-    def weights(self, queries: list[str]) -> "csr_matrix":
-        """(Q, W) as :meth:`BM25.weights`, the words of passages before those of files."""
-        return _beside(*(part.weights(queries) for part in self._parts))
-
-
-def _beside(left: "csr_matrix", right: "csr_matrix") -> "csr_matrix":
-    """(N, V) and (N, W) → (N, V + W)."""
-    from scipy.sparse import hstack
-
-    return hstack([left, right]).tocsr()
-
-
-def index_words(
-    read: Callable[[], Iterable[tuple[str, ...]]], queries: list[str], by_file: bool
-) -> "BM25 | BM25OfFiles":
-    """An index of the words of some queries in passages, and in the files that they are from.
+    The words of a query may stand far apart in a file, and a passage alone does not show that the others are there. On
+    TIME, 423 news articles, this adds points of nDCG@10 to passages of 80 words (docs/results/passages.md).
 
     Args:
-        read: yields the file, the title and the text of each passage, those of a file one after another.
+        rows: the file, the title and the text of each passage.
         queries: whose words are indexed.
-        by_file: whether the passages are from files.
     """
-    passages = BM25((f"{title} {text}" for _, title, text in read()), queries)
-    if not by_file:
-        return passages
-    sizes = []
 
-    def files() -> Iterator[str]:
-        for _, rows in groupby(read(), key=itemgetter(0)):
-            _, titles, texts = zip(*rows, strict=True)
-            sizes.append(len(texts))
-            yield " ".join([*dict.fromkeys(titles), *texts])  # a title that every passage has counts once
+    def __init__(self, rows: Iterable[tuple[str, ...]], queries: Iterable[str]) -> None:
+        places: dict[str, int] = {}
+        self._found = array("q")  # (C,) the place of each passage's file
 
-    index = BM25(files(), queries)
-    return BM25OfFiles(passages, index, np.repeat(np.arange(len(sizes)), sizes))
+        def texts() -> Iterator[str]:
+            for file, title, text in rows:
+                self._found.append(places.setdefault(file, len(places)))
+                yield f"{title} {text}"
+
+        super().__init__(texts(), queries)
+
+    def _read(self, counted: "csr_matrix") -> None:
+        from scipy.sparse import csr_matrix
+
+        super()._read(counted)
+        self._owners = np.asarray(self._found)
+        membership = csr_matrix((np.ones(len(self._owners)), (self._owners, np.arange(len(self._owners)))))  # (F, C)
+        self._files, self._file_weights = self._saturated((membership @ counted).tocsr())
+
+    def products(self, asked: "csr_matrix", passages: slice) -> "csr_matrix":
+        """(Q, B) the scores of some passages."""
+        own = super().products(asked, passages)
+        files = asked.multiply(self._file_weights[None, :]).tocsr() @ self._files.T  # (Q, F)
+        return own + files[:, self._owners[passages]].multiply(own > 0).tocsr()
 
 
 class BM25Shares:
@@ -137,14 +137,14 @@ class BM25Shares:
         queries: the texts.
     """
 
-    def __init__(self, index: BM25 | BM25OfFiles, queries: list[str]) -> None:
-        self._queries, self._passages = index.weights(queries), index.counts  # (Q, W), (C, W)
+    def __init__(self, index: BM25, queries: list[str]) -> None:
+        self._index, self._asked = index, index.asked(queries)  # (Q, W)
+        self._best = np.ones(len(queries))
         best = np.zeros(len(queries))
-        for start in range(0, self._passages.shape[0], BLOCK):
+        for start in range(0, index.counts.shape[0], BLOCK):
             best = np.maximum(best, self(slice(start, start + BLOCK)).max(axis=1))
-        factors = 1 / np.where(best > 0, best, 1)
-        self._queries = self._queries.multiply(factors[:, None]).tocsr()
+        self._best = np.where(best > 0, best, 1)
 
     def __call__(self, passages: slice, queries: slice = slice(None)) -> NDArray[np.float64]:
         """(q, B) the shares of some passages, for all queries or some."""
-        return (self._queries[queries] @ self._passages[passages].T).toarray()
+        return self._index.products(self._asked[queries], passages).toarray() / self._best[queries, None]

@@ -375,12 +375,31 @@ def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, mo
     assert start.text.finished == finished
     assert start.choosing.name == ("halves+words" if finished else "parts")
     assert start.encoder.model.config.pooling == "avg"
-    (one, *_), two = start.choosing.criteria, start.text.judged_by.halves(42)[0].criteria[0]
-    assert one.queries == two.queries
+    assert start.text.weak is not finished
     assert ("this finished encoder finds less than BM25" in "".join(said)) is not finished
     tried = arms.default_arms(encoder, start.text.titles_ask, start.text.finished, {})
     rates = {arm["learning_rate"] for arm in tried.values()}
     assert rates == set(arms.ENCODER_RATES if finished else arms.BACKBONE_RATES)
+
+
+@pytest.mark.parametrize(("given", "weak", "finished"), [
+    ([], None, False), ([], False, True), (["--views", "crops"], None, True), (["--views", "crops"], True, False),
+])  # fmt: skip
+def test_who_decides_how_an_encoder_learns(given, weak, finished, corpus, encoder, monkeypatch):
+    """An earlier call, else the user's views, else the score."""
+    monkeypatch.setattr(work, "WEAK", 0.9)
+    args = parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu", *given])
+    assert work.begin(args, False, lambda _: None, weak).text.finished == finished
+
+
+def test_single_sentences_are_still_refused(encoder, tmp_path, monkeypatch, capsys):
+    """They can ask nothing that tells a finished encoder from a better one, so no score says that it is weak."""
+    monkeypatch.setattr(work, "WEAK", 2.0)
+    rng = np.random.default_rng(0)
+    (tmp_path / "lines.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(300)))
+    with pytest.raises(SystemExit, match="2"):
+        main([encoder, str(tmp_path / "lines.txt"), "--output_dir", str(tmp_path / "out"), "--max_steps", "2"])
+    assert "judges a finished encoder by passages of a document" in capsys.readouterr().err
 
 
 def test_a_large_text_is_drawn_from(corpus, backbone, recipe):

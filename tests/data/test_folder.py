@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,6 +187,21 @@ def test_the_passages_of_a_table(tmp_path, monkeypatch) -> None:
     written(tmp_path / "text.txt", f"Short.\n\n{long}\n")
     assert texts[5:] == [passage for _, passage in read_passages(str(tmp_path / "text.txt"))]
     assert [len(table) for table in source.tables()] == [2, 2, 2, 2, 1]
+
+
+def test_the_passages_of_a_long_text(tmp_path, monkeypatch) -> None:
+    """The text is not repeated for each of its passages, and other columns only within a part of them."""
+    monkeypatch.setattr(tables, "TABLE_BYTES", 1 << 20)
+    path = tmp_path / "table.jsonl"
+    path.write_text(json.dumps({"text": "word " * 250_000, "html": "x" * 300_000}) + "\n")
+    source = scan(path, passages=True)
+    tracemalloc.start()
+    sizes = [len(table) for table in source.tables()]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(sizes) == source.rows == 3125
+    assert max(sizes) <= 4
+    assert peak < 100_000_000
 
 
 def test_a_table_that_has_a_column_document(tmp_path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.beir_data import load_retrieval, missing_retrieval
-from cmlmcse.evaluation.bm25 import BM25, BM25Shares, index_words
+from cmlmcse.evaluation.bm25 import BM25, BM25OfFiles, BM25Shares
 from cmlmcse.evaluation.command import main
 from cmlmcse.evaluation.retrieval import exact_unit, measures, retrieval, search
 from cmlmcse.evaluation.sts_data import MissingData
@@ -135,31 +135,36 @@ def test_bm25_of_the_queries_words_alone() -> None:
 
 
 def test_bm25_of_files() -> None:
-    """A passage's score is its own and its file's; a title that every passage has counts once in the file."""
+    """A passage with a word of the query has its own score and its file's, wherever the file's passages stand."""
     rng = np.random.default_rng(1)
     rows = [(f"f{place // 3}", f"t{place // 3}", " ".join(rng.choice(WORDS, 6))) for place in range(30)]
     queries = [rows[place][2] for place in (0, 7, 20)] + ["t3", "unheard"]
-    passages = BM25([f"{title} {text}" for _, title, text in rows])
-    bodies = [" ".join(text for _, _, text in rows[start : start + 3]) for start in range(0, 30, 3)]
-    files = BM25([f"t{place} {body}" for place, body in enumerate(bodies)])
-    both = passages.scores(queries) + np.repeat(files.scores(queries), 3, axis=1)
-    both[:4] /= both[:4].max(axis=1, keepdims=True)
-    index = index_words(lambda: iter(rows), queries, by_file=True)
-    assert BM25Shares(index, queries)(slice(None)) == pytest.approx(both, abs=1e-12)
-    alone = index_words(lambda: iter(rows), queries, by_file=False)
-    assert np.array_equal(BM25Shares(alone, queries)(slice(None)), BM25Shares(passages, queries)(slice(None)))
+    texts = [f"{title} {text}" for _, title, text in rows]
+    files = BM25([" ".join(texts[start : start + 3]) for start in range(0, 30, 3)])
+    own, both = BM25(texts).scores(queries), np.repeat(files.scores(queries), 3, axis=1)
+    expected = np.where(own > 0, own + both, 0)
+    assert ((own == 0) & (both > 0)).any()
+    order = rng.permutation(30)
+    for places in (np.arange(30), order):
+        index = BM25OfFiles((rows[place] for place in places), queries)
+        assert index.scores(queries) == pytest.approx(expected[:, places], abs=1e-12)
+        shares = BM25Shares(index, queries)(slice(5, 20), slice(0, 4))
+        assert shares == pytest.approx((expected / expected.max(axis=1, keepdims=True).clip(1e-9))[:4, places[5:20]])
 
 
-def test_memory_of_the_queries_words() -> None:
-    """The index of a corpus for one query takes less than 250 bytes a text, as docs/reference/commands.md says, by
-    the words that it shares with the query, and not by its length."""
+@pytest.mark.parametrize(("of_files", "limit"), [(False, 250), (True, 350)])
+def test_memory_of_the_queries_words(of_files, limit) -> None:
+    """The index of a corpus for one query takes so many bytes a text, as docs/reference/commands.md says, by the words
+    that it shares with the query, and not by its length."""
     text, query = " ".join(f"w{word}" for word in range(50)), "a b c d e f g h i j k l"
     BM25(["imports"], [query])
+    texts = (f"{text} a b c d {row}" for row in range(5_000))
+    rows = ((f"f{row // 5}", "", text) for row, text in enumerate(texts))
     tracemalloc.start()
-    BM25Shares(BM25((f"{text} a b c d {row}" for row in range(5_000)), [query]), [query])
+    BM25Shares(BM25OfFiles(rows, [query]) if of_files else BM25(texts, [query]), [query])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 5_000 * 250
+    assert peak < 5_000 * limit
 
 
 def test_average_of_whole_sets_only(tmp_path: Path) -> None:
