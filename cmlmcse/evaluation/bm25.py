@@ -123,8 +123,11 @@ class BM25OfFiles(BM25):
     def products(self, asked: "csr_matrix", passages: slice) -> "csr_matrix":
         """(Q, B) the scores of some passages."""
         own = super().products(asked, passages)
-        files = asked.multiply(self._file_weights[None, :]).tocsr() @ self._files.T  # (Q, F)
-        return own + files[:, self._owners[passages]].multiply(own > 0).tocsr()
+        places, of_passages = np.unique(self._owners[passages], return_inverse=True)
+        files = (
+            asked.multiply(self._file_weights[None, :]).tocsr() @ self._files[places].T
+        )  # (Q, files of these passages)
+        return own + files[:, of_passages].multiply(own > 0).tocsr()
 
 
 class BM25Shares:
