@@ -17,6 +17,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from cmlmcse import encode
+from cmlmcse.common.errors import InputError
 from cmlmcse.data import file_parts, tables
 from cmlmcse.encode import main
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -442,6 +443,25 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch) -> None:
         tracemalloc.stop()
         assert np.load(job.output, mmap_mode="r").shape == (rows, 64)
     assert peaks[1] < 1.5 * peaks[0]
+
+
+@pytest.mark.parametrize(("first", "then"), [({}, {"passages": True}), ({"passages": True}, {}), ({"a": 1}, {"a": 2})])
+def test_parts_of_other_options_are_refused(first, then, tmp_path) -> None:
+    """Also where one of the two jobs does not have the option at all."""
+    job = file_parts.Job(tmp_path / "out.npy", 10, 4)
+    job.claim_parts(first, overwrite=False)
+    job.claim_parts(first, overwrite=False)
+    (name,) = first | then
+    with pytest.raises(InputError, match=rf"found others \({name} differ\); give the same arguments"):
+        job.claim_parts(then, overwrite=False)
+    job.claim_parts(then, overwrite=True)
+
+
+def test_passages_need_a_parquet(arguments, capsys) -> None:
+    """A .npy could not say which text a vector is of."""
+    with pytest.raises(SystemExit, match="2"):
+        main([*arguments, "--passages"])
+    assert "--passages expects --output OUT.parquet, which has each passage's text, found" in capsys.readouterr().err
 
 
 def test_empty_file(arguments, tmp_path) -> None:
