@@ -332,11 +332,11 @@ def test_python_runs(block: str, place: Path, monkeypatch: pytest.MonkeyPatch) -
     listed = re.search(r"encode\((\[.*?\])", block)
     count = len(json.loads(listed[1])) if listed else 2
     assert found is None or found.shape == (count, 256 if "assets/" in block else 32)
-    said = re.search(r"# cosines: ([\d.]+) for the first two, ([\d.]+) and ([\d.]+) with the third", block)
+    said = re.search(r"# cosines: first and second ([\d.]+), first and third ([\d.]+), second and third ([\d.]+)", block)
     assert said or "assets/encoder-mini-en" not in block
     if said:
         cosines = names["model"].similarity(found, found)
-        pairs = [cosines[1][0], cosines[2][1], cosines[2][0]]
+        pairs = [cosines[0][1], cosines[0][2], cosines[1][2]]
         assert [float(pair) for pair in pairs] == pytest.approx([float(text) for text in said.groups()], abs=0.006)
     assert found is not None or names["results"]["avg"] is not None
 
