@@ -68,10 +68,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         ".txt and .md files, which are cut into passages")  # fmt: skip
     parser.add_argument("query", metavar="QUERY", help="a text; - reads queries from standard input, one per line")
     parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query (default: 10)")
-    parser.add_argument("--bm25", type=positive_number, nargs="?", const=WEIGHT, metavar="WEIGHT", help="search by "
+    parser.add_argument("--bm25", type=positive_number, nargs="?", const=0.0, metavar="WEIGHT", help="search by "
                         "words too: the score is the cosine + WEIGHT x BM25, divided by the query's best BM25 "
-                        f"(default: cosine alone; without WEIGHT: {WEIGHT}, for a finished encoder; a model that finds "
-                        f"less than BM25 wants {WEIGHT_FOR_WEAK}). Put it behind QUERY")  # fmt: skip
+                        f"(default: cosine alone; without WEIGHT: {WEIGHT}, for a finished encoder, or "
+                        f"{WEIGHT_FOR_WEAK} where MODEL is a folder of adapt that says that BM25 finds more; a model "
+                        f"that finds less than BM25 wants {WEIGHT_FOR_WEAK}). Put it behind QUERY")  # fmt: skip
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
     parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
                         "adapt reads them (default: those of a folder, and those that the .parquet was "
@@ -133,16 +134,36 @@ def main(argv: list[str] | None = None) -> None:
         title, file = stored_title(args.corpus, stored, args.title_column), stored_file(args.corpus, stored)
         blocks = embedded_blocks(args.corpus, encoded_columns(args.corpus, stored, title))
         rows = stored_rows(args.corpus, (file, title, column))
-    shares = None
-    if args.bm25:
+    shares, weight = None, args.bm25
+    if args.bm25 is not None:
+        weight = weight or default_weight(args.model)
         plain = (f"{title} {text}" for _, title, text in rows)
         shares = BM25Shares(BM25OfFiles(rows, queries) if file else BM25(plain, queries), queries)
-    found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, args.bm25 or 0.0)
+    found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, weight or 0.0)
     if not any(found):
         raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
     show_results(queries, found, [name for name in (title, column) if name], file)
     if args.output is not None:
         write_results(args.output, queries, found)
+
+
+def default_weight(model: str) -> float:
+    """The weight of BM25 for a model: that of a weak one where a folder of adapt says that BM25 alone finds more."""
+    from cmlmcse.evaluation.bm25 import WEIGHT, WEIGHT_FOR_WEAK
+
+    try:
+        found = json.loads((Path(model) / "results.json").read_text(encoding="utf-8"))["adapt"]
+        weak = found["bm25"] > found["after"]
+    except (OSError, ValueError, KeyError, TypeError):  # it is no such folder
+        return WEIGHT
+    if not weak:
+        return WEIGHT
+    print(
+        f"{model}: adapt found that BM25 alone finds more than this model, so BM25 has the weight {WEIGHT_FOR_WEAK}; "
+        "--bm25 WEIGHT sets another",
+        file=sys.stderr,
+    )
+    return WEIGHT_FOR_WEAK
 
 
 def text_column_of(path: Path, given: str | None) -> str:

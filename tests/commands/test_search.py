@@ -142,6 +142,29 @@ def test_a_stored_file_without_its_column_of_files(place, capsys) -> None:
     assert "the dog" in capsys.readouterr().out.splitlines()[-2]
 
 
+@pytest.mark.parametrize(
+    ("results", "weight"),
+    [
+        ({"adapt": {"bm25": 40.0, "after": 30.0}}, 1.0),
+        ({"adapt": {"bm25": 30.0, "after": 40.0}}, 0.2),
+        ({"sts": {}}, 0.2),
+        (None, 0.2),
+    ],
+)
+def test_the_weight_that_adapt_found(results, weight, place, capsys) -> None:
+    """A folder of adapt knows whether BM25 alone finds more than its model; a given weight counts more than that."""
+    shutil.copytree("model", "adapted/export")
+    if results is not None:
+        Path("adapted/results.json").write_text(json.dumps(results))
+    for name, options in (("own", []), ("given", ["0.5"])):
+        search.main(["adapted/export" if results is None else "adapted", "texts.txt", QUERY, "--pooling", "avg",
+                     "--output", f"{name}.out", "--bm25", *options])  # fmt: skip
+        one = json.loads(Path(f"{name}.out").read_text())["results"][0]
+        expected = float(options[0]) if options else weight
+        assert one["score"] == pytest.approx(one["cosine"] + expected * one["bm25"], abs=3e-6)
+    assert ("so BM25 has the weight 1; --bm25 WEIGHT sets another" in capsys.readouterr().err) == (weight == 1.0)
+
+
 def test_blank_rows_are_never_found(place, capsys) -> None:
     """Neither of a file of texts nor of an encoded one; rows keep their numbers."""
     Path("gaps.txt").write_text("the dog\n\n   \nthe cat\n")
