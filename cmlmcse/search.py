@@ -69,10 +69,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("query", metavar="QUERY", help="a text; - reads queries from standard input, one per line")
     parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query (default: 10)")
     parser.add_argument("--bm25", type=positive_number, nargs="?", const=0.0, metavar="WEIGHT", help="search by "
-                        "words too: the score is the cosine + WEIGHT x BM25, divided by the query's best BM25 "
-                        f"(default: cosine alone; without WEIGHT: {WEIGHT}, for a finished encoder, or "
-                        f"{WEIGHT_FOR_WEAK} where MODEL is a folder of adapt that says that BM25 finds more; a model "
-                        f"that finds less than BM25 wants {WEIGHT_FOR_WEAK}). Put it behind QUERY")  # fmt: skip
+                        "words too: the score is the cosine + WEIGHT x BM25, divided by the query's best BM25. Without "
+                        f"a number WEIGHT is {WEIGHT}, or {WEIGHT_FOR_WEAK} where MODEL is a folder of adapt whose "
+                        "report says that BM25 alone finds more. Give "
+                        f"{WEIGHT_FOR_WEAK} to any other model that finds less than BM25. Put it behind "
+                        "QUERY")  # fmt: skip
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
     parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
                         "adapt reads them (default: those of a folder, and those that the .parquet was "
