@@ -29,7 +29,7 @@ from support.tiny import WORDS
 from support.training import history, run, write_pairs
 
 pytestmark = pytest.mark.slow
-KILLS = int(os.environ.get("CMLMCSE_KILLS", "6"))  # CMLMCSE_KILLS=20 for the figure in the README
+KILLS = int(os.environ.get("CMLMCSE_KILLS", "6"))  # CMLMCSE_KILLS=20 for the figure in robustness.md
 STEPS = 8
 
 

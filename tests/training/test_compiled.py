@@ -118,14 +118,14 @@ def test_the_plain_view_is_compiled_without_dropout(backbone):
 
 
 def test_train(tmp_path, text_file, backbone, monkeypatch):
-    """With `--torch_compile`: the same losses, and an export that loads."""
+    """With `--torch_compile`: the same losses, and an export that loads. The first test compiles the backward pass."""
     common = {
         "model_name_or_path": backbone, "train_file": text_file, "backbone_dropout": 0.0,
         "cmlm_weight": 0.1, "lexical_layers": 1, "fusion_layers": 1, "per_device_train_batch_size": 16, "max_steps": 3,
         "logging_steps": 1, "dev_set": "none", "final_evaluation": "none", "use_cpu": True, "disable_tqdm": True,
     }  # fmt: skip
     losses = {}
-    for name, extra in (("plain", {}), ("compiled", {"torch_compile": True, "torch_compile_backend": "aot_eager"})):
+    for name, extra in (("plain", {}), ("compiled", {"torch_compile": True, "torch_compile_backend": "eager"})):
         fields = {**common, **extra, "output_dir": tmp_path / name}
         arguments = [part for field, value in fields.items() for part in (f"--{field}", str(value))]
         monkeypatch.setattr(sys, "argv", ["train.py", "cmlmcse-bert-base", *arguments])
