@@ -86,7 +86,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     if args.no_text and args.output.suffix != ".parquet":
         parser.error(f"--no_text expects --output OUT.parquet, found {args.output}; drop it")
     if args.passages and args.output.suffix != ".parquet" and not args.input.is_dir():
-        parser.error(f"--passages expects --output OUT.parquet, which has each passage's text, found {args.output}")
+        parser.error(
+            f"--passages expects --output OUT.parquet, which has each passage's text, found {args.output}; rename it"
+        )
     if args.prompt is not None and args.prompt_name is not None:
         parser.error("--prompt expects no --prompt_name, found both; drop one of them")
     return args

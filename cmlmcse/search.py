@@ -135,12 +135,12 @@ def main(argv: list[str] | None = None) -> None:
         title, file = stored_title(args.corpus, stored, args.title_column), stored_file(args.corpus, stored)
         blocks = embedded_blocks(args.corpus, encoded_columns(args.corpus, stored, title))
         rows = stored_rows(args.corpus, (file, title, column))
-    shares, weight = None, args.bm25
+    shares, weight = None, 0.0
     if args.bm25 is not None:
-        weight = weight or default_weight(args.model)
-        plain = (f"{title} {text}" for _, title, text in rows)
-        shares = BM25Shares(BM25OfFiles(rows, queries) if file else BM25(plain, queries), queries)
-    found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, weight or 0.0)
+        weight = args.bm25 or default_weight(args.model)
+        texts = (f"{title} {text}" for _, title, text in rows)
+        shares = BM25Shares(BM25OfFiles(rows, queries) if file else BM25(texts, queries), queries)
+    found = search(encode_as(encoder, QUERY, queries), blocks, args.top_k, shares, weight)
     if not any(found):
         raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
     show_results(queries, found, [name for name in (title, column) if name], file)

@@ -83,11 +83,16 @@ class BM25:
 
     def weights(self, queries: list[str]) -> "csr_matrix":
         """(Q, W) the weight of each word that a query has: a score is its product with the passage's `counts`."""
-        return self.asked(queries).multiply(self._weights[None, :]).tocsr()
+        return _weighted(self.asked(queries), self._weights)
 
     def products(self, asked: "csr_matrix", passages: slice) -> "csr_matrix":
         """(Q, B) the scores of some passages; `asked` from :meth:`asked`."""
-        return asked.multiply(self._weights[None, :]).tocsr() @ self.counts[passages].T
+        return _weighted(asked, self._weights) @ self.counts[passages].T
+
+
+def _weighted(asked: "csr_matrix", weights: NDArray[np.float64]) -> "csr_matrix":
+    """(Q, W) which words a query has, times the weight of each word (W,)."""
+    return asked.multiply(weights[None, :]).tocsr()
 
 
 class BM25OfFiles(BM25):
@@ -103,11 +108,11 @@ class BM25OfFiles(BM25):
 
     def __init__(self, rows: Iterable[tuple[str, ...]], queries: Iterable[str]) -> None:
         places: dict[str, int] = {}
-        self._found = array("q")  # (C,) the place of each passage's file
+        self._owners = array("q")  # (C,) the place of each passage's file
 
         def texts() -> Iterator[str]:
             for file, title, text in rows:
-                self._found.append(places.setdefault(file, len(places)))
+                self._owners.append(places.setdefault(file, len(places)))
                 yield f"{title} {text}"
 
         super().__init__(texts(), queries)
@@ -116,17 +121,15 @@ class BM25OfFiles(BM25):
         from scipy.sparse import csr_matrix
 
         super()._read(counted)
-        self._owners = np.asarray(self._found)
-        membership = csr_matrix((np.ones(len(self._owners)), (self._owners, np.arange(len(self._owners)))))  # (F, C)
+        count = len(self._owners)
+        membership = csr_matrix((np.ones(count), (self._owners, np.arange(count))))  # (F, C)
         self._files, self._file_weights = self._saturated((membership @ counted).tocsr())
 
     def products(self, asked: "csr_matrix", passages: slice) -> "csr_matrix":
         """(Q, B) the scores of some passages."""
         own = super().products(asked, passages)
         places, of_passages = np.unique(self._owners[passages], return_inverse=True)
-        files = (
-            asked.multiply(self._file_weights[None, :]).tocsr() @ self._files[places].T
-        )  # (Q, files of these passages)
+        files = _weighted(asked, self._file_weights) @ self._files[places].T  # (Q, the files of these passages)
         return own + files[:, of_passages].multiply(own > 0).tocsr()
 
 
