@@ -2,14 +2,13 @@
 
 from array import array
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cmlmcse.data.words import is_unspaced, overlapping_pairs
+from cmlmcse.data.search_words import query_words, text_words
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -20,16 +19,14 @@ K1, B = 0.9, 0.4  # as in Anserini, whose figures BEIR reports
 BLOCK = 2048  # passages whose scores are dense at once
 # Of BM25, divided by the query's best, beside a cosine. Chosen on the labels of CACM, CISI and MED with
 # all-MiniLM-L6-v2; NPL and SciFact, which were not looked at, gain 6 and 7 points of nDCG@10 (benchmarks/hybrids.json).
-WEIGHT = 0.2
+WEIGHT = 0.3
 # For a model that finds less than BM25. With it the small backbone, adapted, has 48.7 and 45.2 of nDCG@10, the means
 # of five and of three collections; with 0.2 41.7 and 38.2, BM25 alone 45.6 and 41.7 (benchmarks/hybrids-small.json).
 WEIGHT_FOR_WEAK = 1
 
 
 class BM25:
-    """An index of some passages: lower case, words of letters and digits, no stemming, no list of stop words.
-
-    In Chinese and Japanese two neighbouring characters are a word, and a query of one character finds it too.
+    """An index of some passages by their words (data/search_words.py).
 
     Args:
         passages: the texts.
@@ -42,18 +39,14 @@ class BM25:
     def __init__(self, passages: Iterable[str], queries: Iterable[str] | None = None) -> None:
         from sklearn.feature_extraction.text import CountVectorizer  # takes long to import, and most runs need no BM25
 
-        letters = CountVectorizer(token_pattern=r"\w+").build_analyzer()
-
-        def asking(text: str, single: bool = False) -> list[str]:
-            return overlapping_pairs(letters(text), single) if is_unspaced(text) else letters(text)
-
-        words = partial(asking, single=True)
-        self._counter = CountVectorizer(analyzer=words)
+        self._counter = CountVectorizer(analyzer=text_words)
         if queries is not None:
-            asked = {word for query in queries for word in asking(query)}
-            self._counter = CountVectorizer(analyzer=lambda text: [w if w in asked else OTHER for w in words(text)])
+            asked = {word for query in queries for word in query_words(query)}
+            self._counter = CountVectorizer(
+                analyzer=lambda text: [word if word in asked else OTHER for word in text_words(text)]
+            )
         counted = self._counter.fit_transform(chain([FIRST], passages))[1:]  # (C, W)
-        self._asker = CountVectorizer(analyzer=asking, vocabulary=self._counter.vocabulary_)
+        self._asker = CountVectorizer(analyzer=query_words, vocabulary=self._counter.vocabulary_)
         self._read(counted)
 
     def _read(self, counted: "csr_matrix") -> None:

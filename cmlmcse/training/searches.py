@@ -15,6 +15,7 @@ from cmlmcse.common.files import atomic_write
 from cmlmcse.common.vectors import unit
 from cmlmcse.data.collection import draw_documents
 from cmlmcse.data.file_parts import write_npy
+from cmlmcse.data.search_words import STEM
 from cmlmcse.data.searches import LEXICAL, SEARCHED, draw_passages, make_queries
 from cmlmcse.data.tables import with_titles
 from cmlmcse.evaluation.bm25 import BM25
@@ -78,7 +79,7 @@ class LexicalTeacher:
     """
 
     def __init__(self, queries: list[str], owners: NDArray[np.int64], passages: list[str]) -> None:
-        self.name = f"{LEXICAL}-{LEXICAL_SCALE:g}-{HASHED}"
+        self.name = f"{LEXICAL}-{LEXICAL_SCALE:g}-{HASHED}-{STEM}"
         self.index, self.queries, self.owners = BM25(passages), queries, owners
         counts = self.index.counts  # (N, W)
         rng = np.random.default_rng(0)

@@ -146,9 +146,9 @@ def test_a_stored_file_without_its_column_of_files(place, capsys) -> None:
     ("results", "weight"),
     [
         ({"adapt": {"bm25": 40.0, "after": 30.0}}, 1.0),
-        ({"adapt": {"bm25": 30.0, "after": 40.0}}, 0.2),
-        ({"sts": {}}, 0.2),
-        (None, 0.2),
+        ({"adapt": {"bm25": 30.0, "after": 40.0}}, 0.3),
+        ({"sts": {}}, 0.3),
+        (None, 0.3),
     ],
 )
 def test_the_weight_that_adapt_found(results, weight, place, capsys) -> None:
@@ -190,10 +190,10 @@ def test_embeddings_that_are_no_numbers(place, capsys) -> None:
 
 
 def shares_by_hand(query: str, texts: list[str]) -> np.ndarray:
-    """BM25 of a query with each text, from the formula, divided by the best."""
+    """BM25 of a query of short words with each text, by the formula, over the best; "on" and "the" find nothing."""
     bags = [re.findall(r"\w+", text.lower()) for text in texts]
     mean, scores = sum(map(len, bags)) / len(bags), np.zeros(len(bags))
-    for word in set(re.findall(r"\w+", query.lower())):
+    for word in set(re.findall(r"\w+", query.lower())) - {"on", "the"}:
         found = sum(word in bag for bag in bags)
         weight = math.log(1 + (len(bags) - found + 0.5) / (found + 0.5))
         for row, bag in enumerate(bags):
@@ -201,7 +201,7 @@ def shares_by_hand(query: str, texts: list[str]) -> np.ndarray:
     return scores / scores.max()
 
 
-@pytest.mark.parametrize(("option", "weight"), [(["--bm25"], 0.2), (["--bm25", "3"], 3.0)])
+@pytest.mark.parametrize(("option", "weight"), [(["--bm25"], 0.3), (["--bm25", "3"], 3.0)])
 def test_by_cosine_and_words(option, weight, place) -> None:
     """Each score is the cosine and the weight of BM25 over the query's best in the whole corpus, in blocks of 7 rows;
     the order is that of sorting all; texts and the encoded file say the same, but for the last bits of a cosine."""
@@ -210,7 +210,7 @@ def test_by_cosine_and_words(option, weight, place) -> None:
     Path("texts.txt").write_text("\n".join(texts) + "\n")
     encode.main(["model", "texts.txt", "--pooling", "avg", "--output", "words.parquet"])
     exact, shares = cosines(texts), shares_by_hand(QUERY, texts)
-    assert len({share for share in shares if share}) > 10
+    assert len({share for share in shares if share}) > 8
     ranked = []
     for corpus in ("texts.txt", "words.parquet"):
         search.main(["model", corpus, QUERY, "--pooling", "avg", "--top_k", "60", "--output", f"{corpus}.out", *option])

@@ -187,7 +187,7 @@ def test_bm25():
     cosines = np.array([[1, 0, 0.5**0.5], [0, 0, 0.5**0.5], [0, 0, 0]])
     shares = scores / scores.max(axis=1, keepdims=True)
     hybrid = criterion.hybrid(lambda texts: np.array([vectors.get(text, [0, 0]) for text in texts]))
-    assert hybrid.tolist() == criterion.gains(cosines + 0.2 * shares).tolist()
+    assert hybrid.tolist() == criterion.gains(cosines + 0.3 * shares).tolist()
 
 
 def test_halves_of_the_documents():

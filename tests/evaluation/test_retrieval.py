@@ -96,7 +96,7 @@ def test_bm25_by_hand(tmp_path: Path) -> None:
 
 
 def test_cosine_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`hybrid` ranks by the cosine and a fifth of BM25 over the query's best, as sorting a dense table of all does, in
+    """`hybrid` ranks by the cosine and 0.3 of BM25 over the query's best, as sorting a dense table of all does, in
     every block size; BM25 reads no prompt; a large set has neither entry."""
     rng = np.random.default_rng(0)
     passages = [(f"d{i}", f"{i} " + " ".join(rng.choice(WORDS, 6))) for i in range(300)]
@@ -108,7 +108,7 @@ def test_cosine_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     words = BM25(texts).scores(asked)
     cosines = exact_unit(hashed([f"w1 {text}" for text in asked])) @ exact_unit(hashed(texts)).T
-    both = cosines + 0.2 * words / words.max(axis=1, keepdims=True)
+    both = cosines + 0.3 * words / words.max(axis=1, keepdims=True)
     both[np.arange(80), np.arange(80)] = -9
     order = np.argsort(-both, axis=1, kind="stable")[:, :100]
     run = {f"d{i}": {f"d{place}": float(both[i, place]) for place in order[i]} for i in range(80)}

@@ -1,0 +1,52 @@
+"""The words by which BM25 finds a text: without endings, and without the words that every question in English has.
+
+A word of letters alone loses a final s (Harman 1991, "How effective is suffixing?") and is cut to its first letters
+(McNamee, Nicholas & Mayfield 2009, "Addressing morphological variation in alphabetic languages"). So "run" and "runs"
+are one word, and so are "adapted" and "adapting". That needs no rules of a language, and finds about as much as
+Porter's stemmer does in English (docs/results/search-words.md). A word with a digit or an underscore is a name or a
+number, and stays whole.
+"""
+
+import re
+
+from .words import is_unspaced, overlapping_pairs
+
+STEM = 6  # letters; 5 and 7 find as much (docs/results/search-words.md)
+SHORT = 3  # letters of a word that keeps its s, such as "gas"
+# They say nothing about what is searched, and in a text that explains things they are rare enough to mislead: "how do I
+# resume a run?" would find the passages with "how do I". A query that has no other words asks for them.
+_OF_QUESTIONS = """
+a about above after again against all am an and any are as at be because been before being below between both
+but by can could did do does doing down during each few for from further had has have having he her here hers
+herself him himself his how i if in into is it its itself just may me might more most must my myself no nor not
+of off on once only or other our ours out over own same shall she should so some such than that the their theirs
+them themselves then there these they this those through to too under until up us very was we were what when
+where which while who whom whose why will with would you your yours yourself
+"""
+FUNCTION_WORDS = frozenset(_OF_QUESTIONS.split())
+
+_WORD = re.compile(r"\w+")
+
+
+def text_words(text: str) -> list[str]:
+    """The words by which a text is found. In Chinese and Japanese two neighbouring characters are a word, and each
+    character by itself is one too."""
+    return _index(_WORD.findall(text.lower()), single=True)
+
+
+def query_words(query: str) -> list[str]:
+    """The words that a query asks for. In Chinese and Japanese they are two neighbouring characters each."""
+    words = _WORD.findall(query.lower())
+    return _index([word for word in words if word not in FUNCTION_WORDS] or words, single=False)
+
+
+def _index(words: list[str], single: bool) -> list[str]:
+    if any(map(is_unspaced, words)):
+        words = overlapping_pairs(words, single)
+    return [_stem(word) if word.isalpha() else word for word in words]
+
+
+def _stem(word: str) -> str:
+    if len(word) > SHORT and word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    return word[:STEM]

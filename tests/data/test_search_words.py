@@ -1,0 +1,44 @@
+"""The words by which BM25 finds a text."""
+
+import pytest
+
+from cmlmcse.data.search_words import query_words, text_words
+from cmlmcse.evaluation.bm25 import BM25
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Adapted adapting Run runs", ["adapte", "adapti", "run", "run"]),
+        ("gas glass mass buses", ["gas", "glass", "mass", "buse"]),
+        ("per_device_train_batch_size=64, 2026s", ["per_device_train_batch_size", "64", "2026s"]),
+        ("Bücher Übersetzungen", ["bücher", "überse"]),
+        ("京都へ iphones", ["京都", "都へ", "京", "都", "へ", "iphone"]),
+    ],
+)
+def test_words_of_a_text(text, words):
+    """Small letters; no final s but after another s or in a short word; six letters; names and numbers stay whole."""
+    assert text_words(text) == words
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("How do I resume a run?", ["resume", "run"]),
+        ("To be, or not to be", ["to", "be", "or", "not", "to", "be"]),
+        ("the 京都 temples", ["京都", "temple"]),
+        ("?", []),
+    ],
+)
+def test_words_of_a_query(query, words):
+    """Without those of every question, unless there are no others."""
+    assert query_words(query) == words
+
+
+def test_a_question_finds_what_it_asks_for():
+    """And neither a text that asks another question, nor none that says the word with another ending."""
+    texts = ["How do I do it? As I do.", "Resumed runs go on where they stopped.", "max_steps of a run"]
+    for queries in (None, ["how do I resume runs"]):
+        scores = BM25(texts, queries).scores(["how do I resume runs"])[0]
+        assert scores[0] == 0
+        assert scores[1] > scores[2] > 0
