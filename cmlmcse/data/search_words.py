@@ -8,6 +8,8 @@ number, and stays whole.
 """
 
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from .words import is_unspaced, overlapping_pairs
 
@@ -28,25 +30,40 @@ FUNCTION_WORDS = frozenset(_OF_QUESTIONS.split())
 _WORD = re.compile(r"\w+")
 
 
-def text_words(text: str) -> list[str]:
-    """The words by which a text is found. In Chinese and Japanese two neighbouring characters are a word, and each
-    character by itself is one too."""
-    return _index(_WORD.findall(text.lower()), single=True)
-
-
-def query_words(query: str) -> list[str]:
-    """The words that a query asks for. In Chinese and Japanese they are two neighbouring characters each."""
-    words = _WORD.findall(query.lower())
-    return _index([word for word in words if word not in FUNCTION_WORDS] or words, single=False)
-
-
-def _index(words: list[str], single: bool) -> list[str]:
-    if any(map(is_unspaced, words)):
-        words = overlapping_pairs(words, single)
-    return [_stem(word) if word.isalpha() else word for word in words]
-
-
-def _stem(word: str) -> str:
+def stem(word: str, letters: int = STEM) -> str:
+    """The first letters of a word, without a final s, if it has letters alone."""
+    if not word.isalpha():
+        return word
     if len(word) > SHORT and word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
-    return word[:STEM]
+    return word[:letters]
+
+
+class SearchWords(NamedTuple):
+    """How texts and queries become words.
+
+    Attributes:
+        stem: what a word becomes, in small letters.
+        left_out: words that a query does not ask for, unless it has no others.
+    """
+
+    stem: Callable[[str], str] = stem
+    left_out: frozenset[str] = FUNCTION_WORDS
+
+    def of_text(self, text: str) -> list[str]:
+        """The words by which a text is found. In Chinese and Japanese two neighbouring characters are a word, and each
+        character by itself is one too."""
+        return self._stemmed(_WORD.findall(text.lower()), single=True)
+
+    def of_query(self, query: str) -> list[str]:
+        """The words that a query asks for. In Chinese and Japanese they are two neighbouring characters each."""
+        words = _WORD.findall(query.lower())
+        return self._stemmed([word for word in words if word not in self.left_out] or words, single=False)
+
+    def _stemmed(self, words: list[str], single: bool) -> list[str]:
+        if any(map(is_unspaced, words)):
+            words = overlapping_pairs(words, single)
+        return list(map(self.stem, words))
+
+
+SEARCH_WORDS = SearchWords()

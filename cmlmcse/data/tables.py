@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -138,22 +138,7 @@ def scan(
     for option, column in (("--text_column", text_column), ("--title_column", title_column)):
         if column is not None and kind in ("lines", "passages"):
             raise InputError(f"{option} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
-    fields, mixed, rows = {field.name: field for field in _empty_schema(path)}, {}, 0
-    wordy, large = set(fields), set()
-    for columns in _read(path):
-        rows += _row_count(columns)
-        for name, values in columns.items():
-            if kind != "csv" or (name not in wordy and not all(map(is_number, values))):
-                wordy.add(name)
-            try:
-                array = _array(values)
-                fields[name] = _merged(fields.get(name), pyarrow.field(name, array.type))
-                if _has_large(array):
-                    large.add(name)
-            except (pyarrow.ArrowException, OverflowError) as error:
-                mixed[name] = " ".join(str(error).split())
-    mixed |= {name: f"fractions, and whole numbers above {EXACT:,}" for name in large
-              if types.is_floating(fields[name].type)}  # fmt: skip
+    fields, mixed, wordy, rows = _read_columns(path)
     known = {*fields, *mixed}
     title = title_column or (
         TITLE if (titles or kind == "passages") and TITLE in known and text_column != TITLE else None
@@ -171,16 +156,64 @@ def scan(
         _check_column(path, schema, title_column, "--title_column")
         if title_column == column:
             raise InputError(f"{path}: --title_column expects another column than that of the texts, found {column}")
-    if not passages or kind == "passages":
-        return TextFile(path, column, schema, rows, title, FILE if kind == "passages" else None)
-    if DOCUMENT in schema.names:
+    source = TextFile(path, column, schema, rows, title, FILE if kind == "passages" else None)
+    return _as_passages(source) if passages and kind != "passages" else source
+
+
+class _Columns(NamedTuple):
+    """What the columns of a file hold.
+
+    Attributes:
+        fields: their types by name.
+        mixed: the names of those that have no type, and what they hold.
+        wordy: the names of those that hold more than numbers.
+        rows: how many there are.
+    """
+
+    fields: dict[str, pyarrow.Field]
+    mixed: dict[str, str]
+    wordy: set[str]
+    rows: int
+
+
+def _read_columns(path: Path) -> _Columns:
+    """Read a file to its end for the types of its columns."""
+    fields, mixed, rows = {field.name: field for field in _empty_schema(path)}, {}, 0
+    kind, wordy, large = _kind(path), set(fields), set()
+    for columns in _read(path):
+        rows += _row_count(columns)
+        for name, values in columns.items():
+            if kind != "csv" or (name not in wordy and not all(map(is_number, values))):
+                wordy.add(name)
+            try:
+                array = _array(values)
+                fields[name] = _merged(fields.get(name), pyarrow.field(name, array.type))
+                if _has_large(array):
+                    large.add(name)
+            except (pyarrow.ArrowException, OverflowError) as error:
+                mixed[name] = " ".join(str(error).split())
+    mixed |= {name: f"fractions, and whole numbers above {EXACT:,}" for name in large
+              if types.is_floating(fields[name].type)}  # fmt: skip
+    return _Columns(fields, mixed, wordy, rows)
+
+
+def _as_passages(source: TextFile) -> TextFile:
+    """The same file with its texts cut into passages.
+
+    Raises:
+        InputError: it has a column of the name under which the number of a passage's row is written.
+    """
+    if DOCUMENT in source.schema.names:
         raise InputError(
-            f"{path}: --passages expects no column {DOCUMENT}, as the number of a passage's row is written under that "
-            "name, found one; rename it"
+            f"{source.path}: --passages expects no column {DOCUMENT}, as the number of a passage's row is written "
+            "under that name, found one; rename it"
         )
-    text = pyarrow.field(column, pyarrow.string())
-    schema = schema.set(schema.names.index(column), text).append(pyarrow.field(DOCUMENT, pyarrow.int64()))
-    cut = TextFile(path, column, schema, rows, title, DOCUMENT, cut=True)
+    fields = [*source.schema, pyarrow.field(DOCUMENT, pyarrow.int64())]
+    for place, field in enumerate(fields):
+        if field.name == source.text_column or types.is_string_view(field.type):  # whose rows Arrow cannot repeat
+            fields[place] = pyarrow.field(field.name, pyarrow.string())
+    schema = pyarrow.schema(fields)
+    cut = replace(source, schema=schema, file_column=DOCUMENT, cut=True)
     return replace(cut, rows=sum(map(len, cut.tables())))
 
 

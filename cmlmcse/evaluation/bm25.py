@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cmlmcse.data.search_words import query_words, text_words
+from cmlmcse.data.search_words import SEARCH_WORDS, SearchWords
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -31,22 +31,25 @@ class BM25:
     Args:
         passages: the texts.
         queries: index the words of these alone, for a large corpus. Others only count towards a passage's length.
+        words: how texts become words.
 
     Attributes:
         counts: (C, W) how much each passage has of each word, saturated, from 0 to 1.
     """
 
-    def __init__(self, passages: Iterable[str], queries: Iterable[str] | None = None) -> None:
+    def __init__(
+        self, passages: Iterable[str], queries: Iterable[str] | None = None, words: SearchWords = SEARCH_WORDS
+    ) -> None:
         from sklearn.feature_extraction.text import CountVectorizer  # takes long to import, and most runs need no BM25
 
-        self._counter = CountVectorizer(analyzer=text_words)
+        self._counter = CountVectorizer(analyzer=words.of_text)
         if queries is not None:
-            asked = {word for query in queries for word in query_words(query)}
+            asked = {word for query in queries for word in words.of_query(query)}
             self._counter = CountVectorizer(
-                analyzer=lambda text: [word if word in asked else OTHER for word in text_words(text)]
+                analyzer=lambda text: [word if word in asked else OTHER for word in words.of_text(text)]
             )
         counted = self._counter.fit_transform(chain([FIRST], passages))[1:]  # (C, W)
-        self._asker = CountVectorizer(analyzer=query_words, vocabulary=self._counter.vocabulary_)
+        self._asker = CountVectorizer(analyzer=words.of_query, vocabulary=self._counter.vocabulary_)
         self._read(counted)
 
     def _read(self, counted: "csr_matrix") -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from pyarrow import parquet
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data import collection, lines, tables
@@ -187,6 +188,16 @@ def test_the_passages_of_a_table(tmp_path, monkeypatch) -> None:
     written(tmp_path / "text.txt", f"Short.\n\n{long}\n")
     assert texts[5:] == [passage for _, passage in read_passages(str(tmp_path / "text.txt"))]
     assert [len(table) for table in source.tables()] == [2, 2, 2, 2, 1]
+
+
+def test_the_passages_of_string_views(tmp_path) -> None:
+    """Such a column, as Polars writes it, becomes one of strings: Arrow cannot repeat the rows of views."""
+    columns = {"text": ["word " * 81, "short"], "name": ["a", None]}
+    views = {name: pyarrow.array(values, pyarrow.string_view()) for name, values in columns.items()}
+    parquet.write_table(pyarrow.table(views), tmp_path / "views.parquet")
+    (found,) = scan(tmp_path / "views.parquet", passages=True).tables()
+    assert found["name"].to_pylist() == ["a", "a", None]
+    assert found.schema.field("name").type == found.schema.field("text").type == pyarrow.string()
 
 
 def test_the_passages_of_a_long_text(tmp_path, monkeypatch) -> None:

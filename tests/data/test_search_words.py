@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmlmcse.data.search_words import query_words, text_words
+from cmlmcse.data.search_words import SEARCH_WORDS
 from cmlmcse.evaluation.bm25 import BM25
 
 
@@ -18,7 +18,7 @@ from cmlmcse.evaluation.bm25 import BM25
 )
 def test_words_of_a_text(text, words):
     """Small letters; no final s but after another s or in a short word; six letters; names and numbers stay whole."""
-    assert text_words(text) == words
+    assert SEARCH_WORDS.of_text(text) == words
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_words_of_a_text(text, words):
 )
 def test_words_of_a_query(query, words):
     """Without those of every question, unless there are no others."""
-    assert query_words(query) == words
+    assert SEARCH_WORDS.of_query(query) == words
 
 
 def test_a_question_finds_what_it_asks_for():

@@ -1,0 +1,88 @@
+"""Which words should BM25 compare, and with which weight beside a cosine? What data/search_words.py does, and why.
+
+    python benchmarks/search_words.py --data_dir DIR --model MINILM --collections cacm cisi med npl scifact
+
+nDCG@10 on the labelled queries by BM25, and by the cosine and each weight of BM25: with whole words, without the words
+of every question, with words of 5, 6 or 7 letters, and with Porter's stemmer of English (version 2, of the package
+snowballstemmer, if it is installed). Nothing is trained.
+"""
+
+import argparse
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cmlmcse.common.tables import markdown_table
+from cmlmcse.data.search_words import SearchWords, stem
+from cmlmcse.evaluation.beir_data import RetrievalSet, from_folder
+from cmlmcse.evaluation.bm25 import BM25, BM25Shares
+from cmlmcse.evaluation.encoding import EncodeOnce
+from cmlmcse.evaluation.retrieval import BLOCK, Nearest, as_run, encode_blocks, exact_unit, measures, search_words
+from cmlmcse.models.encoders import load_model_encoder
+
+RECORD = Path(__file__).with_name("search-words.json")
+VARIANTS = {
+    "whole words": SearchWords(lambda word: word, frozenset()),
+    "whole words, no function words": SearchWords(lambda word: word),
+    "6 letters with a final s": SearchWords(lambda word: word[:6] if word.isalpha() else word),
+    "5 letters": SearchWords(lambda word: stem(word, 5)),
+    "6 letters": SearchWords(),
+    "7 letters": SearchWords(lambda word: stem(word, 7)),
+}
+
+
+def main() -> None:
+    """Score every collection with all variants, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data_dir", type=Path, required=True, help="holds beir/<name>/corpus.jsonl and so on")
+    parser.add_argument("--model", required=True, help="a finished encoder")
+    parser.add_argument("--collections", nargs="+", required=True, help="of at most 30,000 passages")
+    parser.add_argument("--weights", nargs="+", type=float, default=[0.2, 0.3, 0.4], help="of BM25 beside the cosine")
+    parser.add_argument("--output", type=Path, default=RECORD)
+    args = parser.parse_args()
+    variants = VARIANTS
+    if find_spec("snowballstemmer"):
+        import snowballstemmer
+
+        variants = VARIANTS | {"Porter's stemmer": SearchWords(snowballstemmer.stemmer("english").stemWord)}
+    encode = EncodeOnce(load_model_encoder(args.model))
+    rows: list[dict[str, Any]] = []
+    for name in args.collections:
+        dataset = from_folder(args.data_dir / "beir" / name)
+        rows += [
+            {"model": args.model, "collection": name, **row} for row in score(encode, dataset, variants, args.weights)
+        ]
+        args.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    heads = list(rows[0])[3:]
+    means = [[name, *(f"{np.mean([row[head] for row in rows if row['words'] == name]):.2f}" for head in heads)]
+             for name in variants]  # fmt: skip
+    print(markdown_table(["mean of the collections", *heads], means, texts=1))
+
+
+def score(
+    encode: EncodeOnce, dataset: RetrievalSet, variants: dict[str, SearchWords], weights: list[float]
+) -> list[dict[str, Any]]:
+    """nDCG@10 × 100 of a collection by BM25, and with each weight beside the cosine: a row for each variant."""
+    names, ids = list(dataset.qrels), list(dataset.passages)
+    asked = [dataset.queries[name] for name in names]
+    queries, blocks = exact_unit(encode(asked)), list(encode_blocks(encode, dataset.texts(), BLOCK))
+    own = np.array([dataset.passages.get(name, -1) for name in names])
+    rows = []
+    for title, words in variants.items():
+        index = BM25(dataset.texts(), words=words)
+        found = {"BM25": measures(dataset.qrels, search_words(index, asked, names, ids, own))["ndcg@10"]}
+        shares = BM25Shares(index, asked)
+        for weight in weights:
+            nearest = Nearest(queries, own, shares=shares, weight=weight)
+            for vectors in blocks:
+                nearest.add(vectors)
+            found[f"cosine and {weight:g} BM25"] = measures(dataset.qrels, as_run(nearest, names, ids))["ndcg@10"]
+        rows.append({"words": title, **found})
+    return rows
+
+
+if __name__ == "__main__":
+    main()
