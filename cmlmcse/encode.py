@@ -37,7 +37,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     Raises:
         InputError: an argument is invalid.
     """
-    from cmlmcse.common.options import positive
+    from cmlmcse.common.options import add_encoder_options, add_model, positive
+    from cmlmcse.data.options import add_text_options
 
     parser = Parser(
         prog="cmlmcse encode",
@@ -46,36 +47,29 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "work between processes.",
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="exported folder, checkpoint, run folder, Hub name, "
-                        "package:NAME/path, or plain backbone")  # fmt: skip
+    add_model(parser)
     parser.add_argument("input", metavar="IN", type=Path, help="a table with a column of texts (.csv, .tsv, .jsonl, "
                         ".parquet), or one text per line; all but .parquet may be compressed as .gz, .bz2, .xz or "
                         ".zst; every row is kept, empty ones too; or a folder of .txt and .md files, which are cut "
                         "into passages")  # fmt: skip
     parser.add_argument("--output", type=Path, required=True, metavar="OUT", help="OUT.npy, rows x H float32; or "
                         "OUT.parquet with the columns `text`, `embedding` and every other column of IN")  # fmt: skip
-    parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
-    parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
-                        "adapt reads them (default: those of a folder, none of a table)")  # fmt: skip
-    parser.add_argument("--passages", action="store_true", help="cut the texts of a table into passages of at most 80 "
-                        "words, as those of a folder are: a row each, with the columns of their row, and its number "
-                        "as `document`")  # fmt: skip
+    add_text_options(
+        parser,
+        titles="those of a folder, none of a table",
+        passages=": a row each, with the columns of their row, and its number as `document`",
+    )
     parser.add_argument("--no_text", action="store_true", help="leave the texts out of OUT.parquet")
     parser.add_argument("--rows_per_shard", type=positive, metavar="N", help="write several files of N rows, "
                         "OUT-00000-of-00010.npy and so on (default: one file)")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace OUT, and start again from the first row")
-    parser.add_argument("--pooling", help="pooling for models that record none: cls_before_pooler, avg, avg_top2, …")
     parser.add_argument("--prompt_name", metavar="NAME", help="the model's prompt to put before each text: query, "
                         "document, … (default: document, if the model has prompts)")  # fmt: skip
     parser.add_argument("--prompt", metavar="TEXT", help="a text to put before each text instead; '' for none")
     parser.add_argument("--normalize", action="store_true", help="scale every embedding to length 1")
     parser.add_argument("--truncate_dim", type=positive, metavar="K", help="keep the first K dimensions")
-    parser.add_argument(
-        "--batch_size", type=positive, help="texts in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU)"
-    )
-    parser.add_argument("--max_seq_length", type=positive, help="tokens to cut a text to (default: the model's limit)")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="precision of the model (default: fp32)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: the process's own GPU if there is one)")
+    add_encoder_options(parser, device="the process's own GPU if there is one")
     args = parser.parse_args(argv)
     if args.output.suffix not in (".npy", ".parquet"):
         parser.error(f"--output must end with .npy or .parquet, found {args.output}")

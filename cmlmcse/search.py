@@ -52,7 +52,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     Raises:
         InputError: an argument is invalid.
     """
-    from cmlmcse.common.options import positive, positive_number
+    from cmlmcse.common.options import add_encoder_options, add_model, positive, positive_number
+    from cmlmcse.data.options import add_text_options
     from cmlmcse.evaluation.bm25 import WEIGHT, WEIGHT_FOR_WEAK
 
     parser = Parser(
@@ -61,8 +62,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "the cosine and their words.",
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="exported folder, checkpoint, run folder, Hub name, "
-                        "package:NAME/path, or plain backbone")  # fmt: skip
+    add_model(parser)
     parser.add_argument("corpus", metavar="CORPUS", type=Path, help="a .parquet that `cmlmcse encode` wrote; or "
                         "texts, which are encoded first: .csv, .tsv, .jsonl, .parquet, a text per line, or a folder of "
                         ".txt and .md files, which are cut into passages")  # fmt: skip
@@ -74,20 +74,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "report says that BM25 alone finds more. Give "
                         f"{WEIGHT_FOR_WEAK} to any other model that finds less than BM25. Put it behind "
                         "QUERY")  # fmt: skip
-    parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
-    parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "
-                        "adapt reads them (default: those of a folder, and those that the .parquet was "
-                        "encoded with)")  # fmt: skip
-    parser.add_argument("--passages", action="store_true", help="cut the texts of a table into passages of at most 80 "
-                        "words, as those of a folder are; a result then names the row of its text, from 0")  # fmt: skip
+    add_text_options(
+        parser,
+        titles="those of a folder, and those that the .parquet was encoded with",
+        passages="; a result then names the row of its text, from 0",
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results here, one line per query: "
                         "rank, row (from 0), score, with --bm25 its parts, and all columns of each text")  # fmt: skip
-    parser.add_argument("--pooling", help="pooling for models that record none: cls_before_pooler, avg, avg_top2, …")
-    parser.add_argument(
-        "--batch_size", type=positive, help="texts in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU)"
-    )
-    parser.add_argument("--max_seq_length", type=positive, help="tokens to cut a text to (default: the model's limit)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
+    add_encoder_options(parser)
     args, others = parser.parse_known_args(argv)
     if others and not any(word.startswith("-") for word in others):
         parser.error(f"QUERY must be one word of the command line, found {1 + len(others)}; put quotes round it")

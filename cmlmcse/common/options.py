@@ -1,7 +1,7 @@
-"""Types of command-line values, with their checks."""
+"""Types of command-line values, with their checks, and the options that several commands have."""
 
 import math
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 
 
 def positive(text: str) -> int:
@@ -38,3 +38,19 @@ def seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**32:
         raise ArgumentTypeError(f"expected a whole number from 0 to {2**32 - 1}, found {text!r}")
     return int(text)
+
+
+def add_model(parser: ArgumentParser) -> None:
+    """The model of `encode` and `search`."""
+    parser.add_argument("model", metavar="MODEL", help="exported folder, checkpoint, run folder, Hub name, "
+                        "package:NAME/path, or plain backbone")  # fmt: skip
+
+
+def add_encoder_options(parser: ArgumentParser, device: str = "cuda if there is one") -> None:
+    """How a model encodes; `device`: the default one."""
+    parser.add_argument("--pooling", help="pooling of a model that records none: cls_before_pooler, avg, avg_top2, …")
+    parser.add_argument(
+        "--batch_size", type=positive, help="texts in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU)"
+    )
+    parser.add_argument("--max_seq_length", type=positive, help="tokens to cut a text to (default: the model's limit)")
+    parser.add_argument("--device", help=f"cpu, cuda, cuda:1, … (default: {device})")

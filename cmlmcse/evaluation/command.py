@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cmlmcse.common.errors import InputError, Parser, command, interruptible
 from cmlmcse.common.files import replace_text
 from cmlmcse.common.locations import SAVE_MODEL, path_or_name, resolve
-from cmlmcse.common.options import positive, share
+from cmlmcse.common.options import add_encoder_options, positive, share
 
 from .tasks import TASKS, Task, choose_tasks
 
@@ -42,7 +42,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--published", action="store_true", help="add rows from the papers, marked as published")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write plots to this folder (PNG and SVG)")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep embeddings in this folder, and reuse them")
-    parser.add_argument("--pooling", help="pooling of a model that records none: cls_before_pooler, avg, avg_top2, …")
     parser.add_argument("--prompt_template", metavar="TEXT", help="template of the pooling prompt, for a plain "
                         "backbone, with {sentence} and {mask} (default: PromptBERT's)")  # fmt: skip
     parser.add_argument("--whitening", nargs="?", type=positive, const=ALL_DIMENSIONS, metavar="K", help="whiten the "
@@ -58,12 +57,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "similarity (default: 0.1, RankEncoder's code)")  # fmt: skip
     parser.add_argument("--truncate_dim", metavar="K,…", help="score the embeddings cut to their first K dimensions "
                         "too, side by side")  # fmt: skip
-    parser.add_argument(
-        "--batch_size", type=positive, help="texts in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU)"
-    )
-    parser.add_argument("--max_seq_length", type=positive, help="most tokens in a sentence (default: the model's)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one). The task glue only "
-                        "takes cpu here; choose its GPUs with CUDA_VISIBLE_DEVICES.")  # fmt: skip
+    glue = "choose the GPUs of the task glue, which takes only cpu here, with CUDA_VISIBLE_DEVICES"
+    add_encoder_options(parser, device=f"cuda if there is one; {glue}")
     for name, task in TASKS.items():
         for option, given in task.options.items():
             parser.add_argument(f"--{name}_{option}", default=given.default, type=given.type, metavar="VALUE",
