@@ -12,7 +12,7 @@ BACKBONE_RATES = (3e-4, 1e-4)  # a plain backbone has far to go
 AVERAGED = ("title_body", SEARCH)
 DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their texts differ by themselves (MED, docs/results/adapting-history.md)
 # The start and BM25 search the documents together, and the arm learns what they find. With this share it is the cosine
-# and a fifth of BM25 (evaluation/bm25.py says why; training/searches.py scales BM25 by 0.05).
+# and 0.3 of BM25 (evaluation/bm25.py says why; training/searches.py scales BM25 by 0.05).
 START_SHARE = 1 / 7
 SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1.0, "distillation_loss": "list_net",
                              "distillation_temp": 0.05}  # fmt: skip

@@ -8,6 +8,7 @@ number, and stays whole.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -39,6 +40,14 @@ def stem(word: str, letters: int = STEM) -> str:
     return word[:letters]
 
 
+def _split(text: str) -> list[str]:
+    """The words of a text in small letters. Two spellings of one character are equal, as é and e with an accent, or ﬁ
+    and fi, and a soft hyphen joins."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).replace("\u00ad", "")
+    return _WORD.findall(text.lower())
+
+
 class SearchWords(NamedTuple):
     """How texts and queries become words.
 
@@ -53,11 +62,11 @@ class SearchWords(NamedTuple):
     def of_text(self, text: str) -> list[str]:
         """The words by which a text is found. In Chinese and Japanese two neighbouring characters are a word, and each
         character by itself is one too."""
-        return self._stemmed(_WORD.findall(text.lower()), single=True)
+        return self._stemmed(_split(text), single=True)
 
     def of_query(self, query: str) -> list[str]:
         """The words that a query asks for. In Chinese and Japanese they are two neighbouring characters each."""
-        words = _WORD.findall(query.lower())
+        words = _split(query)
         return self._stemmed([word for word in words if word not in self.left_out] or words, single=False)
 
     def _stemmed(self, words: list[str], single: bool) -> list[str]:

@@ -13,6 +13,7 @@ from cmlmcse.evaluation.bm25 import BM25
         ("gas glass mass buses", ["gas", "glass", "mass", "buse"]),
         ("per_device_train_batch_size=64, 2026s", ["per_device_train_batch_size", "64", "2026s"]),
         ("Bücher Übersetzungen", ["bücher", "überse"]),
+        ("cafe\u0301 ﬁnal docu\u00adment", ["café", "final", "docume"]),  # as copied from a PDF
         ("京都へ iphones", ["京都", "都へ", "京", "都", "へ", "iphone"]),
     ],
 )
