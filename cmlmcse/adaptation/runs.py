@@ -48,7 +48,6 @@ class Common(NamedTuple):
         start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
         train: what trains a run, on all processes of the launch.
         finished: whether the start learns as a finished encoder does, and not as a plain backbone.
-        weak: whether it is a finished encoder all the same.
     """
 
     folder: Path
@@ -56,7 +55,6 @@ class Common(NamedTuple):
     start_values: NDArray[np.float64]
     train: Train
     finished: bool = False
-    weak: bool = False
 
 
 def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:

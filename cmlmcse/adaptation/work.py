@@ -111,12 +111,12 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     if plan is not None:
         bf16, args.max_seq_length = plan.bf16, args.max_seq_length or plan.max_seq_length
     labelled = load_labelled(args.data_dir) if args.data_dir else {}
-    start = begin(args, bf16, say, None if plan is None else plan.weak)
+    start = begin(args, bf16, say, None if plan is None else plan.finished)
     text = start.text
 
     arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
     check_questions(text, arms)
-    common = Common(folder, shared_fields(args, start), start.values, train, text.finished, text.weak)
+    common = Common(folder, shared_fields(args, start), start.values, train, text.finished)
     check_fit(args, start.encoder, common.fields["max_seq_length"])
     keep_request(folder, args)
     left = 60 * args.minutes - (time.perf_counter() - started) - SCORES_AT_THE_END * start.seconds
@@ -139,15 +139,15 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     return results
 
 
-def begin(args: argparse.Namespace, bf16: bool, say: Say, weak: bool | None = None) -> Start:
+def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None = None) -> Start:
     """Load the model, read the text, and score the model on it.
 
     Args:
         args: the command's.
         bf16: whether to compute in bf16.
         say: prints a line.
-        weak: whether a finished encoder learns as a plain backbone, as an earlier call found; None: this call decides,
-            unless its `views` do.
+        finished: whether a finished encoder learns as one, as an earlier call found; None: this call decides, unless
+            its `views` do.
 
     Raises:
         InputError: the text or the model cannot be used.
@@ -173,9 +173,9 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, weak: bool | None = No
     if bf16:
         say("training and scoring compute in bf16; --bf16 false keeps fp32")
     start = score_start(load, encoder, text, args.seed, say)
-    if weak is None and text.together and "views" not in args.fields:
-        weak = start.choosing.summary(start.values) < WEAK * start.choosing.bm25().mean()
-    if text.finished and weak:
+    if finished is None and text.together and "views" not in args.fields:
+        finished = bool(start.choosing.summary(start.values) >= WEAK * start.choosing.bm25().mean())
+    if text.finished and finished is False:
         say("this finished encoder finds less than BM25, so it learns as a plain backbone does, at larger rates")
         start = score_start(load, encoder, text.of_a_backbone(), args.seed, say)
     return start

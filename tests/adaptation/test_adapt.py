@@ -382,14 +382,14 @@ def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, mo
     assert rates == set(arms.ENCODER_RATES if finished else arms.BACKBONE_RATES)
 
 
-@pytest.mark.parametrize(("given", "weak", "finished"), [
-    ([], None, False), ([], False, True), (["--views", "crops"], None, True), (["--views", "crops"], True, False),
+@pytest.mark.parametrize(("given", "earlier", "finished"), [
+    ([], None, False), ([], True, True), (["--views", "crops"], None, True), (["--views", "crops"], False, False),
 ])  # fmt: skip
-def test_who_decides_how_an_encoder_learns(given, weak, finished, corpus, encoder, monkeypatch):
+def test_who_decides_how_an_encoder_learns(given, earlier, finished, corpus, encoder, monkeypatch):
     """An earlier call, else the user's views, else the score."""
     monkeypatch.setattr(work, "WEAK", 0.9)
     args = parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu", *given])
-    assert work.begin(args, False, lambda _: None, weak).text.finished == finished
+    assert work.begin(args, False, lambda _: None, earlier).text.finished == finished
 
 
 def test_single_sentences_are_still_refused(encoder, tmp_path, monkeypatch, capsys):
