@@ -11,15 +11,17 @@ query. Nothing is trained. With the default weight it is the figure of `cmlmcse 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cmlmcse.adaptation.command import PLAIN_POOLING
 from cmlmcse.common.tables import markdown_table
-from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.data.search_words import SEARCH_WORDS, SearchWords
+from cmlmcse.evaluation.beir_data import RetrievalSet, from_folder
 from cmlmcse.evaluation.bm25 import BM25, WEIGHT, BM25Shares
-from cmlmcse.evaluation.encoding import EncodeOnce
+from cmlmcse.evaluation.encoding import Encode, EncodeOnce
 from cmlmcse.evaluation.retrieval import BLOCK, Nearest, as_run, encode_blocks, exact_unit, measures, search_words
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.folders import recorded_pooling
@@ -40,7 +42,7 @@ def main() -> None:
     for name in args.collections:
         model = args.model.replace("{collection}", name)
         encoder = load_model_encoder(model, None if recorded_pooling(model)[0] else PLAIN_POOLING)
-        scores = score(encoder, args.data_dir / "beir" / name, args.weights)
+        scores = score(encoded(encoder, args.data_dir / "beir" / name), [0, *args.weights])
         rows.append({"model": args.model, "collection": name, **scores})
         args.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     heads = [name for name in rows[0] if name not in ("model", "collection")]
@@ -48,27 +50,35 @@ def main() -> None:
     print(markdown_table(["collection", *heads], cells, texts=1))
 
 
-def score(encode: Any, folder: Path, weights: list[float]) -> dict[str, float]:
-    """nDCG@10 × 100 of a collection by cosine, by BM25, and by both with each weight."""
-    dataset, encoder = from_folder(folder), EncodeOnce.of(encode)
-    names, ids = list(dataset.qrels), list(dataset.passages)
-    asked = [dataset.queries[name] for name in names]
-    queries, index = exact_unit(encoder(asked)), BM25(dataset.texts())
-    own = np.array([dataset.passages.get(name, -1) for name in names])
-    shares = BM25Shares(index, asked)
-    searches = {"cosine": Nearest(queries, own)}
-    searches |= {both(weight): Nearest(queries, own, shares=shares, weight=weight) for weight in weights}
-    for vectors in encode_blocks(encoder, dataset.texts(), BLOCK):
-        for each in searches.values():
-            each.add(vectors)
-    runs = {title: as_run(each, names, ids) for title, each in searches.items()}
-    runs["BM25"] = search_words(index, asked, names, ids, own)
-    return {title: measures(dataset.qrels, run)["ndcg@10"] for title, run in runs.items()}
+class Encoded(NamedTuple):
+    """A collection, its Q queries in their order with their unit vectors (Q, H), and the vectors of its passages."""
+
+    dataset: RetrievalSet
+    asked: list[str]
+    queries: NDArray[np.float32]
+    blocks: list[NDArray[np.float32]]
 
 
-def both(weight: float) -> str:
-    """The title of a search by cosine and BM25."""
-    return "cosine and BM25" if weight == WEIGHT else f"cosine and {weight:g} BM25"
+def encoded(encode: Encode, folder: Path) -> Encoded:
+    """Read a collection, and encode it once."""
+    dataset, encoder = from_folder(folder), EncodeOnce(encode)
+    asked = [dataset.queries[name] for name in dataset.qrels]
+    return Encoded(dataset, asked, exact_unit(encoder(asked)), list(encode_blocks(encoder, dataset.texts(), BLOCK)))
+
+
+def score(found: Encoded, weights: list[float], words: SearchWords = SEARCH_WORDS) -> dict[str, float]:
+    """nDCG@10 × 100 of a collection by BM25 of these words, and by the cosine and each weight of it."""
+    names, ids = list(found.dataset.qrels), list(found.dataset.passages)
+    own = np.array([found.dataset.passages.get(name, -1) for name in names])
+    index = BM25(found.dataset.texts(), words=words)
+    shares = BM25Shares(index, found.asked)
+    runs = {"BM25": search_words(index, found.asked, names, ids, own)}
+    for weight in weights:
+        nearest = Nearest(found.queries, own, shares=shares, weight=weight)
+        for vectors in found.blocks:
+            nearest.add(vectors)
+        runs[f"cosine and {weight:g} BM25" if weight else "cosine"] = as_run(nearest, names, ids)
+    return {title: measures(found.dataset.qrels, run)["ndcg@10"] for title, run in runs.items()}
 
 
 if __name__ == "__main__":

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hybrids import encoded, score
 
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.search_words import SearchWords, stem
-from cmlmcse.evaluation.beir_data import RetrievalSet, from_folder
-from cmlmcse.evaluation.bm25 import BM25, BM25Shares
-from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.retrieval import BLOCK, Nearest, as_run, encode_blocks, exact_unit, measures, search_words
 from cmlmcse.models.encoders import load_model_encoder
 
 RECORD = Path(__file__).with_name("search-words.json")
@@ -48,40 +45,18 @@ def main() -> None:
         import snowballstemmer
 
         variants = VARIANTS | {"Porter's stemmer": SearchWords(snowballstemmer.stemmer("english").stemWord)}
-    encode = EncodeOnce(load_model_encoder(args.model))
+    encoder = load_model_encoder(args.model)
     rows: list[dict[str, Any]] = []
     for name in args.collections:
-        dataset = from_folder(args.data_dir / "beir" / name)
-        rows += [
-            {"model": args.model, "collection": name, **row} for row in score(encode, dataset, variants, args.weights)
-        ]
+        found = encoded(encoder, args.data_dir / "beir" / name)
+        for title, words in variants.items():
+            scores = score(found, args.weights, words)
+            rows.append({"model": args.model, "collection": name, "words": title, **scores})
         args.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     heads = list(rows[0])[3:]
     means = [[name, *(f"{np.mean([row[head] for row in rows if row['words'] == name]):.2f}" for head in heads)]
              for name in variants]  # fmt: skip
     print(markdown_table(["mean of the collections", *heads], means, texts=1))
-
-
-def score(
-    encode: EncodeOnce, dataset: RetrievalSet, variants: dict[str, SearchWords], weights: list[float]
-) -> list[dict[str, Any]]:
-    """nDCG@10 × 100 of a collection by BM25, and with each weight beside the cosine: a row for each variant."""
-    names, ids = list(dataset.qrels), list(dataset.passages)
-    asked = [dataset.queries[name] for name in names]
-    queries, blocks = exact_unit(encode(asked)), list(encode_blocks(encode, dataset.texts(), BLOCK))
-    own = np.array([dataset.passages.get(name, -1) for name in names])
-    rows = []
-    for title, words in variants.items():
-        index = BM25(dataset.texts(), words=words)
-        found = {"BM25": measures(dataset.qrels, search_words(index, asked, names, ids, own))["ndcg@10"]}
-        shares = BM25Shares(index, asked)
-        for weight in weights:
-            nearest = Nearest(queries, own, shares=shares, weight=weight)
-            for vectors in blocks:
-                nearest.add(vectors)
-            found[f"cosine and {weight:g} BM25"] = measures(dataset.qrels, as_run(nearest, names, ids))["ndcg@10"]
-        rows.append({"words": title, **found})
-    return rows
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A word of letters alone loses a final s (Harman 1991, "How effective is suffixing?") and is cut to its first letters
 (McNamee, Nicholas & Mayfield 2009, "Addressing morphological variation in alphabetic languages"). So "run" and "runs"
-are one word, and so are "adapted" and "adapting". That needs no rules of a language, and finds about as much as
+are one word, and so are "computer" and "computing". That needs no rules of a language, and finds about as much as
 Porter's stemmer does in English (docs/results/search-words.md). A word with a digit or an underscore is a name or a
 number, and stays whole.
 """

@@ -18,8 +18,7 @@ OTHER = ""  # stands for every word that no query has
 K1, B = 0.9, 0.4  # as in Anserini, whose figures BEIR reports
 BLOCK = 2048  # passages whose scores are dense at once
 # Of BM25, divided by the query's best, beside a cosine: the best of 0.2, 0.3 and 0.4 on the labels of CACM, CISI and
-# MED with all-MiniLM-L6-v2. NPL and SciFact, which were not looked at, gain 8 and 9 points of nDCG@10
-# (docs/results/search-words.md).
+# MED with all-MiniLM-L6-v2. On NPL and SciFact it gains 8 and 9 points of nDCG@10 (docs/results/search-words.md).
 WEIGHT = 0.3
 # For a model that finds less than BM25. With it assets/encoder-mini-en has 51.7 and 46.9 of nDCG@10, the means of five
 # and of three collections; with 0.3 48.7 and 42.1, BM25 alone 50.7 and 45.7 (benchmarks/hybrids-encoder.json).
