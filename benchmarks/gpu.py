@@ -12,6 +12,9 @@ For each: the median of a step's milliseconds; "busy", the milliseconds that ker
 their number, both from PyTorch's profiler in further steps; and the peak of the allocator. What does not fit into
 memory is recorded as such. Nothing is downloaded. --toy runs tiny models on a CPU: it shows that the script works, and
 no speed.
+
+--compiled measures the first size alone, and further arms: our SimCSE and CMLM-CSE compiled by torch.compile, and
+SimCSE in CUDA graphs (`--torch_compile_mode reduce-overhead --pad_to_multiple_of 256` of a run). Nothing is encoded.
 """
 
 import argparse
@@ -39,6 +42,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig
 
 from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.filler import fill_up
 from cmlmcse.data.masking import Masking
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
@@ -47,6 +51,9 @@ SIZES = [(64, 32), (64, 256), (512, 32), (512, 256)]  # sentences, tokens
 TOY_SIZES = [(4, 8), (8, 16)]
 EPOCH = 1_000_000  # sentences of SimCSE's Wikipedia text
 PROFILED = 2  # steps
+BATCHES = 4  # of each size, in turns: no two have equally many tokens
+FILLED = 256  # a multiple of it is the number of tokens in `filled`
+COMPILING = 8  # steps before compiled code is measured: each batch twice, for graphs are recorded in the second
 FIRST_WORD = 1996  # "the" in BERT's vocabulary; from there on its tokens are words
 Loss = Callable[[dict[str, Any]], torch.Tensor]
 Arm = Callable[[BertConfig], tuple[nn.Module, Loss]]
@@ -79,6 +86,20 @@ def diffcse(config: BertConfig) -> tuple[nn.Module, Loss]:
     return ours(config, cmlm_weight=0.0, rtd_weight=0.005, projection="batchnorm", generator_config=generator)
 
 
+def compiled(config: BertConfig, mode: str | None = None, **fields: Any) -> tuple[nn.Module, Loss]:
+    """Our losses, compiled; with a mode that records CUDA graphs, of batches that are filled up to few sizes."""
+    model, _ = ours(config, **fields)
+    assert isinstance(model, TrainingLosses)
+    step, views = torch.compile(model, mode=mode), "filled" if mode else "views"
+
+    def loss(batch: dict[str, Any]) -> torch.Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        found: torch.Tensor = step(batch[views], batch["masked"] if model.objectives else None).loss
+        return found
+
+    return model, loss
+
+
 ARMS: dict[str, Arm] = {
     "SimCSE, transformers, padded": plain,
     "MNRL, sentence-transformers": mnrl,
@@ -86,10 +107,15 @@ ARMS: dict[str, Arm] = {
     "CMLM-CSE, ours": ours,
     "DiffCSE, ours": diffcse,
 }
+COMPILED: dict[str, Arm] = {
+    "SimCSE, ours, compiled": partial(compiled, cmlm_weight=0.0),
+    "SimCSE, ours, CUDA graphs": partial(compiled, mode="reduce-overhead", cmlm_weight=0.0),
+    "CMLM-CSE, ours, compiled": compiled,
+}
 
 
 def make_batch(sentences: int, tokens: int, seed: int) -> dict[str, Any]:
-    """Sentences of random words: `padded` for the others, `views` and `masked` for ours."""
+    """Sentences of random words: `padded` for the others, `views` and `masked` for ours, `filled` for CUDA graphs."""
     words, generator = tokenizer(), torch.Generator().manual_seed(seed)
     lengths = torch.randint(tokens // 2, tokens + 1, (sentences,), generator=generator).tolist()
     rows = []
@@ -99,7 +125,8 @@ def make_batch(sentences: int, tokens: int, seed: int) -> dict[str, Any]:
     masking = Masking(0.15, words.mask_token_id, len(words), frozenset(words.all_special_ids))
     packed = ViewCollator(words, 0, masking)([Example(row, 0, number) for number, row in enumerate(rows)])
     padded = words.pad({"input_ids": rows}, return_tensors="pt")
-    return move({**packed, "padded": dict(padded)})  # type: ignore[no-any-return]
+    filled = {**packed["views"], **fill_up(packed["views"], FILLED, words.mask_token_id)}
+    return move({**packed, "padded": dict(padded), "filled": filled})  # type: ignore[no-any-return]
 
 
 def gpu_work(events: Iterable[Any], steps: int) -> dict[str, float]:
@@ -109,12 +136,12 @@ def gpu_work(events: Iterable[Any], steps: int) -> dict[str, float]:
     return {"busy": round(busy, 3), "launches": sum(event.count for event in work) / steps}
 
 
-def measure(step: Callable[[int], Any], repetitions: int) -> dict[str, Any]:
+def measure(step: Callable[[int], Any], repetitions: int, warmup: int) -> dict[str, Any]:
     """Time, GPU work and peak memory of a step; on a CPU its time alone."""
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    seconds = interleaved({"step": timed(step)}, repetitions, warmup=3 if on_gpu else 1)["step"]
+    seconds = interleaved({"step": timed(step)}, repetitions, warmup)["step"]
     found: dict[str, Any] = {"step": round(1000 * statistics.median(seconds), 3)}
     if on_gpu:
         found["peak_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
@@ -127,20 +154,25 @@ def measure(step: Callable[[int], Any], repetitions: int) -> dict[str, Any]:
 
 
 def steps(
-    config: BertConfig, sizes: list[tuple[int, int]], repetitions: int
+    config: BertConfig, sizes: list[tuple[int, int]], repetitions: int, arms: dict[str, Arm]
 ) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
     """Each arm's title, and what is measured of every arm's step by then: by "BATCH × TOKENS" and arm."""
-    batches = {size: make_batch(*size, seed=0) for size in sizes}
+    batches = {size: [make_batch(*size, seed=seed) for seed in range(BATCHES)] for size in sizes}
     found: dict[str, dict[str, Any]] = {f"{size[0]} × {size[1]}": {} for size in sizes}
-    for title, build in ARMS.items():
+    for title, build in arms.items():
         torch.manual_seed(0)
         model, loss = build(config)
+        warmup = COMPILING if title in COMPILED else 3
         for size in sizes:
-            step = training_step(model, lambda _, size=size, loss=loss: loss(batches[size]), half())
+            step = training_step(model, lambda n, size=size, loss=loss: loss(batches[size][n % BATCHES]), half())
             try:
-                measured = measure(step, repetitions)
+                measured = measure(step, repetitions, warmup)
             except torch.OutOfMemoryError:
                 measured = {"out_of_memory": True}
+            except Exception as error:  # what the compiler raises has no common class
+                if title not in COMPILED:
+                    raise
+                measured = {"failed": str(error).strip().split("\n")[0]}
             found[f"{size[0]} × {size[1]}"][title] = measured
             del step
             model.zero_grad()
@@ -172,8 +204,8 @@ def half() -> torch.dtype | None:
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
-def report(found: dict[str, dict[str, Any]], encoded: dict[str, float], hours: float) -> None:
-    """Print the tables."""
+def report_steps(found: dict[str, dict[str, Any]]) -> None:
+    """Print a table for each size."""
     baseline = next(iter(ARMS))
     for size, arms in found.items():
         rows = []
@@ -184,13 +216,11 @@ def report(found: dict[str, dict[str, Any]], encoded: dict[str, float], hours: f
             rows.append([title, *numbers, f"{measured['peak_mib']:,}" if "peak_mib" in measured else "–", ratio])
         header = ["arm", "step ms", "busy ms", "launches", "peak MiB", f"× {baseline}"]
         print_table(f"A step, batch × tokens: {size}", header, rows)
-    print_table("Encoding", ["arm", "sentences/s"], [[name, f"{value:,.0f}"] for name, value in encoded.items()])
-    print(f"\nAn epoch of cmlmcse-bert-base, from its step alone: {hours:.2f} h")
 
 
 def main() -> None:
     """Measure, print tables, write the record."""
-    options: argparse.ArgumentParser = parser(__doc__ or "", repetitions=10, toy=False)
+    options: argparse.ArgumentParser = parser(__doc__ or "", repetitions=10, toy=False, compiled=False)
     args = options.parse_args()
     if not torch.cuda.is_available() and not args.toy:
         options.error("expected a GPU, found none; --toy runs tiny models on the CPU")
@@ -198,6 +228,8 @@ def main() -> None:
     if args.toy:
         sizes, count = TOY_SIZES, 16
         config = BertConfig(hidden_size=32, num_hidden_layers=4, num_attention_heads=2, intermediate_size=64)
+    arms = {**ARMS, **COMPILED} if args.compiled else ARMS
+    sizes = sizes[:1] if args.compiled else sizes
     facts: dict[str, Any] = {
         "precision": str(half() or torch.float32).removeprefix("torch."),
         "cuda": torch.version.cuda,
@@ -209,14 +241,19 @@ def main() -> None:
         args.output,
         "Tiny models: no speed" if args.toy else "Training steps and encoding on a GPU, BERT-base",
     )
-    for title, found in steps(config, sizes, args.repetitions):
+    for title, found in steps(config, sizes, args.repetitions, arms):
         print(f"measured: {title}", flush=True)
         record(**facts, steps=found)  # what is known, should it be stopped
+    if args.compiled:
+        report_steps(found)
+        return
     encoded = encoding(config, count, args.repetitions)
     batch = sizes[0][0]
     milliseconds = found[f"{batch} × {sizes[0][1]}"]["CMLM-CSE, ours"].get("step", float("nan"))
     hours = milliseconds * EPOCH / batch / 3_600_000
-    report(found, encoded, hours)
+    report_steps(found)
+    print_table("Encoding", ["arm", "sentences/s"], [[name, f"{value:,.0f}"] for name, value in encoded.items()])
+    print(f"\nAn epoch of cmlmcse-bert-base, from its step alone: {hours:.2f} h")
     record(**facts, steps=found, sentences_per_second=encoded, epoch_hours=hours)
 
 

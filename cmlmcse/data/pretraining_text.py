@@ -29,8 +29,8 @@ def load_documents(
     data_files: str | None = None,
     documents: bool = False,
     max_rows: int | None = None,
-) -> Dataset:
-    """Column "text": each row is a document with one sentence per line, or each row is a sentence.
+) -> list[Dataset]:
+    """Of each source the column "text": each row is a document with one sentence per line, or each row is a sentence.
 
     In a .txt file a blank line ends a document (a file without blank lines is one document). In a Wikipedia dump an
     article is a document, in a table or a Hub dataset a row is one.
@@ -40,7 +40,7 @@ def load_documents(
         text_column: column of the text, for tables and Hub datasets.
         data_files: a file inside a Hub dataset.
         documents: True for a document per row, False for a sentence per row.
-        max_rows: keep the first rows only.
+        max_rows: keep the first rows of all only.
 
     Raises:
         InputError: the text cannot be read.
@@ -54,36 +54,50 @@ def load_documents(
         )
         for source in split_names(train_files)
     ]
-    rows = datasets.concatenate_datasets(parts)
-    return rows if max_rows is None else rows.select(range(min(max_rows, len(rows))))
+    return parts if max_rows is None else split_at(parts, max_rows)[0]
 
 
-def split_documents(documents: Dataset, percentage: float) -> tuple[Dataset, Dataset | None]:
+def split_documents(sources: list[Dataset], percentage: float) -> tuple[list[Dataset], list[Dataset]]:
     """Split off the last `percentage` per cent of the documents, at least one, for the development loss.
 
     Returns:
-        The documents for training, and those for the development loss: None if `percentage` is 0.
+        The documents for training, and those for the development loss: none if `percentage` is 0. Sources that have
+        none are left out.
 
     Raises:
         InputError: there are too few documents.
     """
-    if percentage == 0:
-        return documents, None
-    count = math.ceil(len(documents) * percentage / 100)
-    if count >= len(documents):
+    total = sum(map(len, sources))
+    count = math.ceil(total * percentage / 100)
+    if count > 0 and count >= total:
         raise InputError(
             f"validation_split_percentage {percentage:g} expects at least 2 documents or sentences, found "
-            f"{len(documents)}; put blank lines between documents, set sequences sentences, or the percentage to 0"
+            f"{total}; put blank lines between documents, set sequences sentences, or the percentage to 0"
         )
-    start = len(documents) - count
-    return documents.select(range(start)), documents.select(range(start, len(documents)))
+    return split_at(sources, total - count)
+
+
+def split_at(sources: list[Dataset], row: int) -> tuple[list[Dataset], list[Dataset]]:
+    """The rows of all sources before a row, and those from it on. Sources that have none are left out."""
+    before, after = [], []
+    for source in sources:
+        here = min(max(row, 0), len(source))
+        if here > 0:
+            before.append(source.select(range(here)))
+        if here < len(source):
+            after.append(source.select(range(here, len(source))))
+        row -= len(source)
+    return before, after
 
 
 def tokenize_documents(
     documents: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, num_proc: int | None = None
 ) -> Dataset:
     """Column "text", one document per row → column "input_ids", joined sentences of at most `max_seq_length` tokens
-    per row; cached by `datasets`."""
+    per row; cached by `datasets`.
+
+    Each process gets as many documents in a row. So give text of long and of short documents here one after the other.
+    """
     before, after = special_tokens(tokenizer)
     limit = max_seq_length - len(before) - len(after)
 
@@ -150,20 +164,20 @@ class MaskedCollator:
 
 
 def load_sequences(
-    tokenize: Callable[[Dataset], Dataset], documents: Dataset, dev_percentage: float
+    tokenize: Callable[[Dataset], Dataset], sources: list[Dataset], dev_percentage: float
 ) -> tuple[TrainingSentences, TrainingSentences | None]:
     """The training sequences, and at most `DEV_SEQUENCES` for the development loss: None if no text is held out.
 
     Args:
         tokenize: column "text" → column "input_ids".
-        documents: the text. Its last `dev_percentage` per cent are held out.
+        sources: the text, each source tokenised by itself. The last `dev_percentage` per cent of all are held out.
 
     Raises:
         InputError: there is too little text.
     """
-    train, dev = split_documents(documents, dev_percentage)
-    sequences = TrainingSentences(tokenize(train))
-    if dev is None:
+    train, held_out = split_documents(sources, dev_percentage)
+    sequences = TrainingSentences(datasets.concatenate_datasets(list(map(tokenize, train))))
+    if not held_out:
         return sequences, None
-    dev = tokenize(dev)
+    dev = datasets.concatenate_datasets(list(map(tokenize, held_out)))
     return sequences, TrainingSentences(dev.select(range(min(DEV_SEQUENCES, len(dev)))))

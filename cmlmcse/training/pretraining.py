@@ -55,7 +55,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
     # The first process of all, not of each machine: the others read the tokenizer that it writes.
     with run_args.main_process_first(local=False, desc="reading the text"):
         joined = data_args.sequences == "documents"
-        documents = load_documents(
+        sources = load_documents(
             data_args.train_file,
             data_args.text_column,
             data_args.train_data_files,
@@ -63,7 +63,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
             data_args.max_train_samples,
         )
         own = checkpoint or (None if run_args.process_index == 0 else str(folder / "tokenizer"))
-        tokenizer = choose_tokenizer(model_args, data_args, documents, own)
+        tokenizer = choose_tokenizer(model_args, data_args, sources, own)
         if run_args.process_index == 0 and not checkpoint:
             tokenizer.save_pretrained(folder / "tokenizer")
 
@@ -76,7 +76,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
             assert isinstance(tokenized, Dataset)
             return tokenized
 
-        train, dev = load_sequences(tokenize, documents, data_args.validation_split_percentage)
+        train, dev = load_sequences(tokenize, sources, data_args.validation_split_percentage)
     model = build_pretraining_model(model_args, data_args, tokenizer)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model.backbone))
     masking = Masking(
@@ -100,14 +100,14 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
 
 
 def choose_tokenizer(
-    model_args: ModelArguments, data: DataArguments, documents: Dataset, own: str | None
+    model_args: ModelArguments, data: DataArguments, sources: list[Dataset], own: str | None
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of the run: `own`, else `tokenizer_name`, else the backbone's; a new backbone gets a trained one.
 
     Args:
         model_args: the fields of the model.
         data: the fields of the text.
-        documents: the text to train a tokenizer on.
+        sources: the text to train a tokenizer on.
         own: folder of the tokenizer that this run has saved before; None if there is none.
 
     Raises:
@@ -115,9 +115,10 @@ def choose_tokenizer(
     """
 
     def lines() -> Iterator[str]:
-        for batch in documents.iter(batch_size=1000):
-            for text in batch["text"]:  # type: ignore[call-overload]
-                yield from text.split("\n")
+        for source in sources:
+            for batch in source.iter(batch_size=1000):
+                for text in batch["text"]:  # type: ignore[call-overload]
+                    yield from text.split("\n")
 
     name = own or data.tokenizer_name or (None if data.model_type else model_args.model_name_or_path)
     if name is None:

@@ -16,6 +16,7 @@ from cmlmcse.data.pretraining_text import (
     MaskedCollator,
     join_sentences,
     load_documents,
+    load_sequences,
     split_documents,
     tokenize_documents,
 )
@@ -102,26 +103,48 @@ def test_no_sequence_crosses_a_document(kind, tmp_path):
     assert list(together) == [row for rows in apart for row in rows]
 
 
+def texts(sources: list[datasets.Dataset]) -> list[list[str]]:
+    """The documents of each source."""
+    return [list(source["text"]) for source in sources]
+
+
 def test_several_files_are_one_text(tmp_path):
     """Files by comma come one after another; a table's row is a document, its lines are sentences."""
     (tmp_path / "a.txt").write_text("w1 w2\nw3\n\nw4\n")
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "w5\nw6"}) + "\n")
     files = f"{tmp_path / 'a.txt'}, {tmp_path / 'b.jsonl'}"
-    documents = load_documents(files, documents=True)
-    assert list(documents["text"]) == ["w1 w2\nw3", "w4", "w5\nw6"]
-    assert len(load_documents(files, documents=True, max_rows=2)) == 2
+    assert texts(load_documents(files, documents=True)) == [["w1 w2\nw3", "w4"], ["w5\nw6"]]
+    assert texts(load_documents(files, documents=True, max_rows=2)) == [["w1 w2\nw3", "w4"]]
+    assert texts(load_documents(files, documents=True, max_rows=1)) == [["w1 w2\nw3"]]
 
 
 def test_split_takes_whole_documents_from_the_end():
     """The development documents are the last ones, at least one; one document alone cannot be split."""
-    documents = datasets.Dataset.from_dict({"text": [str(i) for i in range(30)]})
-    train, dev = split_documents(documents, 10)
-    assert dev is not None
-    assert [*train["text"], *dev["text"]] == list(documents["text"])
-    assert len(dev) == 3
-    assert split_documents(documents, 0)[1] is None
+    rows = [f"0.{j}" for j in range(28)], ["1.0", "1.1"]
+    sources = [datasets.Dataset.from_dict({"text": each}) for each in rows]
+    train, dev = split_documents(sources, 10)
+    assert texts(train) == [rows[0][:27]]
+    assert texts(dev) == [["0.27"], ["1.0", "1.1"]]
+    assert split_documents(sources, 0)[1] == []
     with pytest.raises(InputError, match="at least 2 documents or sentences, found 1"):
-        split_documents(documents.select([0]), 1)
+        split_documents([sources[0].select([0])], 1)
+
+
+def test_each_source_is_tokenised_by_itself():
+    """Several processes share the documents in a row. Long ones before many short ones would all be one process's."""
+    sources = [datasets.Dataset.from_dict({"text": [name] * size}) for name, size in (("long", 3), ("short", 97))]
+    seen = []
+
+    def tokenize(rows: datasets.Dataset) -> datasets.Dataset:
+        seen.append((set(rows["text"]), len(rows)))
+        return datasets.Dataset.from_dict({"input_ids": [[len(text)] for text in rows["text"]]})
+
+    train, dev = load_sequences(tokenize, sources, 2)
+    assert seen == [({"long"}, 3), ({"short"}, 95), ({"short"}, 2)]
+    assert [example.tokens for example in train.__getitems__([2, 3])] == [[4], [5]]
+    assert dev is not None
+    assert (len(train), len(dev)) == (98, 2)
+    assert load_sequences(tokenize, sources, 0)[1] is None
 
 
 TRAIN_TOKENIZER = """
