@@ -217,7 +217,8 @@ def load_tokenizer(source: str) -> Any:
 
 
 def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLMCSEForSentenceEmbedding":
-    """The model, in evaluation mode."""
+    """The model, in evaluation mode and fp32."""
+    import torch
     from safetensors import SafetensorError
 
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding as Model
@@ -232,7 +233,8 @@ def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLM
                 if absent:  # saved by sentence-transformers, which has the head in its own module alone
                     del config.transformers_weights
                 with quiet_loading() if absent else contextlib.nullcontext():
-                    model = Model.from_pretrained(source, config=config).eval()
+                    # fp32 also of files in half precision: a CPU computes fp16 several times more slowly
+                    model = Model.from_pretrained(source, config=config, dtype=torch.float32).eval()
                 if not _load_head(source, model) and absent:
                     raise InputError(f"{source}: expected {listed}, found none; export the model again")
                 return model

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import export
@@ -44,6 +46,17 @@ def test_checkpoint_export_and_run_folder(kind, tmp_path, backbone_folders, sent
         assert encoder.settings["max_seq_length"] == 64
         with pytest.raises(InputError, match="was trained with the pooling 'avg_first_last', found --pooling 'avg'"):
             load_encoder(str(tmp_path / name), pooling="avg")
+
+
+def test_files_in_half_precision_are_computed_in_fp32(folder, tmp_path, sentences) -> None:
+    """A CPU computes fp16 several times more slowly. The weights are those of the file."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(str(folder), cmlm_weight=0.0, pooling="avg")
+    export(model, tiny_tokenizer("bert"), tmp_path / "export")
+    path = tmp_path / "export" / "model.safetensors"
+    save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path, {"format": "pt"})
+    encoder = load_encoder(str(tmp_path / "export"), show_progress_bar=False)
+    assert {weight.dtype for weight in encoder.model.parameters()} == {torch.float32}
+    assert 0 < np.abs(encoder(sentences) - model.encode(sentences, tokenizer=tiny_tokenizer("bert"))).max() < 1e-2
 
 
 @pytest.mark.parametrize(
