@@ -14,7 +14,6 @@ from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.release import fill_mask, main
-from cmlmcse.study.simcse_lift import read_rows
 from cmlmcse.training.pretraining_export import pretraining_facts
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 from support.paths import DATA, ROOT
@@ -135,22 +134,21 @@ def test_wrong_runs(stage_1, tmp_path, capsys):
 
 
 def test_the_asset():
-    """fp16 in at most 20 MiB, four layers of width 256, its head and its auxiliary network."""
+    """fp16 in at most 20 MiB, six layers of width 256, 512 positions that its tokenizer allows, and its head."""
     weights = load_file(ASSET / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
     assert sum(path.stat().st_size for path in ASSET.iterdir()) <= 20 * 2**20
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(ASSET), AutoTokenizer.from_pretrained(ASSET)
     assert model.dtype == torch.float32
-    assert (model.config.num_hidden_layers, model.config.hidden_size, len(tokenizer)) == (4, 256, 16384)
+    assert (model.config.num_hidden_layers, model.config.hidden_size, len(tokenizer)) == (6, 256, 16384)
+    assert (model.config.max_position_embeddings, tokenizer.model_max_length) == (512, 512)
     assert tokenizer.tokenize("Uncased") == tokenizer.tokenize("uncased")
-    auxiliary = PretrainedAuxiliary.find(ASSET)
-    assert auxiliary is not None
-    assert auxiliary.depths == {"lexical_layers": 2, "fusion_layers": 1}
+    assert PretrainedAuxiliary.find(ASSET) is None  # RetroMAE's decoder is thrown away
 
 
 @pytest.mark.slow
 def test_the_asset_does_what_its_card_says():
-    """The examples anew; the figures of the card are those of the records, and of the curve the studies made."""
+    """The examples anew; the figures of the card are those of the records."""
     card, results = one_space((ASSET / "README.md").read_text()), json.loads((ASSET / "results.json").read_text())
     anew = fill_mask(ASSET, [one["sentence"] for one in results["fill_mask"]])
     for one, again in zip(results["fill_mask"], anew, strict=True):
@@ -161,10 +159,9 @@ def test_the_asset_does_what_its_card_says():
     for pooling, found in results["poolings"].items():
         cells = [f"{value['all']:.2f}" for name, value in found["sts"].items() if name != "avg"]
         assert f"| {pooling} | {' | '.join(cells)} | {found['sts']['avg']:.2f} |" in card
-    tokens = json.loads((ASSET / "run.json").read_text())["tokens"]
-    (row,) = (row for row in read_rows(ROOT / "studies/gate-bert-mini-4x256/curve.json")[1] if row["tokens"] == tokens)
-    assert results["simcse"]["after"] == {text: max(scores.values()) for text, scores in row["simcse"].items()}
-    assert max(results["simcse"]["lifted"].values()) >= 5  # the gate
+    facts = pretraining_facts(json.loads((ASSET / "run.json").read_text()), results)
+    for name in ("auxiliary network", "tokens seen", "development MLM loss"):
+        assert f"- {name}: {facts[name]}" in card
     assert not re.search(r"(^|[\s`\"'])/\w+/", card)  # a path of somebody's machine
 
 
@@ -179,9 +176,10 @@ def test_the_assets_scores():
 
 
 def test_a_record_of_an_older_version():
-    """The shipped backbone's record names no kind of auxiliary network: there was one, and its card is written."""
+    """It names no kind of auxiliary network: there was one, and its card is written."""
     records = [json.loads((ASSET / name).read_text()) for name in ("run.json", "results.json")]
-    assert "auxiliary_decoder" not in records[0]["fields"]
+    assert pretraining_facts(*records)["auxiliary network"] == "RetroMAE's decoder (Xiao et al. 2022)"
+    del records[0]["fields"]["auxiliary_decoder"]
     assert pretraining_facts(*records)["auxiliary network"] == "fusion layers"
 
 
