@@ -100,6 +100,29 @@ def test_differences_of_search(page: str, arm: str, other: str, measures: list[s
 
 
 @pytest.mark.parametrize(
+    ("arm", "title"), [("fusion", "InfoCSE's network"), ("retromae", "RetroMAE's decoder")], ids=["fusion", "retromae"]
+)
+def test_what_stands_beside_the_pre_training(arm: str, title: str) -> None:
+    """The rows of two pages are those of the record; the average of the five collections is computed here."""
+    pages = STUDIES.parent / "docs" / "results"
+    found = json.loads((pages / "records" / "backbone-208m.json").read_text())["arms"][arm]
+    for when, key in (("before the contrast", "before contrast, mean"), ("after", "after contrast")):
+        search, similarity = found[key]["ndcg@10"], found[key]["sts"]
+        cells = [search[name] for name in ("med", "cisi", "cacm", "npl", "scifact")]
+        cells += [fmean(cells), found[key]["stsb_dev"], similarity["avg"]]
+        row = f"| {title} | {when} | {' | '.join(f'{cell:.2f}' for cell in cells)} |"
+        assert row in (pages / "wikipedia.md").read_text("utf-8").replace("**", "")
+    poolings, before = found["stsb_dev before contrast, by pooling"], found["before contrast, mean"]
+    cells = [
+        found["pretraining"]["mlm_loss"],
+        *(poolings[name] for name in ("cls_before_pooler", "avg", "avg_first_last")),
+    ]
+    cells += [before["sts"]["avg"], before["ndcg@10"]["avg"]]
+    row = f"| {title} | {' | '.join(f'{cell:.2f}' for cell in cells)} |"
+    assert row in (pages / "backbone.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
     ("metric", "title"),
     (
         ("sts.avg", "seven STS sets, Spearman × 100"),
