@@ -297,7 +297,10 @@ class CMLMCSEConfig(PretrainedConfig):
                     f"a model with the pooling {ours.get('pooling')!r} expects transformers 4.52 or newer, found "
                     f"{__version__}; upgrade, or load the model with sentence-transformers, which needs no code"
                 )
-            fields = {"model_type": cls.model_type, "auto_map": auto_map, "backbone_config": fields, **ours}
+            # Without the precision here, transformers 5 would take that of the files, which may be fp16.
+            precision = {"dtype": fields["dtype"]} if "dtype" in fields else {}
+            named = {"model_type": cls.model_type, "auto_map": auto_map, **precision}
+            fields = {**named, "backbone_config": fields, **ours}
         return fields, kwargs
 
     def to_export_dict(self) -> dict[str, Any]:

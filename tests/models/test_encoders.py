@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import export
@@ -55,7 +56,8 @@ def test_files_in_half_precision_are_computed_in_fp32(folder, tmp_path, sentence
     path = tmp_path / "export" / "model.safetensors"
     save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path, {"format": "pt"})
     encoder = load_encoder(str(tmp_path / "export"), show_progress_bar=False)
-    assert {weight.dtype for weight in encoder.model.parameters()} == {torch.float32}
+    by_hand = AutoModel.from_pretrained(tmp_path / "export", trust_remote_code=True)
+    assert {weight.dtype for one in (encoder.model, by_hand) for weight in one.parameters()} == {torch.float32}
     assert 0 < np.abs(encoder(sentences) - model.encode(sentences, tokenizer=tiny_tokenizer("bert"))).max() < 1e-2
 
 
