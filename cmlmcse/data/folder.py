@@ -2,7 +2,9 @@
 
 import functools
 import hashlib
+import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +23,10 @@ SUFFIXES = (".txt", *MARKDOWN)
 # with a short title. Lists, tables and code have more tokens a word. From 40 to 160 words search was about equally good
 # (docs/results/passages.md).
 PASSAGE_WORDS = 80
+# name = "a basic string", with the escapes of JSON; name = 'a literal one', without; or name = something else
+TOML_FIELD = re.compile(
+    r"""(?P<name>\w+)\s*=\s*(?:(?P<basic>"(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9A-Fa-f]{4})*")|'(?P<literal>[^']*)'|\S)"""
+)
 
 
 class Section(NamedTuple):
@@ -161,16 +167,32 @@ def _markdown(path: str) -> tuple[str, list[Section]]:
 
 
 def _front_matter(lines: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The fields between two lines of --- at the start of a file, and the lines behind them. What is no YAML mapping is
-    text."""
-    ends = [place for place, line in enumerate(lines[1:], start=1) if line.rstrip() in ("---", "...")]
-    if not ends or lines[0].rstrip() != "---":
+    """The fields at the start of a file, YAML between two lines of --- or TOML between two of +++, and the lines behind
+    them. What is neither is text."""
+    mark = lines[0].rstrip() if lines else ""
+    closing = {"---": ("---", "..."), "+++": ("+++",)}.get(mark, ())
+    end = next((place for place, line in enumerate(lines[1:], start=1) if line.rstrip() in closing), None)
+    if end is None:
         return {}, lines
+    fields = _toml(lines[1:end]) if mark == "+++" else _yaml(lines[1:end])
+    return ({}, lines) if fields is None else (fields, lines[end + 1 :])
+
+
+def _yaml(lines: list[str]) -> dict[str, Any] | None:
+    """The fields of lines of YAML; None if they are no mapping."""
     try:
-        fields = yaml.safe_load("\n".join(lines[1 : ends[0]]))
+        fields = yaml.safe_load("\n".join(lines))
     except yaml.YAMLError:
-        return {}, lines
-    return (fields, lines[ends[0] + 1 :]) if isinstance(fields, dict) else ({}, lines)
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _toml(lines: list[str]) -> dict[str, Any] | None:
+    """The fields of lines of TOML that are a string on one line, which a title is; None if no line sets a field.
+    Python 3.10 has no parser of TOML."""
+    fields = list(filter(None, map(TOML_FIELD.match, lines)))
+    strings = {each["name"]: json.loads(each["basic"]) if each["basic"] else each["literal"] for each in fields}
+    return {name: value for name, value in strings.items() if value is not None} if fields else None
 
 
 def _paragraphs(lines: list[str], lone_lines: bool = False) -> list[str]:

@@ -109,11 +109,16 @@ def read_lines(path: str, blank: bool = False) -> Iterator[str]:
     Only a line feed ends a line. A carriage return before it is dropped.
 
     Raises:
-        InputError: the file is corrupt or not UTF-8.
+        InputError: the file is corrupt or not UTF-8, or its lines end with carriage returns alone.
     """
     offset = 0
     with readable(path) as file:
         for raw in file:
+            if offset == 0 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):  # the only line
+                raise InputError(
+                    f"{path}: expected lines that end with a line feed, found carriage returns alone; convert them, as "
+                    "in `tr '\\r' '\\n'`"
+                )
             start = len(codecs.BOM_UTF8) if offset == 0 and raw.startswith(codecs.BOM_UTF8) else 0
             try:
                 line = raw[start:].decode("utf-8").rstrip("\r\n")

@@ -150,6 +150,7 @@ def test_wrong_options(words, message, tmp_path, capsys):
         ("\x80\x81" * 999, "expected UTF-8 text, found byte 0x80 at offset 0"),
         ("PK\x03\x04" + "\x80" * 999, "expected text, found a binary file; write its text to .txt, .csv or .jsonl"),
         ("a\0\x80" * 999, "expected text, found a binary file"),
+        ("one line\r" * 150, "found carriage returns alone; convert them, as in `tr '\\r' '\\n'`"),
         ("one line\n" * 99, "at least 100 documents, found 99"),
         ("\none document\n\nand another one\n", "at least 100 documents, found 2"),
         ("\ufeff".encode("utf-16").decode("latin1"), "convert it, as in `iconv -f utf-16 -t utf-8`"),

@@ -86,6 +86,9 @@ def test_markdown_is_cut_at_headings(tmp_path) -> None:
         ("---\ntitle: >\n  Two\n  lines\n---\nText.\n", "Two lines"),
         ("---\ntitle: ''\ndate: 2026\n---\n\n# Other\nText.\n", "Other"),
         ("---\nText without an end of the front matter.\n", ""),
+        ('+++\ndate = 2026-11-27\ntitle = "A \\"pump\\" \\u00e9" # new\n[params]\n+++\n# Other\nText.\n', 'A "pump" é'),
+        ("+++\ntitle = 'C:\\pumps'\n+++\nText.\n", "C:\\pumps"),
+        ("+++\ntags = []\n+++\n# Other\nText.\n", "Other"),
         ("<!-- a comment -->\n![badge](x)\n\n# A heading\nMore.\n\n## Second\nText.\n", "A heading"),
         ("Text first.\n\n# A heading\nMore.\n\n# Another\nText.\n", ""),
         ("\n\n## Second level\nText.\n", "Second level"),
@@ -98,9 +101,17 @@ def test_the_title_of_markdown(text, title, tmp_path) -> None:
     assert read_file(written(tmp_path / "a.md", text))[0] == title
 
 
-@pytest.mark.parametrize("text", ["---\n\nFirst.\n\n---\n\nSecond.\n", "---\na: [\n\n---\nFirst.\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\n\nFirst.\n\n---\n\nSecond.\n",
+        "---\na: [\n\n---\nFirst.\n",
+        "+++\nFirst.\n+++\nSecond.\n",
+        "+++\na = 'b'\nSecond.\n",
+    ],
+)
 def test_rules_are_no_front_matter(text, tmp_path) -> None:
-    """What is no YAML of fields is kept as text: every line of it."""
+    """What is no YAML or TOML of fields is kept as text: every line of it."""
     path = written(tmp_path / "a.md", text)
     kept = [line for line in text.split("\n") if line]
     assert read_file(path)[1].split("\n") == kept
