@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 OWN, MINILM = "quickstart-own-backbone", "quickstart"
 RECIPES = {  # recipe → a note about its backbone; the first is the default
-    OWN: "The backbone is the project's own 4-layer BERT, which has seen no labelled pairs.",
+    OWN: "The backbone is the project's own 6-layer BERT, which has seen no labelled pairs.",
     MINILM: "The backbone is all-MiniLM-L6-v2, a 6-layer BERT that its authors trained on labelled pairs.",
 }
 POOLING_TITLES = {"cls_before_pooler": "[CLS]", "avg": "mean of tokens", "avg_first_last": "first and last layer"}

@@ -134,7 +134,7 @@ class Text(NamedTuple):
 
         None if too few are left, and for a plain backbone: its change is so large that a split is enough to see it, and
         the time is better spent on a longer run (docs/results/adapting-history.md)."""
-        if not self.finished:
+        if not self.finished and not self.weak:
             return None
         others, held_out = self.other_split()
         known = {letters(text) for text in self.parts[1]["text"]}

@@ -1,10 +1,11 @@
 """The work of `cmlmcse adapt`: read the text, train the arms, choose, confirm, and write everything."""
 
 import argparse
+import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,7 +122,10 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     keep_request(folder, args)
     left = 60 * args.minutes - (time.perf_counter() - started) - SCORES_AT_THE_END * start.seconds
     trials, names = run_arms(arms, common, left, args.max_steps)
-    choice = choose(start, {name: trials[name] for name in names}, arms, common, args, say)
+    left = math.inf  # with --max_steps time does not count; else half of what the end takes is still to come
+    if args.max_steps is None:
+        left = 60 * args.minutes - (time.perf_counter() - started) - SCORES_AT_THE_END / 2 * start.seconds
+    choice = choose(start, {name: trials[name] for name in names}, arms, common, args, left, say)
 
     results = adapt_results(args.model, text, choice, arms, trials)
     found = results["adapt"]
@@ -235,12 +239,19 @@ def check_fit(args: argparse.Namespace, start: Encoder, length: int) -> None:
 
 
 def choose(
-    start: Start, chosen: dict[str, Trial], arms: Arms, common: Common, args: argparse.Namespace, say: Say
+    start: Start,
+    chosen: dict[str, Trial],
+    arms: Arms,
+    common: Common,
+    args: argparse.Namespace,
+    left: float,
+    say: Say,
 ) -> Choice:
     """The average of the chosen arms and the start, and whether it is better on documents that chose nothing.
 
     If it is better on those of the first split, however little, it is trained again on another split, whose held-out
-    documents then confirm it too.
+    documents then confirm it too. A weak encoder learns as a plain backbone, in one run that takes the time; it is
+    trained again only where the first split cannot tell its change from chance and time is left.
 
     Args:
         start: the model that is adapted.
@@ -248,6 +259,7 @@ def choose(
         arms: the fields of all arms.
         common: what they share.
         args: the command's.
+        left: seconds for another run.
         say: prints a line.
     """
     text, views = start.text, "+".join(trial.record["fields"]["views"] for trial in chosen.values())
@@ -260,13 +272,19 @@ def choose(
     assert first is not None  # check_questions
     confirming = Splits((first,))
     change = judge(confirming, start.once, [average.once])
-    more = text.confirming_again(views, args.seed) if change.after > change.before else None
+    again = text.finished or (not change.better and seconds_of(chosen.values()) <= left)
+    more = text.confirming_again(views, args.seed) if change.after > change.before and again else None
     second = None
     if more is not None:
         second = train_second(start, chosen, arms, common, args, average.share)
         confirming = Splits((*confirming.parts, more))
         change = judge(confirming, start.once, [average.once, second.once])
     return Choice(list(chosen), average, second, change, confirming)
+
+
+def seconds_of(trials: Iterable[Trial]) -> float:
+    """About how long runs to the best steps take."""
+    return sum(trial.record["seconds_per_step"] * trial.best_step for trial in trials)
 
 
 def train_second(

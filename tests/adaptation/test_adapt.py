@@ -321,6 +321,26 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
     assert ("without a contrastive loss" in card) is (arms_tried == "two")
 
 
+@pytest.mark.parametrize(
+    ("sure", "in_time", "again"), [(False, True, True), (False, False, False), (True, True, False)]
+)
+def test_a_weak_encoder_is_asked_again(sure, in_time, again, corpus, encoder, tmp_path, monkeypatch):
+    """It learns as a plain backbone, on one split; on another one only if the first cannot tell its change from chance,
+    and if time is left."""
+    monkeypatch.setattr(work, "WEAK", 2.0)
+    verdicts = [GOOD] if sure else [GOOD._replace(interval=(-0.5, 3.0)), GOOD][: 1 + in_time]
+    monkeypatch.setattr(work, "judge", lambda *given: verdicts.pop(0))
+    if not in_time:
+        monkeypatch.setattr(work, "seconds_of", lambda trials: float("nan"))  # not at most any time
+    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, bf16=False)
+    found = adapted.results["adapt"]
+    assert found["weak_encoder"]
+    assert (found["second_split"] is not None) is again
+    assert (adapted.folder / second_split.FOLDER).exists() is again
+    assert (found["chosen"] == "start") is (not sure and not again)
+    assert not verdicts
+
+
 def test_what_is_not_better_is_not_trained_again(corpus, encoder, tmp_path, monkeypatch):
     """Where the choice has no better score on the first split's confirming documents, the second one is spared."""
     monkeypatch.setattr(work, "judge", lambda *given: BAD)
