@@ -1,4 +1,5 @@
-"""The quickstart: train SimCSE and CMLM-CSE from one seed, compare both with the untrained backbone, load the export.
+"""The quickstart: train SimCSE, CMLM-CSE and pieces of documents from one seed, compare them with the untrained
+backbone, load an export.
 
 The backbone is the project's own, so run it from the top folder of a checkout, with `make quickstart`. The text and the
 data to score on come with the Python package gensim. `--recipe quickstart` starts from all-MiniLM-L6-v2 instead, which
@@ -35,6 +36,8 @@ QUERIES = (
     "The team won the match in the last minute.",
 )
 SEARCHED_SENTENCES = 1000  # the neighbours are found among these
+PIECES = "two pieces of a document"
+PIECES_RATES = {OWN: "3e-4", MINILM: "3e-5"}  # the first that adapt tries of a plain backbone, and of an encoder
 SIMILARITY, SEARCH = "Lee similarity", "Lee search"
 LEE_DOCUMENTS = "package:gensim/test/test_data/lee_background.cor"  # 300 news texts, none of those with human scores
 SEED = 42
@@ -99,6 +102,21 @@ def lee_search() -> "Criterion":
     return criterion
 
 
+def methods(recipe: str) -> dict[str, tuple[str, list[str]]]:
+    """Title → the folder of its run, and its fields.
+
+    The last one learns as adapt does: a passage of a document, and another piece or some words of it, are pulled
+    together.
+    """
+    pieces = {"cmlm_weight": "0", "views": "words+sentence", "pooling": "avg", "max_seq_length": "128",
+              "backbone_dropout": "0", "learning_rate": PIECES_RATES[recipe]}  # fmt: skip
+    return {
+        "SimCSE": ("simcse", ["--cmlm_weight", "0"]),
+        "CMLM-CSE": ("cmlmcse", []),
+        PIECES: ("pieces", [word for name, value in pieces.items() for word in (f"--{name}", value)]),
+    }
+
+
 def scores(results: dict[str, Any]) -> dict[str, float]:
     """The figures of the table that come from a run's results: Spearman × 100."""
     figures = {SIMILARITY: results.get("lee50", {}).get("spearman")}
@@ -121,7 +139,7 @@ def plot(rows: dict[str, dict[str, float]], folder: Path) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(9, 3))
     for axes, column in zip(panels, (SIMILARITY, SEARCH), strict=True):
         shown = {name: row[column] for name, row in rows.items() if column in row}
-        colours = [ORANGE if "CSE" in name else GREY if name == "BM25" else BLUE for name in shown]
+        colours = [GREY if name == "BM25" else BLUE if name.startswith("untrained") else ORANGE for name in shown]
         bars = axes.barh(list(shown), list(shown.values()), color=colours)
         axes.bar_label(bars, fmt="%.1f", padding=3)
         axes.invert_yaxis()
@@ -164,7 +182,7 @@ def nearest(when: str, cosine: float, text: str) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Train, evaluate, export, load the export and print the results."""
     parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="folder of the two runs")
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="folder of the runs")
     parser.add_argument("--recipe", choices=RECIPES, default=OWN, help=f"each has its own backbone (default: {OWN})")
     args, fields = parser.parse_known_args(argv)
     if "--data_dir" in fields:
@@ -177,9 +195,9 @@ def main(argv: list[str] | None = None) -> None:
     print(RECIPES[args.recipe])
     print("The text is a sample of the English Wikipedia; the training below uses no labels.")
     rows, encoder, record = compare([args.recipe, *fields], folder)
-    export = args.output_dir / "cmlmcse" / "export"
+    export = args.output_dir / methods(args.recipe)[PIECES][0] / "export"
     print("\n=== The nearest sentence before and after training; a new process loads the export with AutoModel")
-    print(neighbours(encoder, folder / "cmlmcse" / "export", [args.recipe, *fields]))
+    print(neighbours(encoder, export.resolve(), [args.recipe, *fields]))
     print(f"\n=== Scores after {record['steps']} steps\n{table(rows)}\n\n{EXPLAINED}")
     (folder / "table.md").write_text(table(rows) + "\n", encoding="utf-8")
     plot(rows, folder)
@@ -188,14 +206,14 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def compare(fields: list[str], folder: Path) -> "tuple[dict[str, dict[str, float]], Encoder, dict[str, Any]]":
-    """Train both methods and score them beside the untrained backbone.
+    """Train by each method and score the models beside the untrained backbone.
 
     Args:
         fields: the recipe and its fields.
         folder: gets a run of each.
 
     Returns:
-        The figures by model, the untrained backbone with the recipe's pooling, and CMLM-CSE's run.json.
+        The figures by model, the untrained backbone with the pooling of the last method, and its run.json.
     """
     from cmlmcse.models.encoders import load_model_encoder
 
@@ -206,8 +224,8 @@ def compare(fields: list[str], folder: Path) -> "tuple[dict[str, dict[str, float
         for pooling, (encoder, results) in before.items()
     }
     record: dict[str, Any] = {}
-    for name, own in {"SimCSE": ["--cmlm_weight", "0"], "CMLM-CSE": []}.items():
-        run = folder / name.lower().replace("-", "")
+    for name, (run_name, own) in methods(fields[0]).items():
+        run = folder / run_name
         results, record = train(name, run, [*fields, *own])
         trained = load_model_encoder(str(run), show_progress_bar=False)
         rows[name] = scores(results) | {SEARCH: search.score(trained)}

@@ -1,5 +1,6 @@
 """The quickstart from the project's own backbone, two steps of it: what it prints, writes and leaves."""
 
+import json
 import re
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def test_table() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_python")
 def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Both methods from assets/bert-mini-en without the Hub, scored, drawn, exported, and loaded again elsewhere."""
+    """All methods from assets/bert-mini-en without the Hub, scored, drawn, exported, and loaded again elsewhere."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     news = Path(resolve(quickstart.LEE_DOCUMENTS)).read_text("utf-8").splitlines()
@@ -46,11 +47,14 @@ def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: py
     )
     named = [f"untrained, {vector}" for vector in ("[CLS]", "mean of tokens", "first and last layer")]
     cells = {line.split("|")[1].strip(): line.split("|")[2:4] for line in lines[2:]}
-    assert list(cells) == [*named, "SimCSE", "CMLM-CSE", "BM25"]
+    assert list(cells) == [*named, "SimCSE", "CMLM-CSE", "two pieces of a document", "BM25"]
     assert cells["BM25"][0].strip() == "–"
     assert 0 < float(cells["untrained, [CLS]"][1]) < float(cells["untrained, mean of tokens"][1]) < 100
     assert (tmp_path / "out" / "scores.png").is_file()
-    assert (tmp_path / "out" / "cmlmcse" / "export" / "modules.json").is_file()
+    for run, views, rate in (("cmlmcse", "dropout", 1e-4), ("pieces", "words+sentence", 3e-4)):
+        assert (tmp_path / "out" / run / "export" / "modules.json").is_file()
+        used = json.loads((tmp_path / "out" / run / "run.json").read_text())["fields"]
+        assert (used["views"], used["learning_rate"]) == (views, rate)
 
 
 def test_unknown_recipe(capsys: pytest.CaptureFixture[str]) -> None:

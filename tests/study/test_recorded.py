@@ -10,6 +10,7 @@ import pytest
 from cmlmcse.study.command import main
 from cmlmcse.study.plan import load_study
 from cmlmcse.study.statistics import Estimate, compare, measure_title, scores_of, table
+from support.text import one_space
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 
@@ -97,6 +98,64 @@ def test_differences_of_search(page: str, arm: str, other: str, measures: list[s
     said = f"{difference.mean:+.2f} ({difference.low:.2f} to {difference.high:.2f})".replace("-", "−")
     assert said == expected
     assert expected in (STUDIES.parent / "docs" / "results" / f"{page}.md").read_text("utf-8")
+
+
+OPTIONS = {  # title of a row of docs/results/methods.md → the arm alone, and with CMLM-CSE
+    "no option": ("simcse", "cmlm"),
+    "mined negatives": ("mined", "cmlm-mined"),
+    "negatives without dropout": ("off-dropout", "cmlm-off-dropout"),
+    "DenoSent's decoder": ("denosent", "cmlm-denosent"),
+    "ranking consistency": ("consistency", "cmlm-consistency"),
+    "contrast of dimensions": ("dimensions", "cmlm-dimensions"),
+    "ranking distillation": ("distillation", "cmlm-distillation"),
+    "RetroMAE's decoder": ("retromae", "cmlm-retromae"),
+    "RetroMAE's, mined negatives": ("retromae-mined", "cmlm-retromae-mined"),
+    "CoT-BERT's template": ("cot", "cmlm-cot"),
+    "a short template": ("prompt", "cmlm-prompt"),
+}
+OTHERS = {
+    "SimCSE, 600 steps": "simcse-600",
+    "CLEAR": "clear",
+    "DiffCSE": "diffcse",
+    "InfoCSE": "infocse",
+    "CMLM-CSE, RetroMAE's decoder, mined negatives, negatives without dropout; three seeds": "all",
+}
+
+
+def test_the_table_of_all_methods() -> None:
+    """Each row of the page, and what its text and README say of pairs, is computed from the record."""
+    study = load_study(STUDIES / "frontier-tests-bert-mini-208m.yaml")
+    rows = table(study)
+    found = {name: scores_of(study, rows, name) for name in (*study.metrics,)}
+    page = (STUDIES.parent / "docs" / "results" / "methods.md").read_text("utf-8").replace("**", "")
+
+    def mean(measure: str, arm: str) -> str:
+        return f"{fmean(found[measure][arm].values()):.2f}"
+
+    def pair(measure: str, arm: str, other: str) -> str:
+        first, second = found[measure][arm], found[measure][other]
+        difference = Estimate.of([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())])
+        return f"{difference.mean:+.2f} ({difference.low:.2f} to {difference.high:.2f})".replace("-", "−")
+
+    for title, (alone, both) in OPTIONS.items():
+        cells = [
+            cell
+            for measure in ("sts.avg", "retrieval.avg")
+            for cell in (mean(measure, alone), mean(measure, both), pair(measure, both, alone))
+        ]
+        assert f"| {title} | {' | '.join(cells)} |" in page
+    for title, arm in OTHERS.items():
+        cells = [mean("dev.spearman", arm)]
+        for measure in ("sts.avg", "retrieval.avg"):
+            cells += [mean(measure, arm), pair(measure, arm, "simcse")]
+        assert f"| {title} | {' | '.join([*cells, mean('indomain.r@1', arm)])} |" in page
+    readme = (STUDIES.parent / "README.md").read_text("utf-8").replace("**", "")
+    for title, arm in {"CMLM-CSE, λ = 0.5": "cmlm", "CMLM-CSE and mined negatives": "cmlm-mined"}.items():
+        pairs = {measure: pair(measure, arm, "simcse") for measure in ("sts.avg", "retrieval.avg")}
+        assert f"| {title} | {' | '.join(f'{mean(name, arm)} | {said}' for name, said in pairs.items())} |" in readme
+        assert all(said in one_space(page) for said in pairs.values())
+    for arm, other in (("cmlm", "simcse-600"), ("cmlm-mined", "mined")):
+        assert all(pair(measure, arm, other) in one_space(page) for measure in ("sts.avg", "retrieval.avg"))
 
 
 @pytest.mark.parametrize(
