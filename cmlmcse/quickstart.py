@@ -108,7 +108,7 @@ def methods(recipe: str) -> dict[str, tuple[str, list[str]]]:
     The last one learns as adapt does: a passage of a document, and another piece or some words of it, are pulled
     together.
     """
-    pieces = {"cmlm_weight": "0", "views": "words+sentence", "pooling": "avg", "max_seq_length": "128",
+    pieces = {"cmlm_weight": "0", "views": "words+sentence", "pooling": "avg", "max_seq_length": "64",
               "backbone_dropout": "0", "learning_rate": PIECES_RATES[recipe]}  # fmt: skip
     return {
         "SimCSE": ("simcse", ["--cmlm_weight", "0"]),
