@@ -29,7 +29,8 @@ from .lines import check_separator, check_utf8, is_number, read_lines, readable,
 TEXT = "text"
 TITLE = "title"
 FILE = "file"  # of a folder's passage
-DOCUMENT = "document"  # of a table's passage: the number of the row that it is from, from 0
+# Of a table's passage, the number of the row that it is from, from 0: the first of these names that is free.
+ROW_COLUMNS = ("document", "document_row")
 EXACT = 1 << 53  # whole numbers up to this one are exact in float64
 TABLE_ROWS = 2048  # rows of a table in memory
 TABLE_BYTES = 1 << 28  # of the columns that passages repeat
@@ -64,7 +65,7 @@ class TextFile:
         start = 0
         for columns in _read(self.path):
             missing = [None] * _row_count(columns)
-            fields = [field for field in self.schema if not (self.cut and field.name == DOCUMENT)]
+            fields = [field for field in self.schema if not (self.cut and field.name == self.file_column)]
             arrays = [_array(columns.get(field.name, missing), field.type) for field in fields]
             table = pyarrow.table(arrays, schema=pyarrow.schema(fields))
             yield from self._cut(table, start) if self.cut else [table]
@@ -76,7 +77,8 @@ class TextFile:
         texts = [passage for each in passages for passage in each]
         rows = np.repeat(np.arange(len(table)), [len(each) for each in passages])
         numbers = pyarrow.array(start + np.arange(len(table)), pyarrow.int64())
-        others = table.drop_columns([self.text_column]).append_column(DOCUMENT, numbers)  # the texts are not repeated
+        others = table.drop_columns([self.text_column])  # the texts are not repeated
+        others = others.append_column(str(self.file_column), numbers)
         size = max(1, min(TABLE_ROWS, TABLE_BYTES * len(table) // (others.nbytes + 1)))
         for part in (slice(first, first + size) for first in range(0, len(rows), size)):
             cut = others.take(rows[part]).append_column(self.text_column, pyarrow.array(texts[part], pyarrow.string()))
@@ -126,8 +128,8 @@ def scan(
         title_column: the column of the titles (default: titles are not read).
         titles: read titles from the column `title` by default, if there is one.
         all_columns: read every column. Else other columns whose values have several types are left out.
-        passages: cut the texts into passages (:func:`cut_text`). A column `document` then has the number of the row
-            that a passage is from. The passages of a folder are as they are.
+        passages: cut the texts into passages (:func:`cut_text`). A column of :data:`ROW_COLUMNS` then has the
+            number of the row that a passage is from. The passages of a folder are as they are.
 
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8, or there is no such column.
@@ -201,19 +203,20 @@ def _as_passages(source: TextFile) -> TextFile:
     """The same file with its texts cut into passages.
 
     Raises:
-        InputError: it has a column of the name under which the number of a passage's row is written.
+        InputError: it has columns of both names under which the number of a passage's row can be written.
     """
-    if DOCUMENT in source.schema.names:
+    name = next((each for each in ROW_COLUMNS if each not in source.schema.names), None)
+    if name is None:
         raise InputError(
-            f"{source.path}: --passages expects no column {DOCUMENT}, as the number of a passage's row is written "
-            "under that name, found one; rename it"
+            f"{source.path}: --passages writes the number of a passage's row as the column {' or '.join(ROW_COLUMNS)}, "
+            "found columns of both names; rename one"
         )
-    fields = [*source.schema, pyarrow.field(DOCUMENT, pyarrow.int64())]
+    fields = [*source.schema, pyarrow.field(name, pyarrow.int64())]
     for place, field in enumerate(fields):
         if field.name == source.text_column or types.is_string_view(field.type):  # whose rows Arrow cannot repeat
             fields[place] = pyarrow.field(field.name, pyarrow.string())
     schema = pyarrow.schema(fields)
-    cut = replace(source, schema=schema, file_column=DOCUMENT, cut=True)
+    cut = replace(source, schema=schema, file_column=name, cut=True)
     return replace(cut, rows=sum(map(len, cut.tables())))
 
 

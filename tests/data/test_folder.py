@@ -227,12 +227,17 @@ def test_the_passages_of_a_long_text(tmp_path, monkeypatch) -> None:
 
 
 def test_a_table_that_has_a_column_document(tmp_path) -> None:
-    """The number of the row would replace it."""
+    """It can hold the texts: the number of the row has another name then, of which there is one."""
     path = tmp_path / "table.csv"
-    path.write_text("text,document\nA dog.,x\n")
-    assert scan(path).rows == 1
-    with pytest.raises(InputError, match=r"--passages expects no column document, .*, found one; rename it"):
-        scan(path, passages=True)
+    path.write_text("id,document\na,A dog.\nb,A cat.\n")
+    source = scan(path, "document", passages=True)
+    (table,) = source.tables()
+    assert source.file_column == "document_row"
+    assert table.to_pydict() == {"id": ["a", "b"], "document": ["A dog.", "A cat."], "document_row": [0, 1]}
+    path.write_text("document,document_row\nA dog.,x\n")
+    assert scan(path, "document").rows == 1
+    with pytest.raises(InputError, match="the column document or document_row, found columns of both names; rename"):
+        scan(path, "document", passages=True)
 
 
 def test_a_markdown_file_by_itself(tmp_path) -> None:
