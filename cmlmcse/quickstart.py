@@ -61,8 +61,8 @@ Training saw none of these documents. One seed, one run each: another seed gives
 NEXT = """What to do next:
 - search your own texts, one per line:  cmlmcse search assets/encoder-mini-en my.txt "words of a query" --bm25 1
 - adapt a model to your own text, without labels:  cmlmcse adapt MODEL my-documents.jsonl --output_dir adapted
-- train on your own sentences:  cmlmcse train {recipe} --train_file my.txt --dev_set none --final_evaluation none \
---output_dir runs/mine
+- train on your own sentences:  cmlmcse train cmlmcse-mined-bert-mini --train_file my.txt --dev_set none \
+--final_evaluation none --output_dir runs/mine
 - read on: docs/tutorials/own-text.md"""
 
 
@@ -202,7 +202,7 @@ def main(argv: list[str] | None = None) -> None:
     (folder / "table.md").write_text(table(rows) + "\n", encoding="utf-8")
     plot(rows, folder)
     print(f"\n{time.time() - start:.0f} seconds. Picture: {args.output_dir / 'scores.png'}. Load the model with")
-    print(f"AutoModel.from_pretrained({str(export)!r}, trust_remote_code=True)\n\n{NEXT.format(recipe=args.recipe)}")
+    print(f"AutoModel.from_pretrained({str(export)!r}, trust_remote_code=True)\n\n{NEXT}")
 
 
 def compare(fields: list[str], folder: Path) -> "tuple[dict[str, dict[str, float]], Encoder, dict[str, Any]]":

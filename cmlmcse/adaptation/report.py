@@ -142,7 +142,7 @@ def on_practice(found: dict[str, Any]) -> str:
     """What was done so that practice alone does not count, in one or two sentences."""
     if found["finished_encoder"]:
         return "What was chosen did not train on the questions of this table."
-    weak = "This finished encoder found less than BM25, so it learned with the settings of a plain backbone. "
+    weak = "This finished encoder found clearly less than BM25, so it learned with the settings of a plain backbone. "
     return weak * bool(found.get("weak_encoder")) + (
         "A model that finds less than BM25 has little to lose by that. Where labels existed, they mostly rose with "
         "this score: from a plain backbone the rank correlation was 0.94 over the settings of a collection, but only "

@@ -155,7 +155,7 @@ def test_the_table_of_all_methods() -> None:
         assert f"| {title} | {' | '.join(f'{mean(name, arm)} | {said}' for name, said in pairs.items())} |" in readme
         assert all(said in one_space(page) for said in pairs.values())
     for arm, other in (("cmlm", "simcse-600"), ("cmlm-mined", "mined")):
-        assert all(pair(measure, arm, other) in one_space(page) for measure in ("sts.avg", "retrieval.avg"))
+        assert all(pair(name, arm, other).lstrip("+") in one_space(page) for name in ("sts.avg", "retrieval.avg"))
 
 
 @pytest.mark.parametrize(
