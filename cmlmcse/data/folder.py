@@ -2,9 +2,8 @@
 
 import functools
 import hashlib
-import json
 import os
-import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,16 +16,17 @@ from cmlmcse.common.errors import InputError
 from .lines import read_lines, suffix_of
 from .words import join_words, split_words
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 MARKDOWN = (".md", ".markdown")
 SUFFIXES = (".txt", *MARKDOWN)
 # 111 tokens of Wikipedia's prose by the tokenizer of assets/bert-mini-en: encoders of 128 positions read them whole,
 # with a short title. Lists, tables and code have more tokens a word. From 40 to 160 words search was about equally good
 # (docs/results/passages.md).
 PASSAGE_WORDS = 80
-# name = "a basic string", with the escapes of JSON; name = 'a literal one', without; or name = something else
-TOML_FIELD = re.compile(
-    r"""(?P<name>\w+)\s*=\s*(?:(?P<basic>"(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9A-Fa-f]{4})*")|'(?P<literal>[^']*)'|\S)"""
-)
 
 
 class Section(NamedTuple):
@@ -188,11 +188,11 @@ def _yaml(lines: list[str]) -> dict[str, Any] | None:
 
 
 def _toml(lines: list[str]) -> dict[str, Any] | None:
-    """The fields of lines of TOML that are a string on one line, which a title is; None if no line sets a field.
-    Python 3.10 has no parser of TOML."""
-    fields = list(filter(None, map(TOML_FIELD.match, lines)))
-    strings = {each["name"]: json.loads(each["basic"]) if each["basic"] else each["literal"] for each in fields}
-    return {name: value for name, value in strings.items() if value is not None} if fields else None
+    """The fields of lines of TOML; None if they are none."""
+    try:
+        return tomllib.loads("\n".join(lines)) or None
+    except tomllib.TOMLDecodeError:
+        return None
 
 
 def _paragraphs(lines: list[str], lone_lines: bool = False) -> list[str]:

@@ -89,6 +89,7 @@ def test_markdown_is_cut_at_headings(tmp_path) -> None:
         ('+++\ndate = 2026-11-27\ntitle = "A \\"pump\\" \\u00e9" # new\n[params]\n+++\n# Other\nText.\n', 'A "pump" é'),
         ("+++\ntitle = 'C:\\pumps'\n+++\nText.\n", "C:\\pumps"),
         ("+++\ntags = []\n+++\n# Other\nText.\n", "Other"),
+        ('+++\ntitle = """\nTwo\nlines"""\n+++\nText.\n', "Two\nlines"),
         ("<!-- a comment -->\n![badge](x)\n\n# A heading\nMore.\n\n## Second\nText.\n", "A heading"),
         ("Text first.\n\n# A heading\nMore.\n\n# Another\nText.\n", ""),
         ("\n\n## Second level\nText.\n", "Second level"),
