@@ -6,6 +6,7 @@ import errno
 import functools
 import io
 import os
+import re
 import select
 import signal
 import sys
@@ -17,6 +18,8 @@ from typing import NoReturn
 
 from .cpu import limit_kernel_caches
 from .launch import launched_processes
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class InputError(ValueError):
@@ -135,21 +138,34 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         except InputError as error:
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
             status = 2
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            place = error.filename or "a file"
-            print(f"error: {place} cannot be written: {error.strerror}; free space and repeat", file=sys.stderr)
-            status = 2
         except Stopped as stop:
             print(f"stopped: {' '.join(str(stop).split())}", file=sys.stderr)
             status = stop.status
+        except Exception as error:
+            full = full_disk(error)
+            if full is None:
+                raise
+            print(f"error: {full}; free space and repeat", file=sys.stderr)
+            status = 2
         if immediate_exit:
             immediate_exit.status = status
         if status:
             sys.exit(status)
 
     return wrapped
+
+
+def full_disk(error: Exception) -> str | None:
+    """What could not be written because the disk or the quota is full; None for another error.
+
+    safetensors and tokenizers, which are written in Rust, give the system's error as text.
+    """
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"{error.filename or 'a file'} cannot be written: {error.strerror}"
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    if number and int(number[1]) in FULL:
+        return f"a file cannot be written: {os.strerror(int(number[1]))}"
+    return None
 
 
 def reader_has_gone() -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import transformers
 import yaml
+from safetensors import SafetensorError
 
 import cmlmcse
 from cmlmcse import cli
@@ -76,20 +77,38 @@ def test_another_broken_pipe_is_an_error() -> None:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "BrokenPipeError: a worker")
 
 
-def test_a_full_disk(capsys) -> None:
-    """One line and status 2; other errors of files keep their traceback."""
+@pytest.mark.parametrize(
+    ("error", "file"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/weights"), "out/weights"),
+        (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), "a file"),
+    ],
+)
+def test_a_full_disk(error, file, capsys) -> None:
+    """One line and status 2, also where a library gives the system's error as text."""
 
     @command
-    def write(number: int) -> None:
-        raise OSError(number, os.strerror(number), "out/weights")
+    def write() -> None:
+        raise error
 
     with pytest.raises(SystemExit, match="2"):
-        write(errno.ENOSPC)
-    assert capsys.readouterr().err.splitlines() == [
-        "error: out/weights cannot be written: No space left on device; free space and repeat"
-    ]
-    with pytest.raises(OSError, match="Input/output"):
-        write(errno.EIO)
+        write()
+    line = f"error: {file} cannot be written: No space left on device; free space and repeat"
+    assert capsys.readouterr().err.splitlines() == [line]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, os.strerror(errno.EIO)), SafetensorError("I/O error: Input/output error (os error 5)")]
+)
+def test_another_error_of_files(error) -> None:
+    """It keeps its traceback."""
+
+    @command
+    def write() -> None:
+        raise error
+
+    with pytest.raises(type(error), match="Input/output"):
+        write()
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,11 @@ def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: py
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     news = Path(resolve(quickstart.LEE_DOCUMENTS)).read_text("utf-8").splitlines()
-    (tmp_path / "news.txt").write_text("\n".join(news[:40]))
+    (tmp_path / "news.txt").write_text("\n".join(news[:24]))
     monkeypatch.setattr(quickstart, "LEE_DOCUMENTS", str(tmp_path / "news.txt"))
-    monkeypatch.setattr(quickstart, "SEARCHED_SENTENCES", 100)
-    short = ["--max_steps", "2", "--eval_steps", "2", "--max_train_samples", "200", "--use_cpu", "true"]
+    monkeypatch.setattr(quickstart, "SEARCHED_SENTENCES", 40)
+    short = ["--max_steps", "2", "--eval_steps", "2", "--max_train_samples", "100", "--use_cpu", "true"]
+    short += ["--per_device_train_batch_size", "16"]
     main(["--output_dir", str(tmp_path / "out"), *short])
     said = capfd.readouterr().out
     lines = (tmp_path / "out" / "table.md").read_text().splitlines()
