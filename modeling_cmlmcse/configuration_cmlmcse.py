@@ -245,21 +245,7 @@ class CMLMCSEConfig(PretrainedConfig):
         reads_layers = POOLINGS[self.pooling].layers != (-1,)
         kwargs.setdefault("output_hidden_states", reads_layers or self.backbone_config.output_hidden_states)
         self._check_layers(depth)
-        read = max(-layer if layer < 0 else layer + 1 for layer in POOLINGS[self.pooling].layers)
-        if read > depth:
-            raise ValueError(
-                f"pooling {self.pooling!r} reads {read} layers of the backbone, found {depth}; choose another pooling"
-            )
-        if POOLINGS[self.pooling].keeps_head and self.projection != "mlp":
-            raise ValueError(
-                f"pooling {self.pooling!r} keeps the training head at inference and so expects projection 'mlp', found "
-                f"{self.projection!r}; choose pooling 'cls_before_pooler'"
-            )
-        if self.matryoshka_dims and self.projection != "none" and not POOLINGS[self.pooling].keeps_head:
-            raise ValueError(
-                f"matryoshka_dims expects a vector that users get, found projection {self.projection!r} after pooling "
-                f"{self.pooling!r}, which training alone uses; set projection to none, or pooling to cls"
-            )
+        self._check_pooling(depth)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # where Trainer looks for the tokenizer's
             kwargs.setdefault(name, getattr(self.backbone_config, name, None))
         super().__init__(**kwargs)
@@ -365,6 +351,25 @@ class CMLMCSEConfig(PretrainedConfig):
             raise ValueError(
                 f"condenser_weight expects a pooling that a masked sentence has too, found {self.pooling}; choose "
                 "another pooling, or retromae_weight"
+            )
+
+    def _check_pooling(self, depth: int) -> None:
+        """Check that the backbone has the layers that the pooling reads, and that the head fits the pooling."""
+        pooling = POOLINGS[self.pooling]
+        read = max(-layer if layer < 0 else layer + 1 for layer in pooling.layers)
+        if read > depth:
+            raise ValueError(
+                f"pooling {self.pooling!r} reads {read} layers of the backbone, found {depth}; choose another pooling"
+            )
+        if pooling.keeps_head and self.projection != "mlp":
+            raise ValueError(
+                f"pooling {self.pooling!r} keeps the training head at inference and so expects projection 'mlp', found "
+                f"{self.projection!r}; choose pooling 'cls_before_pooler'"
+            )
+        if self.matryoshka_dims and self.projection != "none" and not pooling.keeps_head:
+            raise ValueError(
+                f"matryoshka_dims expects a vector that users get, found projection {self.projection!r} after pooling "
+                f"{self.pooling!r}, which training alone uses; set projection to none, or pooling to cls"
             )
 
     @property

@@ -390,24 +390,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             ValueError: neither or both of `input_ids` and `inputs_embeds`; a mask of another shape; attention weights
                 are asked for; a sentence without a token.
         """
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if given is None or (input_ids is not None and inputs_embeds is not None):
-            found = "none" if given is None else "both"
-            raise ValueError(
-                f"forward expects input_ids (N, T) or inputs_embeds (N, T, E), found {found}: pass a tokenizer's output"
-            )
-        if output_attentions or (output_attentions is None and self.config.output_attentions):
-            raise ValueError(
-                "output_attentions must be false, found true: packed attention keeps no weights; load the export with "
-                "AutoModel without trust_remote_code to get them"
-            )
-        if input_ids is None and POOLINGS[self.config.pooling].reads_mask:
-            raise ValueError("pooling prompt expects input_ids, found inputs_embeds: it looks for the mask token")
-        if attention_mask is not None and attention_mask.shape != given.shape[:2]:
-            raise ValueError(
-                f"attention_mask must be of shape {tuple(given.shape[:2])}, as the tokens, found "
-                f"{tuple(attention_mask.shape)}"
-            )
+        asks_weights = self.config.output_attentions if output_attentions is None else output_attentions
+        given = self._checked(input_ids, inputs_embeds, attention_mask, asks_weights)
         packing = Packing.from_mask(given.new_ones(given.shape[:2]) if attention_mask is None else attention_mask)
         if position_ids is None and input_ids is not None:
             position_ids = grid_positions(self.backbone, input_ids)  # (N, T)
@@ -429,6 +413,33 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         )
         as_dict = self.config.return_dict if return_dict is None else return_dict
         return output if as_dict else output.to_tuple()
+
+    def _checked(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, asks_weights: bool
+    ) -> Tensor:
+        """The tokens of :meth:`forward`, whichever they are, if they can be embedded.
+
+        Raises:
+            ValueError: they cannot.
+        """
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None or (input_ids is not None and inputs_embeds is not None):
+            found = "none" if given is None else "both"
+            raise ValueError(
+                f"forward expects input_ids (N, T) or inputs_embeds (N, T, E), found {found}: pass a tokenizer's output"
+            )
+        if asks_weights:
+            raise ValueError(
+                "output_attentions must be false, found true: packed attention keeps no weights; load the export with "
+                "AutoModel without trust_remote_code to get them"
+            )
+        if input_ids is None and POOLINGS[self.config.pooling].reads_mask:
+            raise ValueError("pooling prompt expects input_ids, found inputs_embeds: it looks for the mask token")
+        if mask is not None and mask.shape != given.shape[:2]:
+            raise ValueError(
+                f"attention_mask must be of shape {tuple(given.shape[:2])}, as the tokens, found {tuple(mask.shape)}"
+            )
+        return given
 
     def pooled(self, tokens: Tensor, packing: Packing) -> Tensor:
         """(S,) packed tokens → (B, H) sentence vectors before any head. Only what the pooling reads is computed."""
