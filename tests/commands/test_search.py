@@ -13,8 +13,9 @@ import pytest
 from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 
-from cmlmcse import encode, search
+from cmlmcse import encode
 from cmlmcse.data import tables
+from cmlmcse.search import command as search
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.tiny import WORDS, tiny_tokenizer
 

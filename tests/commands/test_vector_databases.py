@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cmlmcse import encode, search
+from cmlmcse import encode
 from cmlmcse.hub.export import export
+from cmlmcse.search import command as search
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer

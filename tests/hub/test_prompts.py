@@ -9,7 +9,6 @@ from pyarrow import parquet
 from sentence_transformers import SentenceTransformer
 
 from cmlmcse import encode as encode_command
-from cmlmcse import search
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.beir_data import RetrievalSet, load_retrieval
 from cmlmcse.evaluation.cache import CachedEncoder
@@ -19,6 +18,7 @@ from cmlmcse.evaluation.retrieval import retrieval
 from cmlmcse.evaluation.whitening import Whitening
 from cmlmcse.hub.export import export
 from cmlmcse.models.encoders import Encoder, load_model_encoder
+from cmlmcse.search import command as search
 from cmlmcse.training.build_model import build_model
 from cmlmcse.training.fields import ModelArguments
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding

@@ -1,0 +1,186 @@
+"""The command `cmlmcse search MODEL CORPUS QUERY`: the texts of a file or a folder that are nearest to a query.
+
+The search is exact: each query is compared with every text. The corpus is read as a stream, so memory does not grow
+with its size. With --bm25 the texts are read once more before, to index the words of the queries.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cmlmcse.common.errors import InputError, Parser, command
+
+if TYPE_CHECKING:
+    from .corpus import Columns, Corpus
+    from .nearest import Shares
+
+STDIN = "-"
+SHOWN_CHARACTERS = 200  # of a text on the screen
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Parse the command line.
+
+    Raises:
+        InputError: an argument is invalid.
+    """
+    from cmlmcse.common.options import add_encoder_options, add_model, positive, positive_number
+    from cmlmcse.data.options import add_text_options
+    from cmlmcse.evaluation.bm25 import WEIGHT, WEIGHT_FOR_WEAK
+
+    parser = Parser(
+        prog="cmlmcse search",
+        description="Find the texts of a file that are nearest to a query, by the cosine of their embeddings, or by "
+        "the cosine and their words.",
+        allow_abbrev=False,
+    )
+    add_model(parser)
+    parser.add_argument("corpus", metavar="CORPUS", type=Path, help="a .parquet that `cmlmcse encode` wrote; or "
+                        "texts, which are encoded first: .csv, .tsv, .jsonl, .parquet, a text per line, or a folder of "
+                        ".txt and .md files, which are cut into passages")  # fmt: skip
+    parser.add_argument("query", metavar="QUERY", help="a text; - reads queries from standard input, one per line")
+    parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query (default: 10)")
+    parser.add_argument("--bm25", type=positive_number, nargs="?", const=0.0, metavar="WEIGHT", help="search by "
+                        "words too: the score is the cosine + WEIGHT x BM25, divided by the query's best BM25. Without "
+                        f"a number WEIGHT is {WEIGHT}, or {WEIGHT_FOR_WEAK} where MODEL is a folder of adapt whose "
+                        "report says that BM25 alone finds more. Give "
+                        f"{WEIGHT_FOR_WEAK} to any other model that finds less than BM25. Put it behind "
+                        "QUERY")  # fmt: skip
+    add_text_options(
+        parser,
+        titles="those of a folder, and those that the .parquet was encoded with",
+        passages="; a result then names the row of its text, from 0",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results here, one line per query: "
+                        "rank, row (from 0), score, with --bm25 its parts, and all columns of each text")  # fmt: skip
+    add_encoder_options(parser)
+    args, others = parser.parse_known_args(argv)
+    if others and not any(word.startswith("-") for word in others):
+        parser.error(f"QUERY must be one word of the command line, found {1 + len(others)}; put quotes round it")
+    if others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    if args.output is not None and args.output.exists():
+        parser.error(f"--output {args.output}: exists; choose another name")
+    if args.output is not None and not args.output.parent.is_dir():
+        parser.error(f"--output {args.output}: expected the folder {args.output.parent} to exist, found none")
+    return args
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Search, print the nearest texts, and write them to --output if it is given."""
+    args = parse(argv)
+    queries = read_queries(args.query)
+    from cmlmcse.evaluation.encoding import encode_as
+    from cmlmcse.models.encoders import load_model_encoder
+    from modeling_cmlmcse.prompts import QUERY
+
+    from .corpus import open_corpus
+    from .nearest import nearest_rows
+
+    corpus = open_corpus(args)
+    limits = (args.max_seq_length, args.batch_size, args.device)
+    encoder = load_model_encoder(args.model, args.pooling, *limits, show_progress_bar=False)
+    corpus.check(args.model, encoder)
+    shares, weight = None, 0.0
+    if args.bm25 is not None:
+        shares, weight = bm25_shares(corpus, queries), args.bm25 or default_weight(args.model)
+    found = nearest_rows(encode_as(encoder, QUERY, queries), corpus.blocks(encoder), args.top_k, shares, weight)
+    if not any(found):
+        raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
+    show_results(queries, found, corpus.columns)
+    if args.output is not None:
+        write_results(args.output, queries, found)
+
+
+def bm25_shares(corpus: "Corpus", queries: list[str]) -> "Shares":
+    """What BM25 gives the rows of a corpus; passages of files are counted within their files."""
+    from cmlmcse.evaluation.bm25 import BM25, BM25OfFiles, BM25Shares
+
+    if corpus.columns.file:
+        return BM25Shares(BM25OfFiles(corpus.rows(), queries), queries)
+    return BM25Shares(BM25((f"{title} {text}" for _, title, text in corpus.rows()), queries), queries)
+
+
+def default_weight(model: str) -> float:
+    """The weight of BM25 for a model: that of a weak one where a folder of adapt says that BM25 alone finds more."""
+    from cmlmcse.evaluation.bm25 import WEIGHT, WEIGHT_FOR_WEAK
+
+    try:
+        found = json.loads((Path(model) / "results.json").read_text(encoding="utf-8"))["adapt"]
+        weak = found["bm25"] > found["after"]
+    except (OSError, ValueError, KeyError, TypeError):  # it is no such folder
+        return WEIGHT
+    if not weak:
+        return WEIGHT
+    print(
+        f"{model}: adapt found that BM25 alone finds more than this model, so BM25 has the weight {WEIGHT_FOR_WEAK}; "
+        "--bm25 WEIGHT sets another",
+        file=sys.stderr,
+    )
+    return WEIGHT_FOR_WEAK
+
+
+def standard_input() -> list[str]:
+    """The lines of standard input, as UTF-8 with or without a byte-order mark."""
+    return sys.stdin.buffer.read().decode("utf-8-sig").split("\n")
+
+
+def read_queries(given: str) -> list[str]:
+    """The query of the command line, or the non-blank lines of standard input.
+
+    Raises:
+        InputError: there is no text.
+    """
+    try:
+        queries = [line.strip() for line in standard_input()] if given == STDIN else [given.strip()]
+        for query in queries:
+            query.encode()  # a byte that is not UTF-8 came as half a character
+    except UnicodeError as error:
+        raise InputError(f"QUERY must be UTF-8 text, found something else ({error}); convert it") from error
+    queries = [query for query in queries if query]
+    if not queries:
+        raise InputError(
+            f"QUERY must be a text, found {'no line on standard input' if given == STDIN else repr(given)}"
+        )
+    return queries
+
+
+def show_results(queries: list[str], found: list[list[dict[str, Any]]], columns: "Columns") -> None:
+    """Print the score, the file or document that a passage is from, and the start of "title | text"; below its query if
+    there are several."""
+    for query, nearest in zip(queries, found, strict=True):
+        if len(queries) > 1:
+            print(query)
+        for result in nearest:
+            named = [name for name in (columns.title, columns.text) if name]
+            texts = [" ".join(str(result["columns"].get(name) or "").split()) for name in named]
+            shown = " | ".join(filter(None, texts))[:SHOWN_CHARACTERS] or f"row {result['row']}"
+            name = result["columns"][columns.file] if columns.file else None
+            file = "" if name is None else printable(name if isinstance(name, str) else f"document {name}") + "  "
+            print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {file}{shown}")
+
+
+def printable(name: str) -> str:
+    """A file's name on one line, whatever signs it has."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name)
+
+
+def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any]]]) -> None:
+    """Write one JSON line per query.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    from cmlmcse.common.files import replace_text
+
+    lines = [
+        json.dumps({"query": query, "results": nearest}, ensure_ascii=False, default=str)
+        for query, nearest in zip(queries, found, strict=True)
+    ]
+    try:
+        replace_text(path, "\n".join(lines) + "\n")
+    except OSError as error:
+        raise InputError(f"--output {path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,257 @@
+"""What is searched: texts, which are encoded as they are read, or embeddings that `cmlmcse encode` wrote."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+from pyarrow import compute, parquet, types
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.data import tables
+from cmlmcse.encode import EMBEDDING, METADATA, TEXT, mention_cut, mention_titles, model_provenance
+from cmlmcse.evaluation.encoding import encode_as
+from cmlmcse.models.encoders import Encoder
+from modeling_cmlmcse.prompts import DOCUMENT
+
+
+class Block(NamedTuple):
+    """B rows of the corpus.
+
+    Attributes:
+        table: their columns.
+        vectors: (B, H) their embeddings.
+        blank: (B,) whether a row has neither title nor text, so that it answers nothing.
+    """
+
+    table: pyarrow.Table
+    vectors: NDArray[np.floating]
+    blank: NDArray[np.bool_]
+
+
+class Columns(NamedTuple):
+    """The columns of the files, the titles and the texts; None: the corpus has none."""
+
+    file: str | None
+    title: str | None
+    text: str
+
+
+class Corpus(Protocol):
+    """Rows of texts, which have embeddings or get them.
+
+    Attributes:
+        columns: their names.
+    """
+
+    columns: Columns
+
+    def check(self, model: str, encoder: Encoder) -> None:
+        """Compare the corpus with the model that the queries are encoded with, and say what its user should know.
+
+        Raises:
+            InputError: they do not fit together.
+        """
+
+    def blocks(self, encoder: Encoder) -> Iterator[Block]:
+        """Yield all rows with their embeddings."""
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the file, the title and the text of each row; empty where there is none."""
+
+
+def open_corpus(args: argparse.Namespace) -> Corpus:
+    """The corpus that the command line names.
+
+    Raises:
+        InputError: it cannot be read, or has no such column.
+    """
+    if not has_embeddings(args.corpus):
+        return TextCorpus(args.corpus, args.text_column, args.title_column, args.passages)
+    if args.passages:
+        raise InputError(
+            f"--passages expects texts, found embeddings in {args.corpus}; encode the texts again with --passages"
+        )
+    return EncodedCorpus(args.corpus, args.text_column, args.title_column)
+
+
+def has_embeddings(path: Path) -> bool:
+    """Whether a file is a .parquet with a column of embeddings.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if path.suffix != ".parquet" or not path.is_file():
+        return False
+    try:
+        schema = parquet.read_schema(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path}: expected a Parquet file, found one that cannot be read ({error})") from error
+    if EMBEDDING not in schema.names:
+        return False
+    kind = schema.field(EMBEDDING).type
+    lists = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
+    return lists and types.is_floating(kind.value_type)
+
+
+class TextCorpus:
+    """Texts of a file or a folder; see :class:`Corpus`."""
+
+    def __init__(self, path: Path, text_column: str | None, title_column: str | None, passages: bool) -> None:
+        self.source = tables.scan(path, text_column, title_column, all_columns=False, passages=passages)
+        self.columns = Columns(self.source.file_column, self.source.title_column, self.source.text_column)
+
+    def check(self, model: str, encoder: Encoder) -> None:
+        mention_titles(self.source)
+        mention_cut(self.source, model, encoder)
+
+    def blocks(self, encoder: Encoder) -> Iterator[Block]:
+        for table in self.source.tables():
+            texts = self.source.titled_texts(table)
+            blank = np.array([not text.strip() for text in texts])
+            yield Block(table, encode_as(encoder, DOCUMENT, texts), blank)
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        for table in self.source.tables():
+            yield from tables.rows_of(table, self.columns)
+
+
+class EncodedCorpus:
+    """A .parquet with embeddings; see :class:`Corpus`.
+
+    Attributes:
+        stored: what the file says about how it was encoded; empty if `cmlmcse encode` did not write it.
+    """
+
+    def __init__(self, path: Path, text_column: str | None, title_column: str | None) -> None:
+        self.path = path
+        schema = parquet.read_schema(path)
+        if text_column is not None and text_column not in schema.names:
+            raise InputError(
+                f"{path}: expected a column {text_column}, found the columns {', '.join(schema.names)}; see "
+                "--text_column"
+            )
+        stored = (schema.metadata or {}).get(METADATA)
+        self.stored: dict[str, Any] = json.loads(stored) if stored else {}
+        file = self.stored.get("file_column")
+        self.columns = Columns(
+            file if file in schema.names else None, self._title_column(title_column), text_column or TEXT
+        )
+
+    def _title_column(self, wanted: str | None) -> str | None:
+        """The column of the titles that the texts were encoded with, if any.
+
+        Raises:
+            InputError: --title_column names another one.
+        """
+        title: str | None = self.stored.get("title_column")
+        if wanted is not None and wanted != title:
+            with_what = f"those of {title}" if title else "none"
+            raise InputError(
+                f"{self.path}: --title_column {wanted} expects texts that were encoded with these titles, found "
+                f"{with_what}; encode the corpus again with --title_column {wanted}"
+            )
+        return title
+
+    def check(self, model: str, encoder: Encoder) -> None:
+        """Check that the embeddings can be compared with those of this model. If they were truncated, the encoder is
+        set to truncate its own to the same number of dimensions.
+
+        Raises:
+            InputError: they are of another model, pooling or prompt, or have another number of dimensions.
+        """
+        if self.stored:
+            self._check_model(model_provenance(model, encoder.settings["pooling"]))
+            self._check_prompt(encoder.prompts.get("document", ""))
+        encoder.arguments["truncate_dim"] = self.stored.get("truncate_dim")
+        width = self.stored.get("truncate_dim") or encoder.model.config.hidden_size
+        with parquet.ParquetFile(self.path) as file:
+            batch = next(file.iter_batches(batch_size=1, columns=[EMBEDDING]), None)
+        found = width if batch is None else len(batch.column(0)[0].as_py() or [])
+        if found != width:
+            raise InputError(
+                f"{self.path}: expected embeddings of {width} dimensions, as {model} makes them, found {found}; give "
+                "the model that the corpus was encoded with"
+            )
+
+    def _check_model(self, ours: dict[str, Any]) -> None:
+        """Compare the model that encoded the texts with the one of the queries: by the fingerprint of its files where
+        both have one, by its name where neither has."""
+        theirs = self.stored
+        same_name, same_pooling = (theirs.get(name) == ours[name] for name in ("model", "pooling"))
+        if theirs.get("fingerprint") and ours["fingerprint"]:
+            same = theirs["fingerprint"] == ours["fingerprint"]
+        else:
+            same = bool(theirs.get("fingerprint") or ours["fingerprint"]) or same_name
+        if same and same_pooling:
+            return
+        if same_name and same_pooling:
+            raise InputError(
+                f"{self.path} must hold embeddings of MODEL, {ours['model']}, as it is now, found those from before "
+                "its files were changed; encode the corpus again"
+            )
+        raise InputError(
+            f"{self.path} must hold embeddings of MODEL, {ours['model']} with the pooling {ours['pooling']}, found "
+            f"{theirs.get('model')} with {theirs.get('pooling')} in it; give that model, or encode the corpus again"
+        )
+
+    def _check_prompt(self, prompt: str) -> None:
+        """Compare the prompt that the texts were encoded with with the model's own for documents."""
+        found = self.stored.get("prompt", "")
+        if found != prompt:
+            raise InputError(
+                f"{self.path}: expected texts encoded with MODEL's prompt for documents, {prompt!r}, found {found!r}; "
+                "encode the corpus again without --prompt and --prompt_name"
+            )
+
+    def blocks(self, encoder: Encoder) -> Iterator[Block]:
+        """Yield all rows with their embeddings. A row whose title and text are blank was an empty text.
+
+        Raises:
+            InputError: an embedding is missing or has another size.
+        """
+        with parquet.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(batch_size=tables.TABLE_ROWS):
+                table = pyarrow.Table.from_batches([batch])
+                column = batch.column(batch.schema.names.index(EMBEDDING))
+                flat = column.flatten()
+                sizes = set(compute.list_value_length(column).to_pylist())
+                if len(sizes) != 1 or flat.null_count:
+                    raise InputError(
+                        f"{self.path}: expected embeddings of one size in every row, found others; encode it again"
+                    )
+                vectors = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+                yield Block(table.drop_columns([EMBEDDING]), vectors, self._blank(table))
+
+    def _blank(self, table: pyarrow.Table) -> NDArray[np.bool_]:
+        """(B,) whether the texts that `cmlmcse encode` read are blank; False where it left them out, or where another
+        program wrote the file."""
+        names = table.schema.names
+        # behind the embeddings stand copied columns, one of which may have the same name
+        kept = bool(self.stored) and TEXT in names and names.index(TEXT) < names.index(EMBEDDING)
+        if not kept:
+            return np.zeros(len(table), bool)
+        read = [name for name in (self.columns.title, TEXT) if name]
+        rows = zip(*(table[name].to_pylist() for name in read), strict=True)
+        return np.array([not any(str(text or "").strip() for text in row) for row in rows])
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the file, the title and the text of each row; empty where there is none.
+
+        Raises:
+            InputError: there is no such column of texts.
+        """
+        with parquet.ParquetFile(self.path) as file:
+            texts = [field.name for field in file.schema_arrow if tables.is_text(field.type)]
+            if self.columns.text not in texts:
+                raise InputError(
+                    f"{self.path}: --bm25 expects the texts in the column {self.columns.text}, found columns of text: "
+                    f"{', '.join(texts) or 'none'}; encode the corpus again without --no_text, or give --text_column"
+                )
+            read = [name for name in self.columns if name]
+            for batch in file.iter_batches(batch_size=tables.TABLE_ROWS, columns=read):
+                yield from tables.rows_of(pyarrow.Table.from_batches([batch]), self.columns)
