@@ -354,7 +354,7 @@ def _attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, heads: i
     if mask is None:
         return scores.softmax(dim=-1)
     if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill(~mask, float("-inf"))
+        mask = torch.zeros(mask.shape, dtype=scores.dtype, device=mask.device).masked_fill(~mask, float("-inf"))
     return (scores.unflatten(0, (-1, heads)) + mask.to(scores.dtype)).softmax(dim=-1).flatten(0, 1)
 
 

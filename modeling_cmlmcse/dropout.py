@@ -30,7 +30,7 @@ def sample_keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
     """A boolean for each element, true where it is kept, and the factor 1 / (1 − p) that scales the kept ones."""
     dropped = min(max(round(p * LEVELS), 0), LEVELS)
     count = shape.numel()
-    words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+    words = torch.empty((count + 3) // 4, dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
     bits = words.view(torch.int16)[:count].view(shape)
     kept = (bits >= dropped - LEVELS // 2) if dropped < LEVELS else torch.zeros_like(bits, dtype=torch.bool)
     return kept, LEVELS / max(LEVELS - dropped, 1)

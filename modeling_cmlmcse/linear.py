@@ -97,7 +97,7 @@ def onednn_is_faster() -> bool:
     """Whether oneDNN multiplies clearly faster here than PyTorch's default. Measured once a process, in about 30 ms."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
-    left, right = torch.ones(512, 768), torch.ones(768, 768)
+    left, right = torch.ones(512, 768, device="cpu"), torch.ones(768, 768, device="cpu")
     return second_is_faster(lambda: nn.functional.linear(left, right), lambda: _multiply(left, right))
 
 

@@ -215,8 +215,9 @@ class Selection:
 def pack_sequences(sequences: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Token lists → the host-side form of a packed batch: `input_ids` (S,), `lengths` (B,), `width`."""
     lengths = [len(sequence) for sequence in sequences]
+    whole: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
     return {
-        "input_ids": torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.long),
-        "lengths": torch.tensor(lengths, dtype=torch.long),
+        "input_ids": torch.tensor([token for sequence in sequences for token in sequence], **whole),
+        "lengths": torch.tensor(lengths, **whole),
         "width": max(lengths),
     }

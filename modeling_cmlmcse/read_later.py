@@ -16,7 +16,7 @@ class ReadLater:
     def __init__(self, tensor: Tensor) -> None:
         self.copy, self.copied = tensor, None
         if tensor.device.type == "cuda":
-            self.copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self.copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
             self.copy.copy_(tensor, non_blocking=True)
             self.copied = torch.cuda.Event()
             self.copied.record()

@@ -34,7 +34,7 @@ def write_sentence_transformers(config: CMLMCSEConfig, weights: Mapping[str, Ten
     pooling = POOLINGS[config.pooling]
     modules = [("", "Transformer")]
     if pooling.layers != (-1,):
-        chosen = torch.zeros(depth)
+        chosen = torch.zeros(depth, device="cpu")
         chosen[list(pooling.layers)] = 1.0
         fields = {"word_embedding_dimension": size, "layer_start": 1, "num_hidden_layers": depth}
         modules.append(write_module(folder, len(modules), "WeightedLayerPooling", fields, {"layer_weights": chosen}))

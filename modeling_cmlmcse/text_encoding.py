@@ -188,7 +188,10 @@ class TextEncoding(Base):
     def similarity(first: Any, second: Any) -> Any:
         """(N, H) and (M, H) embeddings → (N, M) cosines. A single embedding (H,) is a row. Arrays give an array,
         tensors a tensor."""
-        rows = (torch.atleast_2d(torch.as_tensor(each).float()) for each in (first, second))
+        tensors = (
+            each if isinstance(each, Tensor) else torch.as_tensor(each, device="cpu") for each in (first, second)
+        )
+        rows = (torch.atleast_2d(each.float()) for each in tensors)
         one, other = (nn.functional.normalize(each, dim=-1) for each in rows)
         cosines = one @ other.to(one.device).T
         return cosines if isinstance(first, Tensor) else cosines.numpy()

@@ -10,9 +10,12 @@ from peft import LoraConfig
 from transformers import AutoModel
 
 from cmlmcse.hub.export import export
+from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 from modeling_cmlmcse.families import FAMILIES
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.batches import make_batch
+from support.objectives import OBJECTIVES
 from support.tiny import tiny_tokenizer
 
 TEXTS = ["the cat sat", "a dog", "two birds in a tree near the house"]
@@ -84,6 +87,34 @@ def test_fields_given_at_loading_are_taken(backbone_folders, tmp_path):
     assert model.config.prompts == CMLMCSEConfig(prompts=prompts).prompts
     assert set(model.objectives) == {"retromae", "mlm"}
     assert all(torch.count_nonzero(each.head.bias) == 0 for each in model.objectives.values())
+
+
+def test_another_default_device(backbone_folders):
+    """After `torch.set_default_device` texts are encoded, and compared, on the model's own device all the same. On the
+    meta device a tensor made without saying where would have no values."""
+    model, tokenizer = load(backbone_folders["bert"]), tiny_tokenizer("bert")
+    expected = model.encode(TEXTS, tokenizer)
+    with torch.device("meta"):
+        np.testing.assert_array_equal(model.encode(TEXTS, tokenizer), expected)
+        cosines = model.similarity(expected, expected)
+    np.testing.assert_allclose(np.diag(cosines), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fields", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_training_on_another_default_device(fields, backbone_folders):
+    """Nor does a loss, or its gradient, depend on it."""
+    folder = backbone_folders["bert"]
+    generator = {"rtd_generator": folder} if "rtd_weight" in fields else {}
+    given = {"cmlm_weight": 0.1, "pooling": "avg", **fields, **generator}
+    losses = TrainingLosses(CMLMCSEForSentenceEmbedding.from_backbone(folder, **given).train())
+    batch, found = make_batch("bert", TEXTS), []
+    for device in ("cpu", "meta"):
+        torch.manual_seed(1)
+        with torch.device(device):
+            loss = losses(**batch).loss
+            loss.backward()
+        found.append(loss.item())
+    assert found[0] == found[1]
 
 
 def test_hooks_are_called_after_encode(backbone_folders, batch):
