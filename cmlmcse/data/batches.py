@@ -266,7 +266,7 @@ class ViewCollator:
             by_teacher = zip(*(example.teachers for example in examples), strict=True)
             batch["views"]["teachers"] = [torch.from_numpy(np.stack(vectors)) for vectors in by_teacher]
         if examples[0].score is not None:
-            batch["views"]["scores"] = torch.tensor([example.score for example in examples])  # (N,)
+            batch["views"]["scores"] = torch.tensor([example.score for example in examples], device="cpu")  # (N,)
         if self.masking is not None:
             batch["masked"] = pack_masked(
                 [
@@ -355,6 +355,6 @@ def pack_masked(sentences: list[MaskedTokens]) -> dict[str, Any]:
         **packed,
         "mlm_positions": torch.from_numpy(np.concatenate(positions)).long(),
         "mlm_labels": torch.from_numpy(np.concatenate([sentence.labels for sentence in sentences])).long(),
-        "mlm_counts": torch.tensor(counts, dtype=torch.long),
+        "mlm_counts": torch.tensor(counts, dtype=torch.long, device="cpu"),
         "mlm_width": max(counts),
     }

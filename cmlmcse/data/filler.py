@@ -32,9 +32,9 @@ def fill_up(packed: dict[str, Any], multiple: int, token: int) -> dict[str, Any]
     lengths = [tokens // rows + (row < tokens % rows) for row in range(rows)]
     filled = {
         "input_ids": torch.nn.functional.pad(packed["input_ids"], (0, tokens), value=token),
-        "lengths": torch.cat([packed["lengths"], torch.tensor(lengths)]),
+        "lengths": torch.cat([packed["lengths"], torch.tensor(lengths, device="cpu")]),
     }
     if "slots" in packed:
         places = [(size + row) * width + column for row, length in enumerate(lengths) for column in range(length)]
-        filled["slots"] = torch.cat([packed["slots"], torch.tensor(places)])
+        filled["slots"] = torch.cat([packed["slots"], torch.tensor(places, device="cpu")])
     return packed | filled | {"width": width, "filler_rows": rows, "filler_tokens": tokens}

@@ -108,7 +108,9 @@ class Templates:
         packed = pack_sequences([*rows, *(tokens for tokens, _ in empty)])
         packed["width"] = max(map(len, rows))
         slots = [row * packed["width"] + column for row, kept in enumerate(columns) for column in kept]
-        return {**packed, "slots": torch.tensor(slots), "template_of": torch.tensor([places[kind] for kind in kinds])}
+        of_rows = [places[kind] for kind in kinds]
+        own = {"slots": torch.tensor(slots, device="cpu"), "template_of": torch.tensor(of_rows, device="cpu")}
+        return {**packed, **own}
 
     def without_sentence(self, template: int, length: int) -> tuple[list[int], Sequence[int]]:
         """A template around a sentence of `length` tokens, special ones included, without the sentence: the tokens and
