@@ -223,8 +223,19 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         **kwargs: Any,
     ) -> None:
         """As in transformers, and the files by which sentence-transformers gives the same embeddings. An adapter alone
-        (`add_adapter`) is saved without them: it is no whole model."""
+        (`add_adapter`) is saved without them: it is no whole model.
+
+        Raises:
+            ValueError: `push_to_hub` with `state_dict` or `variant`: the upload has the model's own weights.
+        """
+        if push_to_hub and (state_dict is not None or kwargs.get("variant")):
+            found = "a variant" if state_dict is None else "a state_dict"
+            raise ValueError(
+                f"push_to_hub expects the model's own weights, found {found}; save without push_to_hub, then upload "
+                "the folder with huggingface_hub's upload_folder"
+            )
         of_hub = {name: kwargs.pop(name) for name in PUSH_ARGUMENTS if name in kwargs}
+        of_hub |= {name: kwargs[name] for name in ("max_shard_size",) if name in kwargs}
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
         if not is_main_process:
             return

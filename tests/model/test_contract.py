@@ -180,13 +180,18 @@ def test_what_is_pushed_is_whole(backbone_folders, tmp_path, monkeypatch):
 
     monkeypatch.setattr(PreTrainedModel, "push_to_hub", push)
     model.save_pretrained(folder, push_to_hub=True, commit_message="first", token="t")
-    model.save_pretrained(folder, push_to_hub=True, repo_id="other")
+    model.save_pretrained(folder, push_to_hub=True, repo_id="other", max_shard_size="1GB")
     assert [upload[:2] for upload in uploads] == [
         ("mine", {"commit_message": "first", "token": "t"}),
-        ("other", {"token": None}),
+        ("other", {"token": None, "max_shard_size": "1GB"}),
     ]
     assert all({"model.safetensors", "modules.json", "1_Pooling"} <= files for _, _, files in uploads)
     assert (folder / "modules.json").exists()
+    for given, found in (({"variant": "fp16"}, "a variant"), ({"state_dict": model.state_dict()}, "a state_dict")):
+        with pytest.raises(ValueError, match=f"expects the model's own weights, found {found}; save without"):
+            model.save_pretrained(tmp_path / "refused", push_to_hub=True, **given)
+    assert not (tmp_path / "refused").exists()
+    assert len(uploads) == 2
 
 
 @pytest.mark.slow
