@@ -35,8 +35,8 @@ def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         def synchronize(self):
             asked.append("wait for the mark")
 
-    def empty(*shape, dtype, pin_memory):
-        assert pin_memory
+    def empty(*shape, dtype, device, pin_memory):
+        assert pin_memory and device == "cpu"
         return Copy()
 
     monkeypatch.setattr(torch, "empty", empty)
