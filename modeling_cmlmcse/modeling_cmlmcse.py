@@ -235,7 +235,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
                 "the folder with huggingface_hub's upload_folder"
             )
         of_hub = {name: kwargs.pop(name) for name in PUSH_ARGUMENTS if name in kwargs}
-        of_hub |= {name: kwargs[name] for name in ("max_shard_size",) if name in kwargs}
+        if "max_shard_size" in kwargs:
+            of_hub["max_shard_size"] = kwargs["max_shard_size"]
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
         if not is_main_process:
             return

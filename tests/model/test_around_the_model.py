@@ -106,15 +106,19 @@ def test_training_on_another_default_device(fields, backbone_folders):
     folder = backbone_folders["bert"]
     generator = {"rtd_generator": folder} if "rtd_weight" in fields else {}
     given = {"cmlm_weight": 0.1, "pooling": "avg", **fields, **generator}
-    losses = TrainingLosses(CMLMCSEForSentenceEmbedding.from_backbone(folder, **given).train())
-    found = []
+    model = CMLMCSEForSentenceEmbedding.from_backbone(folder, **given).train()
+    losses, found = TrainingLosses(model), []
     for device in ("cpu", "meta"):
         torch.manual_seed(1)
+        model.zero_grad()
         with torch.device(device):
             loss = losses(**make_batch("bert", TEXTS, pad_to_multiple_of=8)).loss
             loss.backward()
-        found.append(loss.item())
-    assert found[0] == found[1]
+        gradients = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
+        found.append((loss.item(), torch.cat(gradients)))
+    assert found[0][0] == found[1][0]
+    assert found[0][1].any()
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=0)
 
 
 def test_hooks_are_called_after_encode(backbone_folders, batch):
