@@ -13,6 +13,10 @@ from cmlmcse.adaptation.runs import Common, Trial
 from cmlmcse.common.errors import Diverged
 
 
+class Killed(Exception):
+    """The process ends here."""
+
+
 @pytest.mark.parametrize(
     "minutes, step, expected",
     [
@@ -98,6 +102,38 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
     assert asked == again
 
 
+def test_a_later_call_has_the_time_that_is_left(monkeypatch, tmp_path):
+    """What an earlier call spent on its arms is taken from the time; the hours between the calls are not."""
+    asked, now, done = [], [0.0], {}
+
+    def run_arm(name, fields, common, steps, every):
+        asked.append((name, steps))
+        if name == "b" and now[0] < 1000:
+            raise Killed
+        if done.get(name, 0) < steps:
+            now[0] += (steps - done.get(name, 0)) * 1.0 + 10.0
+            done[name] = steps
+        return trial(name)
+
+    def trial(name):
+        record = {"seconds_per_step": 1.0, "unscored_seconds_per_step": 1.0, "train_seconds": 1.0 * done[name]}
+        return Trial(tmp_path, done[name], 1.0, record | {"dev_scores": [1.0, 0.0]})
+
+    monkeypatch.setattr(rounds, "run_arm", run_arm)
+    monkeypatch.setattr(rounds, "read_trial", lambda folder: trial(folder.name) if folder.name in done else None)
+    planned = partial(Plan, steps=[20], every=20, besides=10.0)
+    monkeypatch.setattr(rounds, "new_plan", lambda arms, *_: planned(arms))
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: now[0])
+    tried = {name: {"views": "words"} for name in "ab"}
+    with pytest.raises(Killed):
+        run_arms(tried, Common(tmp_path, {}, np.zeros(1), run), 300.0, None)
+    now[0] = 5000.0
+    run_arms(tried, Common(tmp_path, {}, np.zeros(1), run), 300.0, None)
+    # The first arm took 30 seconds in the first call and the second one 30 in this call. Of 240 each needs 10 besides
+    # its steps, so each trains 110 more, in whole blocks of 20.
+    assert asked == [("a", 20), ("b", 20), ("a", 20), ("b", 20), ("a", 120), ("b", 120)]
+
+
 def test_two_kinds_go_on_together(monkeypatch, tmp_path):
     """Of a finished encoder the best arm of each averaged kind is trained on, whatever else has a higher score; a plain
     backbone has no such kinds."""
@@ -123,10 +159,6 @@ def test_two_kinds_go_on_together(monkeypatch, tmp_path):
     assert best_of_each_kind(trials, tried, finished=False) == ["other"]
     del trials["search"], trials["search2"]
     assert best_of_each_kind(trials, tried, finished=True) == ["other"]
-
-
-class Killed(Exception):
-    """The process ends here."""
 
 
 def test_a_repeated_call_trains_the_same_finalists(monkeypatch, tmp_path):
