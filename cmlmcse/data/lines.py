@@ -83,11 +83,23 @@ def _not_utf8(path: str, offset: int, byte: int) -> InputError:
     )
 
 
-def check_utf8(path: str) -> None:
-    """Read a file in chunks to check that it is whole and UTF-8.
+def _check_utf16(path: str, content: bytes) -> None:
+    """Check that few bytes are zero. UTF-16 without its mark is UTF-8 too, with a zero byte in each English letter.
 
     Raises:
-        InputError: the file is corrupt, or not UTF-8. The message gives the byte's offset in the decompressed text.
+        InputError: more than a third of the bytes are zero.
+    """
+    if 3 * content.count(0) > len(content):
+        with readable(path) as file:
+            code = "utf-16be" if file.read(1) == b"\0" else "utf-16le"
+        raise InputError(f"{path}: expected UTF-8 text, found UTF-16; convert it, as in `iconv -f {code} -t utf-8`")
+
+
+def check_utf8(path: str) -> None:
+    """Read a file in chunks to check that it is whole, UTF-8 and not UTF-16.
+
+    Raises:
+        InputError: it is not. The message gives the byte's offset in the decompressed text.
     """
     decoder, done = codecs.getincrementaldecoder("utf-8")(), 0
     with readable(path) as file:
@@ -98,6 +110,7 @@ def check_utf8(path: str) -> None:
                 decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
                 raise _not_utf8(path, done - pending + error.start, error.object[error.start]) from None
+            _check_utf16(path, chunk)
             done += len(chunk)
             if not chunk:
                 return
@@ -124,6 +137,7 @@ def read_lines(path: str, blank: bool = False) -> Iterator[str]:
                 line = raw[start:].decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise _not_utf8(path, offset + start + error.start, error.object[error.start]) from None
+            _check_utf16(path, raw)
             offset += len(raw)
             if blank or line.strip():
                 yield line

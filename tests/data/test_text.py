@@ -191,6 +191,10 @@ def test_not_utf8_names_the_byte(tmp_path: Path, load: Load, name: str, streamin
         ),
         ("a.xml", "not XML", "expected a Wikipedia dump .*syntax error"),
         ("a.xml.bz2", b"BZh9 broken", "expected a whole, readable file, found it truncated or corrupt"),
+        ("a.txt", "one\ntwo".encode("utf-16-le"), "found UTF-16; convert it, as in `iconv -f utf-16le -t utf-8`"),
+        ("a.txt", "one\ntwo".encode("utf-16-be"), "found UTF-16; convert it, as in `iconv -f utf-16be -t utf-8`"),
+        ("a.csv", "text\none".encode("utf-16-le"), "found UTF-16; convert it, as in `iconv -f utf-16le -t utf-8`"),
+        ("a.txt.gz", gzip.compress("one".encode("utf-16-le")), "found UTF-16; convert it, as in `iconv -f utf-16le"),
     ],
 )
 def test_bad_files(tmp_path: Path, load: Load, name: str, content: str | bytes, message: str, streaming: bool) -> None:
