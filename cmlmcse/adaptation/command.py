@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cmlmcse.common.alone import alone_in
 from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
 from cmlmcse.common.launch import launched_processes
@@ -196,7 +197,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     several = launched_processes() > 1
     pads = padded_attention(not training.variable_length_attention)
     try:
-        with pads, nullcontext() if several else terminable(), interruptible(lambda: kept):
+        with alone_in(folder), pads, nullcontext() if several else terminable(), interruptible(lambda: kept):
             return Adapted(folder, adapt_in(folder, args, bf16, train))
     except Stopped as stop:  # perhaps inside an arm, which speaks of its own folder
         causes = {128 + signal.SIGINT: "by Ctrl-C", 128 + signal.SIGTERM: "by SIGTERM"}

@@ -3,9 +3,11 @@
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cmlmcse.common.alone import alone_in
 from cmlmcse.common.cpu import limit_kernel_caches
 from cmlmcse.common.errors import InputError, command, interruptible
 from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
@@ -105,8 +107,9 @@ def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None)
 
     recipe, model_args, data_args, run_args = parse_recipe(arguments)
     folder = Path(run_args.output_dir or "")
-    pads = not run_args.variable_length_attention
-    with padded_attention(pads), interruptible(lambda: kept_checkpoint(folder)):
+    pads, first = not run_args.variable_length_attention, run_args.process_index == 0
+    alone = alone_in(folder) if first and run_args.output_dir else nullcontext()
+    with padded_attention(pads), alone, interruptible(lambda: kept_checkpoint(folder)):
         if run_args.stage == "pretrain":
             from .pretraining import pretrain
 
@@ -116,7 +119,6 @@ def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None)
 
             train_encoder(recipe.stem, model_args, data_args, run_args, start_values)
     results = folder / "results.json"
-    first = run_args.process_index == 0
     return Trained(folder, json.loads(results.read_text(encoding="utf-8")) if first else {})
 
 

@@ -1,0 +1,64 @@
+"""One command at a time in an output folder."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+PATIENCE = 10.0  # seconds in which the data loader's processes of a killed run end; PyTorch's look every 5 seconds
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other commands out of a folder for as long as this block runs. Two runs in one folder would delete each
+    other's half-written checkpoints. A new folder goes again if nothing was written to it.
+
+    The kernel's lock is on the folder itself. It ends with the process, also with a killed one. A folder that cannot be
+    created, and a file system without locks, are left to whoever writes there.
+
+    Raises:
+        InputError: another command is in it.
+    """
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        end = time.monotonic() + PATIENCE
+        while not _lock(held):
+            if time.monotonic() > end:
+                raise InputError(
+                    f"output_dir must be free, found another command that is writing to {folder}; wait for it or stop "
+                    "it, or choose another --output_dir"
+                )
+            time.sleep(0.2)
+        yield
+    finally:
+        if new:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+        os.close(held)
+
+
+def _lock(held: int) -> bool:
+    """Lock an open folder, unless another process has the lock. True too where nothing can be locked."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # NFS locks no folder
+        pass
+    return True

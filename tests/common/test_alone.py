@@ -1,0 +1,73 @@
+"""Two commands do not write to one output folder at the same time."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from cmlmcse.common import alone
+from cmlmcse.common.alone import alone_in
+from cmlmcse.training.command import main
+
+
+def hold(folder: Path, entered) -> None:
+    """Be in the folder until this process is killed."""
+    with alone_in(folder):
+        entered.set()
+        signal.pause()
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that is in the folder `out`."""
+    context = multiprocessing.get_context("spawn")
+    entered = context.Event()
+    process = context.Process(target=hold, args=(tmp_path / "out", entered))
+    process.start()
+    assert entered.wait(60)
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_another_command_is_kept_out(holder, tmp_path, monkeypatch, capsys):
+    """It waits for a moment, then says what to do, and writes nothing. When the other one is killed the folder is
+    free."""
+    monkeypatch.setattr(alone, "PATIENCE", 0.3)
+    words = ["simcse-bert-base", "--train_file", "text.txt", "--output_dir", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert "output_dir must be free, found another command that is writing to" in error
+    assert error.count("\n") == 1
+    assert not list((tmp_path / "out").iterdir())
+    os.kill(holder.pid, signal.SIGKILL)
+    monkeypatch.setattr(alone, "PATIENCE", 60.0)
+    with alone_in(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out").exists()  # it was there before
+
+
+def test_a_new_folder_goes_if_it_stays_empty(tmp_path):
+    """What was written stays."""
+    with alone_in(tmp_path / "deep" / "empty"):
+        pass
+    with alone_in(tmp_path / "deep" / "full"):
+        (tmp_path / "deep" / "full" / "file").touch()
+    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["full"]
+
+
+def test_without_locks(tmp_path, monkeypatch):
+    """A folder that cannot be locked, or cannot be made, is not in the way."""
+
+    def no_locks(*_):
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(alone.fcntl, "flock", no_locks)
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "out", tmp_path / "file" / "out"):
+        with alone_in(folder):
+            pass
