@@ -1,7 +1,6 @@
 """The user's text as adapt reads it: documents, how long they are, and the label-free criterion on some of them."""
 
 import argparse
-import unicodedata
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from cmlmcse.data.lengths import measure_lengths, sample_rows
 from cmlmcse.data.tables import with_titles
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
+from cmlmcse.data.words import is_letter
 from cmlmcse.evaluation.encoding import Encode
 from cmlmcse.evaluation.label_free import MORE_QUESTIONS, Criterion, build_criterion, choose_criterion, enough_ask
 from cmlmcse.evaluation.together import Together, asked_together
@@ -253,11 +253,6 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
         note=foreign(texts, start.tokenizer),
         overlap=share_overlapping(held_out, rest),
     )
-
-
-def is_letter(sign: str) -> bool:
-    """Whether a sign is a letter, or a mark that belongs to one, such as the vowel signs of Hindi."""
-    return unicodedata.category(sign)[0] in "LM"
 
 
 def foreign(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> str:

@@ -2,6 +2,7 @@
 criteria."""
 
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from .folder import files_in, has_passages, read_file, read_passages
 from .lines import read_documents, read_lines
 from .tables import scan
 from .text import as_text_error, file_state, load_sentences, source_kind
-from .words import is_unspaced, overlapping_pairs
+from .words import is_letter, is_unspaced, overlapping_pairs
 
 VERSION = 4  # of what makes documents of a source; another one reads the source again
 FEATURES = Features({"title": Value("string"), "text": Value("string")})
@@ -251,5 +252,8 @@ def next_seed(seed: int) -> int:
 
 
 def letters(text: str) -> str:
-    """The letters and digits of a text, in lower case."""
+    """The letters and digits of a text, in lower case. The vowel signs of Hindi and other marks belong to a letter."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+        return "".join(sign for sign in text.lower() if sign.isalnum() or is_letter(sign))
     return "".join(filter(str.isalnum, text.lower()))

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .words import is_unspaced, overlapping_pairs
+from .words import is_letter, is_unspaced, overlapping_pairs
 
 STEM = 6  # letters; 5 and 7 find as much (docs/results/search-words.md)
 SHORT = 3  # letters of a word that keeps its s, such as "gas"
@@ -29,11 +29,29 @@ where which while who whom whose why will with would you your yours yourself
 FUNCTION_WORDS = frozenset(_OF_QUESTIONS.split())
 
 _WORD = re.compile(r"\w+")
+# Marks that most texts leave out, and which are no part of a word here: the soft hyphen, the dot that İ leaves in small
+# letters, the vowels of Arabic and Hebrew, and the line that stretches an Arabic word.
+_LEFT_OUT = {0x00AD, 0x0307, 0x0640, 0x0670, *range(0x064B, 0x0660), *range(0x0591, 0x05C8)}
+# Thai, Lao, Tibetan, Burmese and Khmer: scripts without spaces, whose marks are all that separates.
+_UNKNOWN = (*range(0x0E00, 0x10A0), *range(0x1780, 0x1800))
+
+
+class _Signs(dict[int, str | None]):
+    """What each sign becomes before a text is split at white space, worked out when it is first met."""
+
+    def __missing__(self, code: int) -> str | None:
+        sign = chr(code)
+        inside = sign.isalnum() or sign == "_" or (is_letter(sign) and code not in _UNKNOWN)
+        self[code] = None if code in _LEFT_OUT else sign if inside else " "
+        return self[code]
+
+
+_SIGNS = _Signs()
 
 
 def stem(word: str, letters: int = STEM) -> str:
     """The first letters of a word, without a final s, if it has letters alone."""
-    if not word.isalpha():
+    if not word.isalpha() and (word.isascii() or not all(map(is_letter, word))):
         return word
     if len(word) > SHORT and word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
@@ -42,10 +60,10 @@ def stem(word: str, letters: int = STEM) -> str:
 
 def _split(text: str) -> list[str]:
     """The words of a text in small letters. Two spellings of one character are equal, as é and e with an accent, or ﬁ
-    and fi, and a soft hyphen joins."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text).replace("\u00ad", "")
-    return _WORD.findall(text.lower())
+    and fi. A soft hyphen joins, and so do the vowel signs of Hindi."""
+    if text.isascii():
+        return _WORD.findall(text.lower())
+    return unicodedata.normalize("NFKC", text).lower().translate(_SIGNS).split()
 
 
 class SearchWords(NamedTuple):

@@ -4,6 +4,7 @@ There two characters stand for a word, as in most search engines. No dictionary 
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable
 
 # Chinese characters, Hiragana, Katakana and Bopomofo, without their punctuation.
@@ -12,6 +13,11 @@ _SIGNS += "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 _SIGN = re.compile(f"[{_SIGNS}]")
 _WORD = re.compile(f"(?:[{_SIGNS}]{{1,2}}|[^\\s{_SIGNS}]+)\\s*")
 _RUN = re.compile(f"[{_SIGNS}]+|[^{_SIGNS}]+")
+
+
+def is_letter(sign: str) -> bool:
+    """Whether a sign is a letter, or a mark that belongs to one, such as the vowel signs of Hindi."""
+    return unicodedata.category(sign)[0] in "LM"
 
 
 def is_unspaced(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cmlmcse.data.collection import letters
 from cmlmcse.data.search_words import SEARCH_WORDS
 from cmlmcse.evaluation.bm25 import BM25
 
@@ -14,12 +15,21 @@ from cmlmcse.evaluation.bm25 import BM25
         ("per_device_train_batch_size=64, 2026s", ["per_device_train_batch_size", "64", "2026s"]),
         ("Bücher Übersetzungen", ["bücher", "überse"]),
         ("cafe\u0301 ﬁnal docu\u00adment", ["café", "final", "docume"]),  # as copied from a PDF
+        ("हिन्दी किताब, தமிழ்", ["हिन्दी", "किताब", "தமிழ்"]),  # their vowel signs are no letters to Python
+        ("كِتَاب كتاب كـتاب סֵפֶר İstanbul", ["كتاب", "كتاب", "كتاب", "ספר", "istanb"]),
+        ("na\u00efve “quoted” x² word—word", ["naïve", "quoted", "x2", "word", "word"]),
         ("京都へ iphones", ["京都", "都へ", "京", "都", "へ", "iphone"]),
     ],
 )
 def test_words_of_a_text(text, words):
     """Small letters; no final s but after another s or in a short word; six letters; names and numbers stay whole."""
     assert SEARCH_WORDS.of_text(text) == words
+
+
+def test_texts_that_differ_in_vowel_signs_differ():
+    """So two titles of Hindi are not one; two spellings of one character are."""
+    assert letters("की") != letters("कि")
+    assert letters("Cafe\u0301!") == letters("café")
 
 
 @pytest.mark.parametrize(
