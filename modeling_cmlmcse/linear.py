@@ -7,13 +7,13 @@ nothing changes.
 
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 LEAST_WORK = 1 << 24  # multiplications; below, compiling a kernel for each new shape costs what oneDNN gains
+_choice: list[bool] = []  # of this process, once a product has asked
 LEAST_GAIN = 1.25  # below, the default stays: near a tie the choice would differ between processes
 
 
@@ -92,11 +92,31 @@ def _is_large_fp32_on_cpu(hidden: Tensor, weight: Tensor) -> bool:
     )
 
 
-@cache
 def onednn_is_faster() -> bool:
     """Whether oneDNN multiplies clearly faster here than PyTorch's default. Measured once a process, in about 30 ms."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return False
+    if not _choice:
+        _choice.append(has_onednn() and _measured())
+    return _choice[0]
+
+
+def onednn_choice() -> bool | None:
+    """What this process computes with: oneDNN or the default; None if no product has asked yet."""
+    return _choice[0] if _choice else None
+
+
+def take_onednn(choice: bool) -> None:
+    """Compute with oneDNN, or with the default, without measuring, as a run did that goes on. On a busy machine a later
+    process may measure otherwise, and the last digits would differ."""
+    _choice[:] = [choice and has_onednn()]
+
+
+def has_onednn() -> bool:
+    """Whether this PyTorch has oneDNN's products."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _measured() -> bool:
+    """Whether oneDNN is clearly faster."""
     left, right = torch.ones(512, 768, device="cpu"), torch.ones(768, 768, device="cpu")
     return second_is_faster(lambda: nn.functional.linear(left, right), lambda: _multiply(left, right))
 

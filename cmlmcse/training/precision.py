@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
@@ -10,6 +11,7 @@ from transformers.trainer_callback import ExportableState
 from cmlmcse.common.cpu import bf16_is_faster
 from cmlmcse.common.distributed import from_first_process
 from modeling_cmlmcse.distributed import rank
+from modeling_cmlmcse.linear import onednn_choice, take_onednn
 
 from .fields import RunArguments
 from .resume import TRAINER_STATE_NAME
@@ -26,18 +28,21 @@ def precision_is_named(run: RunArguments) -> bool:
 def choose_precision(run: RunArguments, checkpoint: str | None) -> None:
     """Choose between bf16 and fp32, in place, if neither the recipe, the command line nor the launcher has.
 
-    A run that goes on keeps the precision of its checkpoint. Else the first process measures, for all. GPUs compute in
-    fp32, as with transformers' Trainer.
+    A run that goes on keeps the precision of its checkpoint, and the library that multiplied in fp32. Else the first
+    process measures, for all. GPUs compute in fp32, as with transformers' Trainer.
 
     Args:
         run: the fields; `bf16` afterwards says whether training computes in bf16, whoever has chosen it.
         checkpoint: the folder of the checkpoint that the run goes on from, if it does.
     """
+    recorded = recorded_precision(Path(checkpoint)) if checkpoint else {}
+    if recorded.get("onednn") is not None:
+        take_onednn(recorded["onednn"])
     if not precision_is_named(run) and run.device.type == "cpu":
         if checkpoint is None:
             chosen, why = from_first_process(rank() == 0 and bf16_is_faster()), "this CPU is faster in it"
         else:
-            chosen, why = recorded_precision(Path(checkpoint)) == "bf16", "the checkpoint was"
+            chosen, why = recorded.get("precision") == "bf16", "the checkpoint was"
         if chosen:
             run.mixed_precision = "bf16"
             if rank() == 0:
@@ -45,15 +50,16 @@ def choose_precision(run: RunArguments, checkpoint: str | None) -> None:
     run.bf16 = run.mixed_precision == "bf16"
 
 
-def recorded_precision(checkpoint: Path) -> str | None:
-    """The precision in which a checkpoint was trained: `no` (fp32), `bf16` or `fp16`; None if it does not say."""
+def recorded_precision(checkpoint: Path) -> dict[str, Any]:
+    """How a checkpoint was trained, if it says so: `precision` is `no` (fp32), `bf16` or `fp16`, and `onednn` whether
+    oneDNN multiplied (None: nothing was large enough)."""
     state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     found = state.get("stateful_callbacks", {}).get(RecordsPrecision.__name__, {})
-    return found.get("attributes", {}).get("precision")
+    return found.get("attributes", {})
 
 
 class RecordsPrecision(TrainerCallback, ExportableState):
-    """Writes the precision of training into every checkpoint."""
+    """Writes the precision of training into every checkpoint, and the library that multiplied."""
 
     def __init__(self) -> None:
         self.precision = "no"
@@ -63,6 +69,6 @@ class RecordsPrecision(TrainerCallback, ExportableState):
     ) -> None:
         self.precision = args.mixed_precision
 
-    def state(self) -> dict[str, dict[str, str]]:
+    def state(self) -> dict[str, dict[str, Any]]:
         """The state that a checkpoint stores."""
-        return {"args": {}, "attributes": {"precision": self.precision}}
+        return {"args": {}, "attributes": {"precision": self.precision, "onednn": onednn_choice()}}

@@ -76,11 +76,19 @@ class LossTrainer(WholeCheckpointTrainer):
         self.add_callback(RecordsPrecision())
         self.by_time = SavesByTime(getattr(self.args, "save_minutes", None) or 0.0)
         self.add_callback(self.by_time)
-        self.add_callback(StopsAtSignal())  # after it, for a signal's checkpoint is never left out
+        self.signals = StopsAtSignal()
+        self.add_callback(self.signals)  # after it, for a signal's checkpoint is never left out
         if patience := getattr(self.args, "early_stopping_patience", None):
             self.add_callback(EarlyStoppingCallback(patience))
         if self.pop_callback(ProgressCallback):
             self.add_callback(DevScoreProgress)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As Trainer. However it ends, SIGTERM is then handled as before."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self.signals.restore()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """As Trainer.

@@ -129,6 +129,25 @@ def test_other_precisions_and_small_products_stay(calls, monkeypatch):
 
 
 @onednn
+def test_a_choice_that_is_taken_stays(monkeypatch):
+    """Nothing is measured then; the default choice is measured once."""
+    measured = []
+    monkeypatch.setattr(linear, "_choice", [])
+    monkeypatch.setattr(linear, "_measured", lambda: measured.append(1) or True)
+    assert linear.onednn_choice() is None
+    linear.take_onednn(False)
+    assert not linear.onednn_is_faster()
+    linear.take_onednn(True)
+    assert linear.onednn_is_faster()
+    assert not measured
+    linear._choice.clear()
+    assert linear.onednn_is_faster()
+    assert linear.onednn_is_faster()
+    assert linear.onednn_choice() is True
+    assert len(measured) == 1
+
+
+@onednn
 def test_copies_have_their_own_weights(calls):
     """A deep copy multiplies with the copy's weights; a pickled layer is a plain one."""
     layer = nn.Linear(24, 40)

@@ -334,9 +334,11 @@ def test_a_loss_that_is_no_number(options, good, recipe, tmp_path, monkeypatch, 
         return (loss * (1.0 if len(calls) <= good else float("nan")), *rest)
 
     monkeypatch.setattr(TrainingLosses, "contrast", broken)
+    handler = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, recipe, "--output_dir", tmp_path / "run", *options)
     assert stop.value.code == 1
+    assert signal.getsignal(signal.SIGTERM) is handler  # not that of the training which has ended
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("stopped: the loss of a batch of step 4 (epoch ")
     assert "is nan; checkpoints before it are good" in error

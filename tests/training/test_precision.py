@@ -11,6 +11,7 @@ import torch
 from cmlmcse.training import precision
 from cmlmcse.training.fields import RunArguments
 from cmlmcse.training.parse import parse_recipe
+from modeling_cmlmcse import linear
 from support.processes import run_together
 from support.training import history, run
 
@@ -105,6 +106,19 @@ def test_a_checkpoint_of_an_earlier_version_goes_on_in_fp32(monkeypatch, tmp_pat
     run_args = SimpleNamespace(bf16=None, fp16=False, device=torch.device("cpu"), mixed_precision="no")
     precision.choose_precision(run_args, str(tmp_path))
     assert (run_args.bf16, run_args.mixed_precision) == (False, "no")
+
+
+@pytest.mark.parametrize("choice", [True, False])
+def test_a_checkpoint_goes_on_with_its_library(choice, monkeypatch, tmp_path):
+    """Whatever is faster now, products in fp32 are made by the library that the checkpoint names."""
+    monkeypatch.setattr(linear, "_choice", [choice])
+    monkeypatch.setattr(linear, "has_onednn", lambda: True)
+    written = {"RecordsPrecision": precision.RecordsPrecision().state()}
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"stateful_callbacks": written}))
+    linear._choice[:] = [not choice]
+    run_args = SimpleNamespace(bf16=None, fp16=False, device=torch.device("cpu"), mixed_precision="no")
+    precision.choose_precision(run_args, str(tmp_path))
+    assert linear.onednn_is_faster() is choice
 
 
 def choose(rank: int, size: int, folder: str) -> None:
