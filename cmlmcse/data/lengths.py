@@ -1,7 +1,7 @@
 """How long the texts are in tokens, and how much of them a limit cuts off; counted on a sample."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from datasets import Dataset
@@ -38,3 +38,11 @@ def sample_rows(rows: Dataset, seed: int) -> Dataset:
     """At most `SAMPLE` rows, drawn by the seed, in their order."""
     count = min(SAMPLE, len(rows))
     return rows.select(np.sort(np.random.default_rng([seed, 5]).choice(len(rows), count, replace=False, shuffle=False)))
+
+
+def forget_lengths(tokenizer: Any) -> None:
+    """Undo what the last call left in the tokenizer itself: to which length texts are cut and padded. Else it would be
+    saved, and what reads tokenizer.json alone would cut texts by it."""
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        backend.no_truncation()
+        backend.no_padding()

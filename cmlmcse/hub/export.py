@@ -31,6 +31,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 import modeling_cmlmcse
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.files import share_weights
+from cmlmcse.data.lengths import forget_lengths
 from modeling_cmlmcse.configuration_cmlmcse import HEAD_WEIGHTS, WEIGHTS_WITH_HEAD
 from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -120,6 +121,7 @@ def export(
         raise InputError(f"{folder} cannot be created ({error.strerror}); choose another --output_dir") from error
     save_file(weights, aside / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
+    forget_lengths(tokenizer)
     tokenizer.save_pretrained(aside)
     write_tokenizer_config(tokenizer, aside / "tokenizer_config.json")
     write_config(model, aside, trust_free)

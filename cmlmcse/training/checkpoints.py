@@ -22,6 +22,7 @@ from transformers.trainer_callback import ExportableState
 
 from cmlmcse.common.distributed import from_first_process, shutdown_process_group, sums_over_processes
 from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.data.lengths import forget_lengths
 from modeling_cmlmcse.distributed import processes
 
 from .resume import TRAINER_STATE_NAME, all_checkpoints, newest_checkpoint
@@ -87,6 +88,7 @@ class WholeCheckpointTrainer(Trainer):
         best, limit, alone = self.state.best_model_checkpoint, self.args.save_total_limit, self.args.save_only_model
         self.in_temporary_folder, self.args.save_total_limit = True, None
         self.args.save_only_model |= self.weights_alone
+        forget_lengths(self.processing_class)
         try:
             super()._save_checkpoint(model, trial)
             if self.args.should_save and self.run_fields is not None:

@@ -5,6 +5,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -131,7 +132,7 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     if run.device.type == "cuda":
         feed_gpu(run, "dataloader_num_workers" in given | set(fields))
     if another and "pooling" not in given:
-        keep_pooling(model, given)
+        keep_pooling(model, given, set(fields))
     use_one_gpu(run)
     check_values(model, data, run)
     return path, model, data, run
@@ -176,27 +177,31 @@ def unset_nulls(parser: RecipeParser, arguments: list[str]) -> list[str]:
     return kept
 
 
-def keep_pooling(model: ModelArguments, given: set[str]) -> None:
-    """Keep the pooling that another backbone records, in place, and say so: its vectors were trained with it. Whether
-    it normalises and its templates are kept too, unless they are `given`.
+def keep_pooling(model: ModelArguments, given: set[str], recipe: set[str]) -> None:
+    """Keep the pooling that another backbone records, in place: its vectors were trained with it. Whether it normalises
+    and its templates are kept too, unless they are `given`. What the recipe names is not changed without a word.
 
     What cannot be read is left to the loading of the model, which reports the reason.
+
+    Args:
+        model: the fields.
+        given: fields of the command line.
+        recipe: fields that the recipe names.
     """
     with contextlib.suppress(InputError):
         recorded, normalizes = recorded_pooling(model.model_name_or_path)
-        if recorded is not None and "normalize" not in given:
-            model.normalize = normalizes
-        for name, template in recorded_templates(model.model_name_or_path).items():
-            if name not in given:
-                setattr(model, name, template)
-        if recorded not in (None, model.pooling):
-            if rank() == 0:
+        kept: dict[str, Any] = {} if recorded is None else {"pooling": recorded, "normalize": normalizes}
+        for name, value in (kept | recorded_templates(model.model_name_or_path)).items():
+            before = getattr(model, name)
+            if name in given or value == before:
+                continue
+            if rank() == 0 and (name == "pooling" or name in recipe):
                 print(
-                    f"pooling is {recorded}, as {model.model_name_or_path} records, and not {model.pooling} as the "
-                    f"recipe says; --pooling {model.pooling} changes that",
+                    f"{name} is {value}, as {model.model_name_or_path} records, and not {before} as the recipe says; "
+                    f"--{name} {shlex.quote(str(before))} changes that",
                     file=sys.stderr,
                 )
-            model.pooling = str(recorded)
+            setattr(model, name, value)
 
 
 def has_no_dev_scores(fields: argparse.Namespace) -> bool:

@@ -11,6 +11,7 @@ from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.common.files import share_weights
 from cmlmcse.common.names import split_names
 from cmlmcse.data.batches import TrainingSentences
+from cmlmcse.data.lengths import forget_lengths
 from cmlmcse.data.pretraining_text import DEV_MASK_RATE
 from cmlmcse.hub.card_method import public_name
 from cmlmcse.hub.card_writer import bullets, metadata, write_card
@@ -77,6 +78,7 @@ def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenize
     temporary = folder.with_name(f".{folder.name}.incomplete")
     shutil.rmtree(temporary, ignore_errors=True)
     model.masked_lm.save_pretrained(temporary)
+    forget_lengths(tokenizer)
     tokenizer.save_pretrained(temporary)
     if model.fusion is not None:
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.fusion.state_dict().items()}

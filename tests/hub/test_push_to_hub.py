@@ -73,6 +73,16 @@ def test_verify_without_sentence_transformers(backbone_folders, monkeypatch, tmp
     assert max(differences.values()) <= 1e-5
 
 
+def test_the_last_call_leaves_nothing_in_the_tokenizer(backbone_folders, tmp_path):
+    """Training cuts texts to its own length. Programs that read tokenizer.json alone would cut by it too."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"])
+    tokenizer = tiny_tokenizer("bert")
+    tokenizer(["the cat sat on a mat", "the cat"], truncation=True, max_length=4, padding=True)
+    folder = export(model, tokenizer, tmp_path / "export")
+    written = json.loads((folder / "tokenizer.json").read_text())
+    assert (written["truncation"], written["padding"]) == (None, None)
+
+
 def test_the_fresh_process_is_a_stranger(monkeypatch, tmp_path):
     """It gets no token, no network and not this checkout, but the rest of the environment."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):

@@ -462,7 +462,15 @@ def test_a_backbone_keeps_its_pooling(given, expected, backbone_folders, tmp_pat
     model = parse_recipe(["simcse-bert-base", "--model_name_or_path", str(tmp_path / "own"), *given])[1]
     kept = expected == "avg"
     assert (model.pooling, model.normalize) == (expected, kept)
-    assert ("pooling is avg, as" in capsys.readouterr().err) == kept
+    said = capsys.readouterr().err
+    assert ("pooling is avg, as" in said) == kept
+    assert "normalize is" not in said  # the recipe does not name it
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("model_name_or_path: bert-base-uncased\npooling: avg\nnormalize: false\n")
+    parse_recipe([str(recipe), "--model_name_or_path", str(tmp_path / "own"), *given])
+    said = capsys.readouterr().err
+    assert ("normalize is True, as" in said) == kept
+    assert ("and not False as the recipe says; --normalize False changes that" in said) == kept
 
 
 @pytest.mark.parametrize(("trained", "expected"), [(None, 40), (8, 40), (48, 48)])
