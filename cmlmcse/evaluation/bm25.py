@@ -137,14 +137,19 @@ class BM25Shares:
     Args:
         index: of the passages.
         queries: the texts.
+        own: (Q,) the passage that each query itself is, -1 for none. It is never found, so it is not the best either.
     """
 
-    def __init__(self, index: BM25, queries: list[str]) -> None:
+    def __init__(self, index: BM25, queries: list[str], own: NDArray[np.int64] | None = None) -> None:
         self._index, self._asked = index, index.asked(queries)  # (Q, W)
         self._best = np.ones(len(queries))
         best = np.zeros(len(queries))
         for start in range(0, index.counts.shape[0], BLOCK):
-            best = np.maximum(best, self(slice(start, start + BLOCK)).max(axis=1))
+            scores = self(slice(start, start + BLOCK))  # (Q, B)
+            if own is not None:
+                inside = np.flatnonzero((start <= own) & (own < start + BLOCK))
+                scores[inside, own[inside] - start] = 0
+            best = np.maximum(best, scores.max(axis=1))
         self._best = np.where(best > 0, best, 1)
 
     def __call__(self, passages: slice, queries: slice = slice(None)) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from cmlmcse.data.collection import MIN_DOCUMENTS, letters
 from cmlmcse.data.words import is_unspaced, join_words, split_words
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
-from .bm25 import BM25, WEIGHT, BM25Shares
+from .bm25 import BM25, WEIGHT
 from .encoding import Encode, EncodeOnce, encode_as
 from .retrieval import exact_unit
 
@@ -129,9 +129,10 @@ class Criterion(MeanOfDocuments):
         return self.gains(BM25(self.candidates).scores(self.queries))
 
     def hybrid(self, encode: Encode) -> NDArray[np.float64]:
-        """(D,) the gains of the cosine and BM25 together (:class:`BM25Shares`)."""
-        shares = BM25Shares(BM25(self.candidates), self.queries)(slice(None))
-        return self.gains(self.cosines(encode) + WEIGHT * shares)
+        """(D,) the gains of the cosine and `WEIGHT` · BM25, divided by the best of those that a query may find."""
+        words = BM25(self.candidates).scores(self.queries)  # (Q, C)
+        best = self.without_siblings(words).max(axis=1, keepdims=True)
+        return self.gains(self.cosines(encode) + WEIGHT * words / np.where(best > 0, best, 1))
 
     @property
     def documents(self) -> int:

@@ -105,7 +105,7 @@ def score_set(
     index = BM25(dataset.texts()) if len(ids) <= LEXICAL else None
     searches = [Nearest(queries, own)]
     if index:
-        searches.append(Nearest(queries, own, shares=BM25Shares(index, asked)))
+        searches.append(Nearest(queries, own, shares=BM25Shares(index, asked, own)))
     passages = (add_affixes(around_passage, text) for text in dataset.texts())
     for vectors in encode_blocks(encoder, passages, block_size):
         for each in searches:

@@ -11,6 +11,7 @@ from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out
+from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.evaluation.label_free import (
     CRITERIA,
     Criterion,
@@ -188,6 +189,16 @@ def test_bm25():
     shares = scores / scores.max(axis=1, keepdims=True)
     hybrid = criterion.hybrid(lambda texts: np.array([vectors.get(text, [0, 0]) for text in texts]))
     assert hybrid.tolist() == criterion.gains(cosines + 0.3 * shares).tolist()
+
+
+def test_both_without_the_siblings():
+    """BM25 is divided by the best passage that may be found: the rest of the query's document has its words too."""
+    candidates = ["red cat red cat", "a red dog that ran far away", "one blue bird"]
+    criterion = criterion_of(["red cat"], candidates, [1], [0], [0, 0, -1])
+    assert BM25(candidates).scores(["red cat"])[0].argmax() == 0
+    vectors = {"red cat": [1.0, 0.0], candidates[2]: [0.25, 0.97]}  # its cosine of 0.25 is less than a whole share has
+    hybrid = criterion.hybrid(lambda texts: np.array([vectors.get(text, [0.0, 0.0]) for text in texts]))
+    assert hybrid.tolist() == [100]
 
 
 def test_halves_of_the_documents():
