@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     with state.main_process_first():
         if state.is_main_process:
-            mention_titles(source)
+            mention_unread(source)
             job.claim_parts(job_settings(args, source, encoder.settings, provenance), args.overwrite)
             if done := job.rows_done():
                 print(f"{done:,} of {source.rows:,} rows were done already; they are kept and reused", flush=True)
@@ -147,8 +147,12 @@ def main(argv: list[str] | None = None) -> None:
     state.destroy_process_group()
 
 
-def mention_titles(source: "TextFile") -> None:
-    """Say where titles that `cmlmcse adapt` would read are not read."""
+def mention_unread(source: "TextFile") -> None:
+    """Say which files of a folder are not read, and where titles are not that `cmlmcse adapt` would read."""
+    from cmlmcse.data.folder import unread_files
+
+    if said := unread_files(str(source.path)):
+        print(said, file=sys.stderr)
     if source.title_column is None and TITLE in source.schema.names and source.text_column != TITLE:
         print(
             f"{source.path}: the column {TITLE} is not read; --title_column {TITLE} puts each title before its text, "

@@ -18,6 +18,7 @@ from transformers.utils import logging
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
 from cmlmcse.data.collection import MIN_DOCUMENTS, few_files, load_collection
+from cmlmcse.data.folder import unread_files
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import QUERY_WORDS
 from cmlmcse.evaluation.together import Together
@@ -169,6 +170,8 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
             f"cmlmcse adapt expects a pooling without a head, found {encoder.model.config.pooling} in {args.model}; "
             "choose a model that pools otherwise, or use cmlmcse train"
         )
+    if unread := unread_files(args.text):
+        say(unread)
     if few := few_files(args.text):
         say(f"{args.text}: fewer than {MIN_DOCUMENTS} text files, {few}, so each passage counts as a document")
     text = read_text(args, encoder, finished=recorded is not None)

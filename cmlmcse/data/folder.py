@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ else:
 
 MARKDOWN = (".md", ".markdown")
 SUFFIXES = (".txt", *MARKDOWN)
+KINDS = 5  # of other files that a message names
 # 111 tokens of Wikipedia's prose by the tokenizer of assets/bert-mini-en: encoders of 128 positions read them whole,
 # with a short title. Lists, tables and code have more tokens a word. From 40 to 160 words search was about equally good
 # (docs/results/passages.md).
@@ -67,17 +69,37 @@ def files_in(source: str) -> list[str]:
     """
     if not Path(source).is_dir():
         return [source]
-    found = []
-    for folder, below, names in os.walk(source, onerror=_unreadable):
-        below[:] = [name for name in below if not name.startswith(".")]
-        shown = [name for name in names if not name.startswith(".") and suffix_of(name) in SUFFIXES]
-        found += [path for name in shown if os.path.isfile(path := os.path.join(folder, name))]
+    found = [path for path in _all_files(source) if suffix_of(path) in SUFFIXES]
     if not found:
         raise InputError(
             f"{source}: expected text files ({', '.join(SUFFIXES)}, also compressed), found none; convert other files, "
             "or name a file"
         )
     return sorted(found)
+
+
+def unread_files(source: str) -> str:
+    """A sentence that says which files of a folder are not read, because they are no text files; empty if all are."""
+    if not Path(source).is_dir():
+        return ""
+    kinds = Counter(suffix_of(path) or "without a suffix" for path in _all_files(source))
+    read = sum(kinds.pop(suffix, 0) for suffix in SUFFIXES)
+    if not kinds:
+        return ""
+    frequent = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:KINDS]
+    named = [f"{count:,} {kind}" for kind, count in frequent] + ["others"] * (len(kinds) > KINDS)
+    return (
+        f"{source}: files read: {read:,}; not read: {kinds.total():,} ({', '.join(named)}); if they hold text, "
+        "convert them to .txt or .md"
+    )
+
+
+def _all_files(source: str) -> Iterator[str]:
+    """Yield the files of a folder and its subfolders that are not hidden, whatever they are."""
+    for folder, below, names in os.walk(source, onerror=_unreadable):
+        below[:] = [name for name in below if not name.startswith(".")]
+        shown = [name for name in names if not name.startswith(".")]
+        yield from (path for name in shown if os.path.isfile(path := os.path.join(folder, name)))
 
 
 def folder_state(source: str) -> str:

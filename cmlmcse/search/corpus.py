@@ -13,7 +13,7 @@ from pyarrow import compute, parquet, types
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data import tables
-from cmlmcse.encode import EMBEDDING, METADATA, TEXT, mention_cut, mention_titles, model_provenance
+from cmlmcse.encode import EMBEDDING, METADATA, TEXT, mention_cut, mention_unread, model_provenance
 from cmlmcse.evaluation.encoding import encode_as
 from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse.prompts import DOCUMENT
@@ -106,7 +106,7 @@ class TextCorpus:
         self.columns = Columns(self.source.file_column, self.source.title_column, self.source.text_column)
 
     def check(self, model: str, encoder: Encoder) -> None:
-        mention_titles(self.source)
+        mention_unread(self.source)
         mention_cut(self.source, model, encoder)
 
     def blocks(self, encoder: Encoder) -> Iterator[Block]:

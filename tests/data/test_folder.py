@@ -13,7 +13,7 @@ from pyarrow import parquet
 from cmlmcse.common.errors import InputError
 from cmlmcse.data import collection, lines, tables
 from cmlmcse.data.collection import Document, few_files, load_collection, read_collection
-from cmlmcse.data.folder import PASSAGE_WORDS, files_in, read_file, read_passages
+from cmlmcse.data.folder import PASSAGE_WORDS, files_in, read_file, read_passages, unread_files
 from cmlmcse.data.tables import scan
 from cmlmcse.training.build_text import check_name
 from cmlmcse.training.fields import DataArguments
@@ -305,3 +305,18 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(lines, "_open", refused)
     with pytest.raises(InputError, match="expected a file that can be read, found Permission denied; change its"):
         list(lines.read_lines(path))
+
+
+def test_files_that_are_not_read_are_counted(tmp_path):
+    """By kind, the most frequent first; hidden ones are not meant. A folder of text files needs no word."""
+    (tmp_path / "below").mkdir()
+    for name in ("a.md", "below/b.txt.gz"):
+        (tmp_path / name).write_text("x")
+    assert unread_files(str(tmp_path)) == unread_files(str(tmp_path / "a.md")) == ""
+    for name in ("c.pdf", "below/d.PDF", "e.html", "LICENSE", ".hidden.pdf"):
+        (tmp_path / name).write_text("x")
+    said = "files read: 2; not read: 4 (2 .pdf, 1 .html, 1 without a suffix); if they hold text, convert them to "
+    assert said in unread_files(str(tmp_path))
+    for kind in "uvwxyz":
+        (tmp_path / f"name.{kind}").write_text("x")
+    assert "not read: 10 (2 .pdf, 1 .html, 1 .u, 1 .v, 1 .w, others)" in unread_files(str(tmp_path))
