@@ -1,6 +1,8 @@
 """Reads a study's YAML file and lists its runs."""
 
 import dataclasses
+import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -15,11 +17,13 @@ from cmlmcse.training.parse import parse_recipe
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")  # valid as a folder name on every system
 OWN_FIELDS = ("seed", "output_dir", "resume_from_checkpoint")  # a study sets these itself for each run
+MACHINE_FIELDS = ("data_dir",)  # these may differ between the machines of a study
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: one arm with one seed. `fields` are the recipe fields of its command line, as text."""
+    """One training run: one arm with one seed. `fields` are the recipe fields of its command line, as text. `asked` is
+    :meth:`Study.asked` of its arm."""
 
     index: int
     arm: str
@@ -27,6 +31,7 @@ class Run:
     recipe: str
     fields: dict[str, str]
     folder: Path
+    asked: str
 
     @property
     def arguments(self) -> list[str]:
@@ -63,6 +68,7 @@ class Study:
         keep_checkpoints: whether a finished run keeps its checkpoints. It always keeps its export.
         published: a paper's results.
         folder: the output folder.
+        written: the common fields of the file, without those of the command line.
     """
 
     name: str
@@ -77,6 +83,7 @@ class Study:
     keep_checkpoints: bool = False
     published: Published | None = None
     folder: Path = Path()
+    written: dict[str, str] = field(default_factory=dict)
 
     @property
     def runs(self) -> list[Run]:
@@ -90,6 +97,7 @@ class Study:
                 self.recipe,
                 {**self.fields(arm), "seed": str(seed)},
                 self.folder / "runs" / arm / f"seed-{seed}",
+                self.asked(arm),
             )
             for index, (arm, seed) in enumerate(pairs)
         ]
@@ -102,6 +110,13 @@ class Study:
     def fields(self, arm: str) -> dict[str, str]:
         """The fields of an arm: the common fields, overridden by its own."""
         return {**self.common, **self.arms[arm]}
+
+    def asked(self, arm: str) -> str:
+        """A short hash of the recipe's name and the fields that the file gives an arm. Those of a machine do not count,
+        nor those of the command line, which a clone does not know."""
+        own = {**self.written, **self.arms[arm]}
+        fields = {name: value for name, value in own.items() if name not in MACHINE_FIELDS}
+        return hashlib.sha256(json.dumps([self.recipe, fields], sort_keys=True).encode()).hexdigest()[:12]
 
     def with_fields(self, fields: dict[str, str]) -> "Study":
         """A copy of the study with these common fields added; they override its own.
@@ -124,7 +139,7 @@ def load_study(path: Path) -> Study:
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         raise InputError(f"STUDY must be a YAML file, found {str(path)!r}; studies/ has some")
     content = read_recipe(path)
-    known = {item.name: item for item in dataclasses.fields(Study) if item.name != "folder"}
+    known = {item.name: item for item in dataclasses.fields(Study) if item.name not in ("folder", "written")}
     if unknown := [name for name in content if name not in known]:
         raise InputError(f"{path.name} expects the entries {', '.join(known)}, found {unknown[0]!r}; fix it")
     content = {"name": path.stem, **content}
@@ -148,7 +163,7 @@ def load_study(path: Path) -> Study:
     published = _published(content.get("published"), path.name, content["metrics"], arms)
     common = _fields(content.get("common") or {}, f"{path.name}, common")
     given = {**content, "arms": arms, "common": common, "published": published}
-    return Study(**given, folder=path.parent / content["name"])
+    return Study(**given, folder=path.parent / content["name"], written=common)
 
 
 def _check_entries(content: dict[str, Any], expect: Callable[[str, bool, str], None]) -> None:

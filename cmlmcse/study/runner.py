@@ -27,10 +27,9 @@ from cmlmcse.common.recipes import find_recipe, read_recipe
 from cmlmcse.training.records import RUN_FILES
 from cmlmcse.training.resume import TRAINER_STATE_NAME, all_checkpoints, can_go_on
 
-from .plan import Run, Study
+from .plan import MACHINE_FIELDS, Run, Study
 
 TRAIN = ("-m", "cmlmcse", "train")  # the command that a launcher starts
-MACHINE_FIELDS = ("data_dir",)  # these may differ between the machines of a study
 LAUNCHER = {"accelerate launch": "accelerate.commands.launch"}
 
 
@@ -237,8 +236,9 @@ def prepare(run: Run) -> bool:
 
 
 def asked_of(run: Run) -> dict[str, Any]:
-    """What a run does: its recipe, the fields in that file now, and its own fields."""
-    return {"recipe": run.recipe, "recipe_fields": read_recipe(find_recipe(run.recipe)), "fields": run.fields}
+    """What a run does: its recipe, the fields in that file now, its own fields, and what the study's file asks."""
+    recipe_fields = read_recipe(find_recipe(run.recipe))
+    return {"recipe": run.recipe, "recipe_fields": recipe_fields, "fields": run.fields, "asked": run.asked}
 
 
 def last_line(log: Path) -> str:

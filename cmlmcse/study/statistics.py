@@ -95,16 +95,20 @@ def lookup(results: Any, path: str) -> float | None:
 
 
 def table(study: Study) -> list[Row]:
-    """One row for each finished run: arm, seed, metrics, and cost. A run without a folder has its row of the study's
-    runs.csv, so that a clone can draw and compare what is recorded, and add to it."""
+    """One row for each finished run: arm, seed, metrics, cost, and a hash of its fields. A run without a folder has its
+    row of the study's runs.csv, so that a clone can draw and compare what is recorded, and add to it."""
     recorded = {(row["arm"], row["seed"]): row for row in _recorded(study)}
-    rows = [_row(study, run) if is_done(run) else recorded.get((run.arm, run.seed)) for run in study.runs]
-    return [row for row in rows if row is not None]
+    found = [_row(study, run) if is_done(run) else recorded.get((run.arm, run.seed)) for run in study.runs]
+    rows = [row for row in found if row is not None]
+    names = dict.fromkeys(name for row in rows for name in row)  # rows of older versions have fewer
+    return [{name: row.get(name) for name in names} for row in rows]
 
 
 def _row(study: Study, run: Run) -> Row:
     """The row of a finished run."""
-    results, record = (read_json(run.folder / name) or {} for name in ("results.json", "run.json"))
+    results, record, begun = (
+        read_json(run.folder / name) or {} for name in ("results.json", "run.json", "fields.json")
+    )
     return {
         "study": study.name,
         "arm": run.arm,
@@ -112,11 +116,13 @@ def _row(study: Study, run: Run) -> Row:
         **{metric: lookup(results, metric) for metric in study.metrics},
         **{name: record.get(name) for name in ("train_seconds", "steps", "tokens", "git_commit")},
         "device": (record.get("hardware") or {}).get("device"),
+        "fields": begun.get("asked", run.asked),
     }
 
 
 def _recorded(study: Study) -> list[Row]:
-    """The rows of runs.csv for arms and seeds that the study still has."""
+    """The rows of runs.csv for arms and seeds that the study still has, if it still asks the same of the arm. Rows of
+    older versions do not say what was asked, and stay."""
     path = study.folder / RUNS
     if not path.is_file():
         return []
@@ -126,7 +132,9 @@ def _recorded(study: Study) -> list[Row]:
         row |= {metric: float(row[metric]) if row.get(metric) else None for metric in study.metrics}
         row |= {name: int(row[name]) if row.get(name) else None for name in ("seed", "steps", "tokens")}
         row["train_seconds"] = float(row["train_seconds"]) if row.get("train_seconds") else None
-    return [row for row in rows if row["arm"] in study.arms and row["seed"] in study.seeds]
+    asked = {arm: study.asked(arm) for arm in study.arms}
+    kept = [row for row in rows if row["arm"] in asked and row["seed"] in study.seeds]
+    return [row for row in kept if not row.get("fields") or row["fields"] == asked[row["arm"]]]
 
 
 def curves(study: Study) -> list[Row]:

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from cmlmcse.study.command import main
 from cmlmcse.study.plan import Study, check_fields, load_study
 from cmlmcse.study.report import markdown
 from cmlmcse.study.runner import RunPool, claim_run, is_done
-from cmlmcse.study.statistics import Estimate, choose, compare, lookup
+from cmlmcse.study.statistics import Estimate, choose, compare, lookup, table
 from cmlmcse.study.sweeps import labels, sweeps
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
@@ -437,6 +438,43 @@ def test_a_changed_recipe_is_refused(tmp_path: Path, stand_in: Path) -> None:
         runner.check_unchanged(study.runs)
     with pytest.raises(InputError, match="expects the recipe simcse-bert-base, found a run of"):
         runner.check_unchanged(load_study(write(tmp_path, recipe="simcse-bert-base")).runs)
+
+
+def test_a_record_is_of_what_the_study_asks(tmp_path: Path) -> None:
+    """Without its folders, a run whose fields were changed since is not done. What the command line said, other seeds
+    and arms, and the machine's fields change nothing, and rows of older versions stay."""
+
+    def recorded(**changes: object) -> int:
+        return len(table(load_study(write(tmp_path, **changes))))
+
+    path = write(tmp_path)
+    study = load_study(path).with_fields({"max_steps": "9", "train_file": "mine.txt"})
+    for run in study.runs:
+        run.folder.mkdir(parents=True)
+        runner.prepare(run)
+        (run.folder / "results.json").write_text('{"dev": {"spearman": 50}}')
+        (run.folder / "run.json").write_text("{}")
+    main([str(write(tmp_path, common={"max_steps": 7})), "--report"])  # the folders say what their runs were asked
+    shutil.rmtree(study.folder / "runs")
+    assert recorded() == 6
+    assert recorded(common={"max_steps": 5, "data_dir": "elsewhere"}) == 6
+    assert recorded(seeds=[1, 2, 3, 4], arms={**PLAN["arms"], "new": {"temp": 0.1}}) == 6
+    assert recorded(common={"max_steps": 7}) == 0
+    assert recorded(recipe="simcse-roberta-base") == 0
+    changed = {"plain": {"temp": 0.5}, "hot": {"temp": 0.7, "bf16": False}}
+    assert recorded(arms=changed) == 3
+
+    rows = [line.rsplit(",", 1)[0] for line in (study.folder / "runs.csv").read_text().splitlines()]
+    (study.folder / "runs.csv").write_text("\n".join(rows) + "\n")
+    assert recorded(arms=changed) == 6
+    last = load_study(path).runs[-1]
+    last.folder.mkdir(parents=True)
+    for name in ("results.json", "run.json"):
+        (last.folder / name).write_text("{}")
+    main([str(path), "--report"])
+    found = [row["fields"] for row in csv.DictReader((study.folder / "runs.csv").open())]
+    assert found == ["", "", "", "", "", last.asked]
+    assert pyarrow.parquet.read_table(study.folder / "runs.parquet").column("fields").to_pylist()[-1] == last.asked
 
 
 def test_null_unsets_a_field(tmp_path: Path) -> None:
