@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .encoding import EncodeOnce
 
 WRITTEN = ("output", "table", "plots", "published")  # options of the command that change no score
+BESIDE = ("run.json", "request.json")  # beside the results.json of a training run, and of adapt
 ALL_DIMENSIONS = 0  # the value of --whitening without a number
 
 
@@ -86,19 +87,14 @@ def check_outputs(args: argparse.Namespace) -> None:
     """Check before the evaluation that all requested files can be written.
 
     Raises:
-        InputError: no such folder, a file that holds something other than results, or an unknown table format.
+        InputError: no such folder, a file that must not be overwritten, or an unknown table format.
     """
     for option in ("output", "table"):
         path = getattr(args, option)
         if path is not None and not path.parent.is_dir():
             raise InputError(f"--{option} {path}: expected the folder {path.parent} to exist, found none; create it")
-    if args.output is not None and args.output.exists():
-        try:
-            held = json.loads(args.output.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            held = None
-        if not isinstance(held, dict) or "model" not in held:
-            raise InputError(f"--output {args.output}: exists and does not hold results; choose another name")
+    if args.output is not None:
+        check_overwritten(args.output)
     if args.table is not None:
         from .tables import WRITERS
 
@@ -108,6 +104,24 @@ def check_outputs(args: argparse.Namespace) -> None:
         from .plots import plots_folder
 
         plots_folder(args.plots)
+
+
+def check_overwritten(path: Path) -> None:
+    """Check that --output overwrites nothing but results of this command.
+
+    Raises:
+        InputError: the file is the record of a training run or of adapt, or holds something other than results.
+    """
+    held: Any = {}
+    if path.exists():
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            held = None
+        if not isinstance(held, dict) or "model" not in held:
+            raise InputError(f"--output {path}: exists and does not hold results; choose another name")
+    if "adapt" in held or (path.name == "results.json" and any((path.parent / name).exists() for name in BESIDE)):
+        raise InputError(f"--output {path}: is the record of a run of train or adapt; choose another name")
 
 
 def write_atomically(path: Path, text: str, option: str) -> None:

@@ -261,6 +261,35 @@ def test_command_errors(change, words, data_dir: Path, tmp_path: Path, backbone_
     assert notes.read_text() == "[1]"
 
 
+@pytest.mark.parametrize(
+    ("held", "beside", "refused"),
+    [
+        ('{"model": "m", "adapt": {}}', None, True),
+        ('{"model": "recipe"}', "run.json", True),
+        ('{"model": "m"}', "request.json", True),
+        (None, "request.json", True),  # of a command that is to go on
+        ('{"model": "m"}', None, False),
+        (None, None, False),
+    ],
+)
+def test_records_of_runs_are_not_overwritten(held, beside, refused, tmp_path: Path, capsys) -> None:
+    """The results.json of a training run and of adapt stays. This command's own results may be written again, in a
+    run's folder too."""
+    output = tmp_path / "results.json"
+    if held is not None:
+        output.write_text(held)
+    if beside is not None:
+        (tmp_path / beside).write_text("{}")
+    words = ["no/model", "--tasks", "stsb_dev", "--data_dir", str(tmp_path), "--output"]
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, str(output)])
+    assert (f"--output {output}: is the record of a run of train or adapt" in capsys.readouterr().err) is refused
+    (tmp_path / "scores.json").write_text('{"model": "m"}')
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, str(tmp_path / "scores.json")])
+    assert "--output" not in capsys.readouterr().err
+
+
 def test_registry_and_table() -> None:
     """Tasks are found by name; the table leaves what was not measured as a dash."""
     assert list(choose_tasks(" stsb_dev,sts ,sts")) == ["stsb_dev", "sts"]
