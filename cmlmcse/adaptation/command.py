@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Mapping
@@ -186,8 +187,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     check_request(folder, args)
     if (folder / "results.json").exists():
-        print(f"{folder} is finished: report.html, export/", file=sys.stderr)
-        return Adapted(folder, json.loads((folder / "results.json").read_text(encoding="utf-8")))
+        return finished(folder, args)
     kept = f"finished arms and checkpoints in {folder} are kept; go on with the same command and " \
            "--resume_from_checkpoint auto"  # fmt: skip
     from modeling_cmlmcse.variable_length import padded_attention
@@ -204,6 +204,28 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
         if stop.status not in causes:
             raise
         raise Stopped(f"{causes[stop.status]}; {kept}", status=stop.status) from stop
+
+
+def finished(folder: Path, args: argparse.Namespace) -> Adapted:
+    """What an earlier call has finished.
+
+    Raises:
+        InputError: this call has labelled data, and that one had none.
+    """
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    if args.data_dir and "labelled" not in results:
+        from .results import labelled_tasks
+
+        words = ["cmlmcse", "evaluate", args.model, str(folder), "--tasks", ",".join(labelled_tasks(args.data_dir)),
+                 "--data_dir", args.data_dir]  # fmt: skip
+        if not any(results["adapt"].get(name) for name in ("finished_encoder", "weak_encoder")):  # a plain backbone
+            words += ["--pooling", args.pooling or PLAIN_POOLING]
+        raise InputError(
+            f"--data_dir expects a command that is not finished, found a finished {folder} without labelled scores; "
+            f"score it with {shlex.join(words)}"
+        )
+    print(f"{folder} is finished: report.html, export/", file=sys.stderr)
+    return Adapted(folder, results)
 
 
 def check_fields(model: str, fields: dict[str, str]) -> tuple["ModelArguments", "RunArguments"]:

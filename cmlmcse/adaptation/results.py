@@ -79,7 +79,16 @@ def load_labelled(data_dir: str) -> dict[str, Any]:
     Raises:
         InputError: the folder has none, or a file is malformed.
     """
-    found = {name: TASKS[name].load(data_dir) for name, part in LABELLED.items() if (Path(data_dir) / part).is_dir()}
+    return {name: TASKS[name].load(data_dir) for name in labelled_tasks(data_dir)}
+
+
+def labelled_tasks(data_dir: str) -> list[str]:
+    """The tasks that a folder has labelled data of.
+
+    Raises:
+        InputError: it has none.
+    """
+    found = [name for name, part in LABELLED.items() if (Path(data_dir) / part).is_dir()]
     if not found:
         raise InputError(
             f"data_dir must hold labelled data in {' or '.join(LABELLED.values())}, found neither in {data_dir}; check "

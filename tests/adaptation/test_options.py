@@ -1,5 +1,7 @@
 """The options of adapt: where they may stand, what they decide, and how wrong ones and a wrong text are answered."""
 
+import json
+import shlex
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from cmlmcse.adaptation.command import main, on_cpu, parse, run_first
 from cmlmcse.adaptation.crew import run
 from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.command import parse as evaluate_options
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.variable_length import switched_off
@@ -194,6 +197,36 @@ def test_a_head_is_refused(corpus, backbone, tmp_path, capsys):
     assert stopped.value.code == 2
     assert "cmlmcse adapt expects a pooling without a head, found cls" in capsys.readouterr().err
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("part", "plain", "labelled", "tasks"),
+    [
+        ("beir", False, None, "retrieval"),
+        ("beir", True, None, "retrieval"),
+        ("sts/stsb", False, None, "stsb_dev"),
+        ("beir", False, {"retrieval": {}}, None),
+    ],
+)
+def test_a_finished_folder_is_scored_by_evaluate(part, plain, labelled, tasks, tmp_path):
+    """Labelled data that a finished command has not seen are not passed over: the line says which command scores it."""
+    data, folder = tmp_path / "my data", tmp_path / "out"
+    (data / part).mkdir(parents=True)
+    folder.mkdir()
+    results = {"adapt": {"finished_encoder": not plain}} | ({"labelled": labelled} if labelled else {})
+    (folder / "results.json").write_text(json.dumps(results))
+    words = ["model", "text", "--output_dir", str(folder), "--data_dir", str(data), "--bf16", "false"]
+    args = parse([*words, "--resume_from_checkpoint", "auto"])
+    if tasks is None:
+        assert run_first(args, run).results == results
+        return
+    with pytest.raises(InputError) as stopped:
+        run_first(args, run)
+    command = shlex.split(str(stopped.value).partition("score it with ")[2])
+    assert command[:2] == ["cmlmcse", "evaluate"]
+    given = evaluate_options(command[2:])
+    assert (given.models, given.tasks, given.data_dir) == (["model", str(folder)], tasks, str(data))
+    assert given.pooling == ("avg" if plain else None)
 
 
 def test_the_function_stays_a_function():
