@@ -29,7 +29,7 @@ MINUTES = 15.0
 MOST_DOCUMENTS = 200_000
 PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
 OWN = ("export", "report.md", "report.html", "results.json", "arms", "second-split", "plan.json",
-       "request.json")  # fmt: skip
+       "request.json", "seconds.json")  # fmt: skip
 FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
          "second_prompt_template", "query_prompt", "document_prompt", "normalize", "stage", "streaming", "data_seed",
          "max_train_samples", "eval_strategy", "eval_steps", "save_strategy", "save_steps", "save_only_model",

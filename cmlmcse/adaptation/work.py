@@ -50,6 +50,7 @@ from .choice import (
     mix,
     weights_of,
 )
+from .clock import Clock
 from .command import PLAIN_POOLING, check_fields
 from .crew import Train
 from .report import last_line, write_report
@@ -105,8 +106,13 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     Returns:
         The content of results.json.
     """
-    started = time.perf_counter()
-    say = steps_of(started)
+    with Clock(folder) as clock:
+        return adapt_by(clock, folder, args, bf16, train)
+
+
+def adapt_by(clock: Clock, folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -> dict[str, Any]:
+    """As :func:`adapt_in`, while the clock runs."""
+    say = steps_of(clock.started)
     datasets.disable_progress_bars()
     logging.disable_progress_bar()
     plan = read_plan(folder)  # an interrupted call's, whatever is faster today and whichever device is there
@@ -118,10 +124,10 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
 
     arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
     check_questions(text, arms)
-    common = Common(folder, shared_fields(args, start), start.values, train, text.finished)
+    common = Common(folder, shared_fields(args, start), start.values, clock.around(train), text.finished)
     check_fit(args, start.encoder, common.fields["max_seq_length"])
     keep_request(folder, args)
-    end = started + 60 * args.minutes
+    end = clock.started + 60 * args.minutes
     left = end - time.perf_counter() - SCORES_AT_THE_END * start.seconds
     trials, names = run_arms(arms, common, left, args.max_steps)
     # The arms rarely take all of their time, so half of what the end takes is enough to keep: with it CISI ended after
@@ -139,7 +145,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         found[name] = round(float(values.mean()), 4)
     best = handed_back(start, choice)
     precision = trials[names[0]].record["hardware"]["precision"]
-    results |= {"seed": args.seed, "precision": precision, "seconds": round(time.perf_counter() - started, 1)}
+    results |= {"seed": args.seed, "precision": precision, "seconds": clock.seconds()}
     examples = text.neighbours(choice.confirming.parts[0], start.once, choice.average.once, args.seed)
     write_folder(folder, args, (start.encoder, best), results, examples, labelled)
     return results

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from cmlmcse.adaptation import budget, crew, rounds, work
 from cmlmcse.adaptation.choice import Change
+from cmlmcse.adaptation.clock import Clock
 from cmlmcse.adaptation.command import main
+from cmlmcse.adaptation.request import REQUEST
 from cmlmcse.common.errors import InputError, Stopped, terminable
 from cmlmcse.training.checkpoints import TEMPORARY
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
@@ -191,7 +194,11 @@ def test_sigterm_on_the_second_split(corpus, encoder, tmp_path, capsys, monkeypa
     steps.clear()
     stop[0] = 5  # the first of the second split
     assert stopped_by(given, tmp_path / "out", capsys) == (143, line("by SIGTERM", tmp_path / "out"))
+    seconds = tmp_path / "out" / "seconds.json"
+    assert float(seconds.read_text()) > 0
+    seconds.write_text("5000")
     main([*given, "--output_dir", str(tmp_path / "out"), *RESUME])
+    assert 5000 < json.loads((tmp_path / "out" / "results.json").read_text())["seconds"] < 5600
     assert steps == made  # no step was made twice
     assert_equal(tmp_path / "out", tmp_path / "whole")
 
@@ -235,6 +242,33 @@ def test_another_request_does_not_go_on(change, words, corpus, backbone, tmp_pat
     words = words.format(model=Path(backbone).name)
     status, said = stopped_by([*given, "--max_steps", "8", *more, *RESUME], tmp_path / "out", capsys)
     assert (status, words in said) == (2, True), said
+
+
+def test_the_seconds_of_all_calls_are_added(tmp_path, monkeypatch):
+    """Of one that was stopped, of one that was killed up to its last run, and of the last one."""
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def train(words, start_values):
+        now[0] += 7
+
+    def stop(words, start_values):
+        now[0] += 20
+        raise Stopped("by Ctrl-C", status=130)
+
+    with Clock(tmp_path):
+        now[0] += 3
+    assert not list(tmp_path.iterdir())  # the folder is nobody's yet
+    (tmp_path / REQUEST).touch()
+    with pytest.raises(Stopped), Clock(tmp_path) as clock:
+        clock.around(stop)([], None)
+    clock = Clock(tmp_path)
+    clock.around(train)([], None)
+    now[0] += 1000  # lost
+    with Clock(tmp_path) as clock:
+        clock.around(train)([], None)
+        now[0] += 5
+        assert clock.seconds() == 20 + 7 + 7 + 5
 
 
 def test_a_plan_of_another_version(corpus, backbone, tmp_path, capsys):
