@@ -8,7 +8,7 @@ from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.data.collection import SAME_WORDS
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
 from cmlmcse.evaluation.tables import cell, labelled_scores
-from cmlmcse.hub.adapted_card import tokens_trained_on
+from cmlmcse.hub.adapted_card import on_practice, tokens_trained_on
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .pages import Block, write_pages
@@ -54,7 +54,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
               f"{found['documents']['confirm']} others for this table. The model that was asked had not trained on "
               "them. "
               f"BM25 reaches {found['bm25']:.2f}."),
-        ("p", f"A model that trains on the questions of a score gets better at them in any case. {on_practice(found)}"),
+        ("p", on_practice(found)),
         *on_second_split(found),
         ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
     ]  # fmt: skip
@@ -136,18 +136,6 @@ def change_cells(scores: dict[str, Any]) -> list[str]:
         f"{change:+.2f}",
         f"{low:+.2f} to {high:+.2f}",
     ]
-
-
-def on_practice(found: dict[str, Any]) -> str:
-    """What was done so that practice alone does not count, in one or two sentences."""
-    if found["finished_encoder"]:
-        return "What was chosen did not train on the questions of this table."
-    weak = "This finished encoder found clearly less than BM25, so it learned with the settings of a plain backbone. "
-    return weak * bool(found.get("weak_encoder")) + (
-        "A model that finds less than BM25 has little to lose by that. Where labels existed, they mostly rose with "
-        "this score: from a plain backbone the rank correlation was 0.94 over the settings of a collection, but only "
-        "0.60 within a run."
-    )
 
 
 def on_second_split(found: dict[str, Any]) -> list[Block]:

@@ -269,7 +269,7 @@ def test_searching_practises_no_question(corpus, encoder, tmp_path):
     (arm,) = found["arms"].values()
     assert arm["fields"]["teacher"] == f"{encoder},bm25"
     assert found["criterion"] == "halves+words"
-    assert "did not train on the questions of this table" in (adapted.folder / "report.md").read_text()
+    assert "did not train on the questions of this score" in (adapted.folder / "report.md").read_text()
     assert (found["chosen"] != "start") is (found["interval"][0] > 0)
 
 

@@ -431,6 +431,24 @@ def test_card_of_adapt(tmp_path) -> None:
         adapted_card({})
 
 
+@pytest.mark.parametrize(
+    ("learned", "said", "not_said"),
+    [
+        ({"finished_encoder": False}, "has little to lose", "found clearly less than BM25"),
+        ({"finished_encoder": False, "weak_encoder": True}, "found clearly less than BM25, so it learned", "did not"),
+        ({"finished_encoder": True}, "did not train on the questions of this score", "has little to lose"),
+        ({}, "Your users' queries", "in any case"),  # of an older version
+    ],
+)
+def test_card_of_adapt_says_what_practice_does(learned, said, not_said) -> None:
+    """As the report does."""
+    card = adapted_card({**ADAPTED, "adapt": {**ADAPTED["adapt"], **learned}})
+    limits = card.partition("## Limits")[2]
+    assert said in limits
+    assert not_said not in limits
+    assert ("gets better at them in any case" in limits) is bool(learned)
+
+
 def test_records_of_the_folder_that_one_is_in(tmp_path, monkeypatch):
     """`.` is the export of its run as the whole path is."""
     (tmp_path / "export").mkdir()
