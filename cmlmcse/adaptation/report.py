@@ -7,7 +7,7 @@ from typing import Any
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.data.collection import SAME_WORDS
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
-from cmlmcse.evaluation.tables import cell, labelled_scores
+from cmlmcse.evaluation.tables import WITH_WORDS, cell, labelled_scores
 from cmlmcse.hub.adapted_card import on_practice, tokens_trained_on
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -175,7 +175,7 @@ def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
             "too high."
         )
     return [("h2", "On labelled data"), ("p", said),
-            ("table", (["data", "before", "after", "change", "BM25", "after, with BM25"], rows))]  # fmt: skip
+            ("table", (["data", "before", "after", "change", "BM25", WITH_WORDS], rows))]  # fmt: skip
 
 
 def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[str]:

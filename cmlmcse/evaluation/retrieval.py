@@ -48,8 +48,9 @@ def retrieval(
     `ndcg@10` (the papers' figure), `recall@10`, `recall@100`, `map` (over the best 100: BEIR's MAP@100) and `mrr@10`
     are means over the queries that have a relevant passage, computed by trec_eval. "avg" is the mean nDCG@10; it needs
     at least two sets, all of them complete. A passage with the query's own id is skipped, as in BEIR.
-    `bm25` holds the same measures for a search by words, `hybrid` for one by both: the cosine and a fifth of BM25,
-    divided by the query's best. Both are there in sets of at most 30,000 passages, and read the texts without prompts.
+    `bm25` holds the same measures for a search by words, `hybrid` for one by both: the cosine and `WEIGHT` times BM25,
+    which is divided by the query's best. Both are there in sets of at most 30,000 passages, and read the texts without
+    prompts.
     A prefix that is None is the model's own prompt of queries or documents, if it has one.
 
     Passages are read, encoded and searched one block at a time. Only the best 100 of each query are kept, so memory

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from cmlmcse.common.tables import DASH, booktabs_table, markdown_table
 
+from .bm25 import WEIGHT
 from .published import PUBLISHED, Published
 
 STS_COLUMNS = {  # result name → heading, in the papers' order
@@ -15,6 +16,7 @@ STS_COLUMNS = {  # result name → heading, in the papers' order
     "SICKRelatedness": "SICK-R",
 }
 HEADINGS = ["Model", *STS_COLUMNS.values(), "Avg."]
+WITH_WORDS = f"after, with BM25 ({WEIGHT:g})"  # the head of LabelledScores.hybrid, with the weight of BM25
 TRUNCATED = "truncated"  # the results of vectors cut to fewer dimensions, by their number
 NOT_MEASURES = ("model", "settings", "sts", TRUNCATED)
 

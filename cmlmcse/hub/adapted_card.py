@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.tables import markdown_table
-from cmlmcse.evaluation.tables import cell, labelled_scores
+from cmlmcse.evaluation.tables import WITH_WORDS, cell, labelled_scores
 
 from .card import ON_DISK, card_plots, encoder_metadata
 from .card_method import citations, method_facts, method_of
@@ -166,5 +166,5 @@ def measured(kept: Record, same: bool) -> str:
         text += "seen. These weights are the mean of theirs."
     if rows:
         text += "\n\nOn labelled data, which was not used to choose either:\n\n"
-        text += markdown_table(["data", "before", "after", "BM25", "after, with BM25"], rows)
+        text += markdown_table(["data", "before", "after", "BM25", WITH_WORDS], rows)
     return text

@@ -141,7 +141,7 @@ def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
     assert found["retrieval"]["queries_in_text"] == 1
     (_, text), (kind, (header, table)) = labelled_blocks(found)[1:]
     assert "But 1 of the queries stand word for word in the text" in text
-    assert (kind, header[-2:], len(table)) == ("table", ["BM25", "after, with BM25"], 1)
+    assert (kind, header[-2:], len(table)) == ("table", ["BM25", "after, with BM25 (0.3)"], 1)
     with pytest.raises(InputError, match="data_dir must hold labelled data in beir or sts/stsb, found neither"):
         load_labelled(str(tmp_path / "beir"))
     own = found["retrieval"]["after"]["retrieval"]["own"]
