@@ -41,6 +41,7 @@ def retrieval(
     query_suffix: str = "",
     passage_prefix: str | None = None,
     passage_suffix: str = "",
+    bm25_weight: float = WEIGHT,
     block_size: int = BLOCK,
 ) -> dict[str, Any]:
     """nDCG@10 and other measures of each set, in per cent (BEIR, Thakur et al. 2021; InfoCSE §4.3, Table 3).
@@ -48,9 +49,9 @@ def retrieval(
     `ndcg@10` (the papers' figure), `recall@10`, `recall@100`, `map` (over the best 100: BEIR's MAP@100) and `mrr@10`
     are means over the queries that have a relevant passage, computed by trec_eval. "avg" is the mean nDCG@10; it needs
     at least two sets, all of them complete. A passage with the query's own id is skipped, as in BEIR.
-    `bm25` holds the same measures for a search by words, `hybrid` for one by both: the cosine and `WEIGHT` times BM25,
-    which is divided by the query's best. Both are there in sets of at most 30,000 passages, and read the texts without
-    prompts.
+    `bm25` holds the same measures for a search by words, `hybrid` for one by both: the cosine and `bm25_weight` times
+    BM25, which is divided by the query's best. Both are there in sets of at most 30,000 passages, and read the texts
+    without prompts.
     A prefix that is None is the model's own prompt of queries or documents, if it has one.
 
     Passages are read, encoded and searched one block at a time. Only the best 100 of each query are kept, so memory
@@ -66,11 +67,19 @@ def retrieval(
         "passage_prefix": passage_prefix,
         "passage_suffix": passage_suffix,
     }
-    used = {name: text for name, text in affixes.items() if text}
+    used: dict[str, Any] = {name: text for name, text in affixes.items() if text}
+    used |= {"bm25_weight": bm25_weight} if bm25_weight != WEIGHT else {}
     complete = {name: dataset for name, dataset in data.items() if dataset is not None}
     results: dict[str, Any] = {
         name: {
-            **score_set(encoder, dataset, (query_prefix, query_suffix), (passage_prefix, passage_suffix), block_size),
+            **score_set(
+                encoder,
+                dataset,
+                (query_prefix, query_suffix),
+                (passage_prefix, passage_suffix),
+                bm25_weight,
+                block_size,
+            ),
             **used,
         }
         for name, dataset in complete.items()
@@ -91,12 +100,14 @@ def score_set(
     dataset: RetrievalSet,
     around_query: tuple[str, str],
     around_passage: tuple[str, str],
+    bm25_weight: float,
     block_size: int,
 ) -> dict[str, Any]:
     """The results of one set.
 
     Args:
         around_query, around_passage: (prefix, suffix) of each text.
+        bm25_weight: of BM25 beside the cosine.
         block_size: passages encoded at once.
     """
     names, ids = list(dataset.qrels), list(dataset.passages)
@@ -106,7 +117,7 @@ def score_set(
     index = BM25(dataset.texts()) if len(ids) <= LEXICAL else None
     searches = [Nearest(queries, own)]
     if index:
-        searches.append(Nearest(queries, own, shares=BM25Shares(index, asked, own)))
+        searches.append(Nearest(queries, own, shares=BM25Shares(index, asked, own), weight=bm25_weight))
     passages = (add_affixes(around_passage, text) for text in dataset.texts())
     for vectors in encode_blocks(encoder, passages, block_size):
         for each in searches:

@@ -100,6 +100,7 @@ TASKS: dict[str, Task] = {
             "query_suffix": Option("", "text after every query"),
             "passage_prefix": Option(None, "text before every passage; by default the model's own prompt"),
             "passage_suffix": Option("", "text after every passage"),
+            "bm25_weight": Option(0.3, "of BM25 beside the cosine, in `hybrid`; 1 for a weak model", positive_number),
             "block_size": Option(4096, "passages that are read, encoded and searched at a time", positive),
         },
     ),

@@ -118,6 +118,11 @@ def test_cosine_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     results = [retrieval(hashed, data, query_prefix="w1 ", block_size=size)["tiny"] for size in (7, 299, 4096)]
     assert all(result["hybrid"] == expected for result in results)
     assert expected["ndcg@10"] not in (results[0]["ndcg@10"], results[0]["bm25"]["ndcg@10"])
+    heavy = retrieval(hashed, data, query_prefix="w1 ", bm25_weight=1.0)["tiny"]
+    light = retrieval(hashed, data, query_prefix="w1 ", bm25_weight=1e-7)["tiny"]
+    assert (heavy["bm25_weight"], "bm25_weight" in results[0]) == (1.0, False)
+    assert heavy["hybrid"]["ndcg@10"] != expected["ndcg@10"]
+    assert light["hybrid"]["ndcg@10"] == light["ndcg@10"]
     monkeypatch.setattr("cmlmcse.evaluation.retrieval.LEXICAL", 299)
     assert not {"bm25", "hybrid"} & set(retrieval(hashed, data)["tiny"])
 
