@@ -1,6 +1,7 @@
 """Texts → embeddings: what :class:`CMLMCSEForSentenceEmbedding` does with texts instead of tokens."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,8 @@ CPU_SENTENCES = 64  # in a forward pass
 # A GPU waits for its host in small batches. These are some hundred short sentences, and 0.2 GB in the widest layer of
 # BERT-base in fp32. Other numbers have not been tried.
 GPU_TOKENS = 16_384
+# The length that a fast tokenizer cuts at is its state: one call sets it, and no other may before the texts are cut.
+TOKENIZING = Lock()
 NO_TEMPLATE = (
     "pooling prompt expects the mask token of its template in every sentence, found none: use the tokenizer of an "
     "export of this model, which adds the template"
@@ -141,7 +144,8 @@ class TextEncoding(Base):
         if max_length is not None and max_length < least:
             raise ValueError(f"max_length must be at least {least}, special tokens and a word, found {max_length}")
         limit = most if max_length is None else min(most, max_length)
-        tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
+        with TOKENIZING:
+            tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
         if empty := [index for index, row in enumerate(tokens) if not row]:
             raise ValueError(
                 f"encode expects at least one token in each text, found none in text {empty[0]} (counted from 0), "

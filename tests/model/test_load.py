@@ -1,7 +1,10 @@
 """Encoding under load: from many threads, from forked workers, and for a long time."""
 
+import copy
 import os
+import pickle
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +32,24 @@ def test_eight_threads(backbone_folders):
             together = list(pool.map(lambda part: model.encode(part, tokenizer), texts))
             for found, expected in zip(together, alone, strict=True):
                 np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_each_thread_has_its_own_length(backbone_folders, monkeypatch):
+    """A thread that cuts at another length does not cut the others' texts, even if it comes while these are at it. The
+    model can still be pickled and copied."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], cmlm_weight=0.0).eval()
+    tokenizer, texts, lengths = tiny_tokenizer("bert"), random_sentences(5, 0), (3, None, 4, 5)
+    alone = [model.encode(texts, tokenizer, max_length=length) for length in lengths]
+    set_length = tokenizer.set_truncation_and_padding
+    monkeypatch.setattr(
+        tokenizer, "set_truncation_and_padding", lambda **given: (set_length(**given), time.sleep(0.01))
+    )
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda length: model.encode(texts, tokenizer, max_length=length), lengths))
+    for found, expected in zip(together, alone, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        np.testing.assert_allclose(other.encode(texts, tokenizer), alone[1], atol=1e-5)
 
 
 FORKED = """

@@ -18,7 +18,7 @@ from support.tiny import tiny_tokenizer
 MODEL, TOOL = (Path(package.__file__).parent for package in (modeling_cmlmcse, cmlmcse))
 HARMLESS = {  # of the standard library: no process, no network, no other code
     "collections", "contextlib", "copy", "dataclasses", "difflib", "functools", "inspect", "json", "math", "os",
-    "pathlib", "time", "types", "typing", "zlib",
+    "pathlib", "threading", "time", "types", "typing", "zlib",
 }  # fmt: skip
 # Each room of the tool may import those before it. The last one is the files of the folder itself: the commands.
 ROOMS = ("common", "data", "models", "evaluation", "hub", "training", "study", "adaptation", "")
