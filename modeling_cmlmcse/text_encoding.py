@@ -97,7 +97,7 @@ class TextEncoding(Base):
 
         Raises:
             ValueError: `truncate_dim`, `batch_size`, `batch_tokens` or `max_length` out of range; something else than
-                texts; a text without any token; no tokenizer; no prompt of that name.
+                texts; a text with half a surrogate pair, or without any token; no tokenizer; no prompt of that name.
         """
         if tokenizer is not None and not hasattr(tokenizer, "model_max_length"):
             kind = type(tokenizer).__name__
@@ -136,16 +136,21 @@ class TextEncoding(Base):
         """The tokens of each text, cut to the most that the model, the tokenizer and `max_length` allow.
 
         Raises:
-            ValueError: `max_length` leaves no room for a word; a text has no token, which happens where the tokenizer
-                adds no special ones; or the pooling reads a mask token, and a text has none.
+            ValueError: `max_length` leaves no room for a word; a text has half a surrogate pair; a text has no token,
+                which happens where the tokenizer adds no special ones; or the pooling reads a mask token, and a text
+                has none.
         """
         most = min(self.max_positions, tokenizer.model_max_length)
         least = tokenizer.num_special_tokens_to_add() + 1  # with those of a template, which is never cut
         if max_length is not None and max_length < least:
             raise ValueError(f"max_length must be at least {least}, special tokens and a word, found {max_length}")
         limit = most if max_length is None else min(most, max_length)
-        with TOKENIZING:
-            tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
+        try:
+            with TOKENIZING:
+                tokens = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
+        except TypeError:
+            check_characters(texts)  # a fast tokenizer refuses half a surrogate pair, and does not say where it is
+            raise
         if empty := [index for index, row in enumerate(tokens) if not row]:
             raise ValueError(
                 f"encode expects at least one token in each text, found none in text {empty[0]} (counted from 0), "
@@ -225,6 +230,22 @@ def as_texts(given: Iterable[str]) -> list[str]:
             found = "nothing" if absent else f"a {type(text).__name__}"
             raise ValueError(f"encode expects texts, found {found} as text {index} (counted from 0); {advice}")
     return texts
+
+
+def check_characters(texts: Iterable[str]) -> None:
+    """Check that every text can be written as UTF-8.
+
+    Raises:
+        ValueError: one has half a surrogate pair.
+    """
+    for index, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"encode expects whole characters, found half a surrogate pair, {text[error.start]!r}, in text {index} "
+                "(counted from 0); replace it, as text.encode(errors='replace').decode() does"
+            ) from None
 
 
 def execution_device(model: PreTrainedModel) -> torch.device:

@@ -88,6 +88,8 @@ def test_refusals(backbone_folders):
     for absent in (None, float("nan"), pandas.NA):
         with pytest.raises(ValueError, match=r"found nothing as text 0 .* leave it out, or put '' in its place"):
             model.encode([absent], tiny_tokenizer("bert"))
+    with pytest.raises(ValueError, match=r"half a surrogate pair, '\\ud800', in text 1 \(counted from 0\); replace it"):
+        model.encode(["the cat", "a \ud800 dog"], tiny_tokenizer("bert"))
     table = pandas.DataFrame({"text": ["the cat"]})
     for whole in (table, dict(table), datasets.Dataset.from_pandas(table)):
         with pytest.raises(ValueError, match=r"give one column of it, such as table\['text'\]"):
