@@ -21,10 +21,11 @@ LEAST = {"learning_rate": 0, "weight_decay": 0, "adam_epsilon": 0, "max_grad_nor
 MOST = {"auxiliary_learning_rate": 1, "adam_beta1": 0.999999, "adam_beta2": 0.999999, "seed": 2**32 - 1,
         "data_seed": 2**32 - 1}  # from 0; numpy takes no larger seed  # fmt: skip
 STEPS = ("logging_steps", "eval_steps", "save_steps")  # a share of all steps below 1; negative ones mean nothing
-# Fields of transformers that this training never reads, and what to do instead of setting them.
+# Fields of transformers that this training does not use, and what to do instead of setting them.
 UNUSED = {
     "label_smoothing_factor": "leave it out: no loss here has labels to smooth",
     "use_liger_kernel": "leave it out: it has no kernels for these models",
+    "neftune_noise_alpha": "leave it out: a batch is one packed row here, for whose length its noise is too small",
     "train_sampling_strategy": "leave it out: every epoch is a random order of all sentences",
     **dict.fromkeys(
         ("push_to_hub", "hub_token", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push",
@@ -69,8 +70,9 @@ def check_numbers(run: RunArguments) -> None:
 
 
 def check_unused(run: RunArguments) -> None:
-    """Refuse fields of transformers that would do nothing here, and uploads during training: they would send a
-    checkpoint that is not whole, and the token with it. The message never has the value, which may be a token.
+    """Refuse fields of transformers that would do nothing here, or not what they promise, and uploads during training:
+    they would send a checkpoint that is not whole, and the token with it. The message never has the value, which may be
+    a token.
 
     Raises:
         InputError: such a field is set.

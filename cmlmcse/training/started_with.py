@@ -26,8 +26,8 @@ MAY_DIFFER = ("model_sha256", "query_prompt", "document_prompt", "lora_r", "prep
 # saves, how long it trains, its learning rate, and what it computes on.
 LEARNED = ("stage", "seed", "data_seed", "per_device_train_batch_size", "gradient_accumulation_steps",
            "dataloader_drop_last", "optim", "optim_args", "optim_target_modules", "weight_decay", "adam_beta1",
-           "adam_beta2", "adam_epsilon", "max_grad_norm", "neftune_noise_alpha", "lr_scheduler_type",
-           "lr_scheduler_kwargs", "warmup_steps")  # fmt: skip
+           "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_type", "lr_scheduler_kwargs",
+           "warmup_steps")  # fmt: skip
 TEXTS = ("train_file", "synonyms")
 MODELS = ("model_name_or_path", "teacher", "mining_model", "rtd_generator", "tokenizer_name")
 # Schedules without a formula: the rate is a state that goes down with the scores.

@@ -78,6 +78,7 @@ WRONG = [
     (["--torch_compile", "true", "--torch_compile_backend", "foo"], ["expects options that fit", "FOO"]),
     (["--save_strategy", "best", "--dev_set", "none"], ["save_strategy best expects development scores"]),
     (["--label_smoothing_factor", "0.1"], ["does not use label_smoothing_factor", "leave it out"]),
+    (["--neftune_noise_alpha", "5"], ["does not use neftune_noise_alpha", "leave it out"]),
     (["--train_sampling_strategy", "group_by_length"], ["does not use train_sampling_strategy", "leave it out"]),
     (["--push_to_hub", "true"], ["does not use push_to_hub", "train first, then publish with `cmlmcse push`"]),
     (["--hub_model_id", "a/b"], ["does not use hub_model_id", "`cmlmcse push`"]),
