@@ -26,6 +26,7 @@ UNUSED = {
     "label_smoothing_factor": "leave it out: no loss here has labels to smooth",
     "use_liger_kernel": "leave it out: it has no kernels for these models",
     "neftune_noise_alpha": "leave it out: a batch is one packed row here, for whose length its noise is too small",
+    "dataloader_persistent_workers": "leave it out: with it a resumed run would draw another dropout",
     "train_sampling_strategy": "leave it out: every epoch is a random order of all sentences",
     **dict.fromkeys(
         ("push_to_hub", "hub_token", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push",

@@ -20,8 +20,9 @@ text then says what happens. `cmlmcse train --help` lists the same fields.
 
 Every field of Hugging Face's [`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer)
 works too, but for a few that would do nothing here, or not what they promise. They are refused: `push_to_hub` and
-`hub_…` (train first, then `cmlmcse push`), `label_smoothing_factor`, `neftune_noise_alpha`, `train_sampling_strategy`
-and `use_liger_kernel`. This page lists the fields that this project adds, and those that it sets in its own way.
+`hub_…` (train first, then `cmlmcse push`), `dataloader_persistent_workers`, `label_smoothing_factor`,
+`neftune_noise_alpha`, `train_sampling_strategy` and `use_liger_kernel`. This page lists the fields that this project
+adds, and those that it sets in its own way.
 """
 KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 

@@ -79,6 +79,8 @@ WRONG = [
     (["--save_strategy", "best", "--dev_set", "none"], ["save_strategy best expects development scores"]),
     (["--label_smoothing_factor", "0.1"], ["does not use label_smoothing_factor", "leave it out"]),
     (["--neftune_noise_alpha", "5"], ["does not use neftune_noise_alpha", "leave it out"]),
+    (["--dataloader_num_workers", "1", "--dataloader_persistent_workers", "true"],
+     ["does not use dataloader_persistent_workers", "leave it out"]),
     (["--train_sampling_strategy", "group_by_length"], ["does not use train_sampling_strategy", "leave it out"]),
     (["--push_to_hub", "true"], ["does not use push_to_hub", "train first, then publish with `cmlmcse push`"]),
     (["--hub_model_id", "a/b"], ["does not use hub_model_id", "`cmlmcse push`"]),
