@@ -35,6 +35,17 @@ def _no_column(source: str, expected: str, names: list[str], use: str) -> InputE
     return InputError(f"{source}: expected {expected}, found the columns {', '.join(names)}; set {use}_column")
 
 
+def check_texts(source: str, chosen: Mapping[str, str], strings: list[str]) -> None:
+    """Check that the chosen columns hold strings, all but that of scores.
+
+    Raises:
+        InputError: one does not.
+    """
+    for use, column in chosen.items():
+        if column not in strings and use != SCORE:
+            raise InputError(f"{source}: expected text in column {column!r}, found another type; set {use}_column")
+
+
 def only_columns(rows: Sentences, source: str, columns: Columns) -> Sentences:
     """Keep only the wanted columns, and drop the rows that are null or blank in one of them."""
     features = rows.features
@@ -45,9 +56,7 @@ def only_columns(rows: Sentences, source: str, columns: Columns) -> Sentences:
     else:
         names, strings = list(features), [name for name in features if is_string(features[name])]
     chosen = choose_columns(source, names, strings, columns)
-    for use, column in chosen.items():
-        if column not in strings and use != SCORE:
-            raise InputError(f"{source}: expected text in column {column!r}, found another type; set {use}_column")
+    check_texts(source, chosen, strings)
     features = Features({use: Value("float64") if use == SCORE else STRING for use in chosen})
     arguments = {"columns": chosen, "source": source}
     options: dict[str, Any] = {"remove_columns": names, "features": features, "fn_kwargs": arguments}

@@ -22,9 +22,10 @@ from pyarrow import parquet
 from cmlmcse.common.errors import InputError
 
 from . import wikipedia
-from .columns import BLOCK_ROWS, HEAD_ROWS, SCORE, STRING, Columns, Sentences, choose_columns, is_string, only_columns
+from .columns import BLOCK_ROWS, HEAD_ROWS, SCORE, STRING, Columns, Sentences, check_texts, choose_columns, only_columns
 from .folder import files_in
 from .lines import CHUNK, check_separator, check_utf8, read_documents, read_lines, readable, split_compression
+from .tables import is_text
 
 FEATURES = Features({"text": STRING})
 FORMATS = {".txt": "text", ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -187,8 +188,7 @@ def _from_table(kind: str, path: str, columns: Columns, streaming: bool, cache_d
         options, strings = _csv_options(kind, path)
         columns = choose_columns(path, list(options["features"]), strings, columns)
     elif kind == "parquet":
-        columns = _parquet_columns(path, columns)
-        options["columns"] = list(dict.fromkeys(columns.values()))
+        options, columns = _parquet_options(path, columns)
     name = "csv" if kind == "tsv" else kind
     file = glob.escape(os.path.abspath(path))  # `datasets` treats a name as a pattern
     rows = datasets.load_dataset(
@@ -212,11 +212,16 @@ def _csv_options(kind: str, path: str) -> tuple[dict[str, Any], list[str]]:
     return options | {"features": Features(dict.fromkeys(names, Value("string")))}, strings
 
 
-def _parquet_columns(path: str, columns: Columns) -> dict[str, str]:
-    """Choose the columns of a .parquet file by its schema."""
+def _parquet_options(path: str, columns: Columns) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the reader's options and the columns, which are chosen by the file's schema. `datasets` gets the types of
+    these alone: a type that it does not know may be another column's."""
     schema = parquet.read_schema(path)
-    types = Features.from_arrow_schema(schema)
-    return choose_columns(path, list(types), [name for name in types if is_string(types[name])], columns)
+    strings = [field.name for field in schema if is_text(field.type)]
+    chosen = choose_columns(path, schema.names, strings, columns)
+    check_texts(path, chosen, strings)
+    names = list(dict.fromkeys(chosen.values()))
+    features = Features.from_arrow_schema(pyarrow.schema([schema.field(name) for name in names]))
+    return {"columns": names, "features": features}, chosen
 
 
 def as_text_error(kind: str, path: str, error: BaseException) -> InputError:

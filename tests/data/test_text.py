@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data import lines, text
@@ -141,6 +143,18 @@ def test_parquet(tmp_path: Path, load: Load, streaming: bool) -> None:
     assert load(path, streaming=streaming) == ["one", "two"]
     with pytest.raises(InputError, match=r"a.parquet: expected text in column 'id', found another type"):
         load(path, "id")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_parquet_of_other_types(tmp_path: Path, load: Load, streaming: bool) -> None:
+    """A column that nobody reads may be of a type that `datasets` does not know; categories of strings are text."""
+    path = str(tmp_path / "a.parquet")
+    counts = pyarrow.array([[("a", 1)], []], pyarrow.map_(pyarrow.string(), pyarrow.int64()))
+    words = pyarrow.array(["one", "two"]).dictionary_encode()
+    parquet.write_table(pyarrow.table({"counts": counts, "sentence": words}), path)
+    assert load(path, streaming=streaming) == ["one", "two"]
+    with pytest.raises(InputError, match=r"a.parquet: expected text in column 'counts', found another type"):
+        load(path, "counts", streaming=streaming)
 
 
 def test_columns(tmp_path: Path, load: Load) -> None:
