@@ -129,7 +129,6 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
     base_model_prefix = "backbone" if TRANSFORMERS_5 else ""  # so that a plain backbone's keys load here too
     main_input_name = "input_ids"
     _keys_to_ignore_on_load_unexpected = [r"^(backbone\.)?pooler\."]  # noqa: RUF012 (an export's, for plain BERT)
-    supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -148,6 +147,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
     def __init__(self, config: CMLMCSEConfig) -> None:
         super().__init__(config)
         self.backbone: Module = build_encoder(config.backbone_config)
+        self.supports_gradient_checkpointing = self.backbone.supports_gradient_checkpointing  # MPNet's blocks do not
         head = PROJECTIONS[config.projection]
         self.projection: Module = self._build("projection", partial(head, config.hidden_size))
         self.auxiliary = nn.ModuleDict(

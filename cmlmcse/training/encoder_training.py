@@ -19,6 +19,7 @@ from .finalize import finalize_run, load_final_tasks
 from .precision import choose_precision
 from .records import claim_output_dir, git_commit
 from .resume import find_checkpoint
+from .run_checks import check_checkpointing
 from .started_with import check_started_with, started_with
 
 
@@ -54,6 +55,7 @@ def train_encoder(
     tokenizer = build_tokenizer(model_args, data_args.augmentation, data_args.max_seq_length)
     templates = build_templates(model_args, tokenizer)
     model = build_model(model_args, tokenizer)
+    check_checkpointing(run_args, model)
     sentences: Any
     sentences, label_free = build_text(model_args, data_args, run_args, tokenizer)
     dev_set = labelled if label_free is None else label_free

@@ -35,6 +35,7 @@ from .pretraining_export import finalize_pretraining
 from .pretraining_model import AuxiliaryPretraining
 from .records import claim_output_dir, git_commit
 from .resume import find_checkpoint
+from .run_checks import check_checkpointing
 from .started_with import check_started_with, started_with
 from .trainer import LossTrainer
 
@@ -78,6 +79,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
 
         train, dev = load_sequences(tokenize, sources, data_args.validation_split_percentage)
     model = build_pretraining_model(model_args, data_args, tokenizer)
+    check_checkpointing(run_args, model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model.backbone))
     masking = Masking(
         data_args.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)

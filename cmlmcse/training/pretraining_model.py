@@ -64,7 +64,6 @@ class AuxiliaryPretraining(PreTrainedModel):
         ValueError: a number of layers out of range, or an unsupported backbone.
     """
 
-    supports_gradient_checkpointing = True
     _supports_sdpa = True
 
     def __init__(
@@ -88,6 +87,7 @@ class AuxiliaryPretraining(PreTrainedModel):
         self.lexical_layers, self.auxiliary_weight = lexical_layers, auxiliary_weight
         self.pooling = pooling
         self.masked_lm: Module = AutoModelForMaskedLM.from_config(config)
+        self.supports_gradient_checkpointing = self.masked_lm.supports_gradient_checkpointing
         trained = config if dropout is None else with_dropout(config, dropout)
         setattr(self.masked_lm, self.masked_lm.base_model_prefix, build_encoder(trained))
         self.fusion: Module = build_blocks(trained, fusion_layers) if fuses else None

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 from accelerate.utils import DistributedType
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 from transformers.optimization import get_scheduler
 
 from cmlmcse.common.errors import InputError
@@ -95,6 +95,19 @@ def check_unused(run: RunArguments) -> None:
         raise InputError(
             f"optim_target_modules expects an optimizer galore_… or apollo_…, found optim {optimizer}; leave it "
             "out, or choose one"
+        )
+
+
+def check_checkpointing(run: RunArguments, model: PreTrainedModel) -> None:
+    """Check that transformers can compute the model's blocks again in the backward pass, if that is asked for.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if run.gradient_checkpointing and not model.supports_gradient_checkpointing:
+        raise InputError(
+            "gradient_checkpointing (activation_checkpointing) expects a backbone that has it in transformers, found "
+            f"{model.backbone.config.model_type}; leave it out, or choose another backbone"  # type: ignore[union-attr]
         )
 
 

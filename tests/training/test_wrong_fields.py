@@ -3,7 +3,7 @@
 import pytest
 from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMaskedLM
 
-from support.tiny import tiny_tokenizer
+from support.tiny import tiny_backbone, tiny_tokenizer
 from support.training import run
 
 
@@ -17,6 +17,7 @@ def bad_backbones(tmp_path_factory) -> dict[str, str]:
     models = {
         "albert": AlbertForMaskedLM(AlbertConfig(vocab_size=80, embedding_size=16, **sizes)),
         "vocabulary": BertForMaskedLM(BertConfig(vocab_size=40, **sizes)),
+        "mpnet": tiny_backbone("mpnet", num_hidden_layers=2),
     }
     for name, model in models.items():
         folders[name] = str(folder / name)
@@ -66,6 +67,10 @@ WRONG = [
     (["--logging_steps", "-1"], ["logging_steps must be above 0, found -1.0"]),
     (["--save_steps", "-1"], ["save_steps"]),
     (["--gradient_checkpointing_kwargs", "x"], ["expects a JSON object", "found 'x' and False"]),
+    (["--model_name_or_path", "{mpnet}", "--gradient_checkpointing", "true", "--train_file", "{tmp}/one.txt"],
+     ["gradient_checkpointing", "found mpnet; leave it out"]),  # before the text is read
+    (["--model_name_or_path", "{mpnet}", "--gradient_checkpointing", "true", "--stage", "pretrain"],
+     ["gradient_checkpointing", "found mpnet; leave it out"]),
     (["--optim_target_modules", "x"], ["expects an optimizer galore_… or apollo_…, found optim adamw"]),
     (["--max_steps", "0"], ["max_steps must be at least 1, or -1 for num_train_epochs, found 0"]),
     (["--report_to", "foo"], ["expects options that fit", "foo is not supported"]),
