@@ -24,10 +24,11 @@ from sentence_transformers.losses import (
 )
 from torch import Tensor, nn
 
-from cmlmcse.data.batches import pack_masked
+from cmlmcse.data.batches import check_around, pack_masked
 from cmlmcse.data.masking import Masking, mask_tokens
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import processes
+from modeling_cmlmcse.enhanced_decoding import WordsFromVector
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 
 Features = dict[str, Any]
@@ -97,6 +98,8 @@ class ObjectiveLoss(nn.Module):
             raise ValueError("the model does not say where it was loaded from; name its backbone with masked_lm")
         if model.tokenizer.mask_token_id is None:
             raise ValueError("model must have a tokenizer with a mask token, found none; choose another model")
+        if issubclass(AUXILIARY_OBJECTIVES[self.objective_name], WordsFromVector):
+            check_around(type(self).__name__, model.tokenizer, origin)
         self.model = model
         self.loss = MultipleNegativesRankingLoss(model) if loss is None else loss
         self.config = {"masked_lm": origin, "mlm_probability": mlm_probability, **fields}

@@ -7,12 +7,11 @@ from transformers import PreTrainedTokenizerBase
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import check_weights, resolve
 from cmlmcse.data.augmentation import add_deletion_token, deletion_token
-from cmlmcse.data.batches import (
-    special_tokens,
-)
+from cmlmcse.data.batches import check_around, special_tokens
 from cmlmcse.data.templates import Templates, read_template, template_texts, without_template
 from cmlmcse.models.encoders import load_tokenizer
 from cmlmcse.models.folders import recorded_max_length, recorded_prompts, resolve_model
+from modeling_cmlmcse.enhanced_decoding import WordsFromVector
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -29,8 +28,8 @@ def build_tokenizer(
     where the start does; or `max_seq_length`, the tokens of a training text, if that is more.
 
     Raises:
-        InputError: there is no tokenizer, it lacks the mask token that an auxiliary objective needs, or the generator
-            has another tokenizer.
+        InputError: there is no tokenizer, it lacks the mask token or those around a text that an auxiliary objective
+            needs, or the generator has another tokenizer.
     """
     path = resolve(model.model_name_or_path)
     if model.fusion_init == "pretrained" and path.count("/") > 1 and not Path(path).is_dir():
@@ -47,6 +46,9 @@ def build_tokenizer(
             f"{', '.join(used)} expects a tokenizer with a mask token, found none in {model.model_name_or_path}; "
             f"choose another backbone or set {', '.join(weights)} to 0"
         )
+    for name, weight in weights.items():
+        if weight > 0 and issubclass(AUXILIARY_OBJECTIVES[name.removesuffix("_weight")], WordsFromVector):
+            check_around(f"{name} {weight}", tokenizer, model.model_name_or_path)
     if model.rtd_weight > 0 and model.rtd_generator is not None:
         generator_vocab = load_tokenizer(resolve(model.rtd_generator)).get_vocab()
         if generator_vocab != tokenizer.get_vocab():

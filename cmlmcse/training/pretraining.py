@@ -12,7 +12,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrain
 from cmlmcse.common.distributed import sums_over_processes
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import check_weights, resolve
-from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
+from cmlmcse.data.batches import TrainingSentences, check_around, tokenize_sentences
 from cmlmcse.data.masking import Masking, continuing_tokens
 from cmlmcse.data.pretraining_text import (
     DEV_MASK_RATE,
@@ -113,7 +113,8 @@ def choose_tokenizer(
         own: folder of the tokenizer that this run has saved before; None if there is none.
 
     Raises:
-        InputError: there is no such tokenizer, or it has no mask token.
+        InputError: there is no such tokenizer, or it has no mask token, or none around a text where RetroMAE's decoder
+            needs them.
     """
 
     def lines() -> Iterator[str]:
@@ -130,6 +131,8 @@ def choose_tokenizer(
         tokenizer = load_tokenizer(resolve(name))
     if tokenizer.mask_token_id is None:
         raise InputError(f"pre-training expects a tokenizer with a mask token, found none in {name}; choose another")
+    if data.auxiliary_decoder == "retromae" and data.auxiliary_weight > 0:
+        check_around("auxiliary_decoder retromae", tokenizer, str(name or data.model_type))
     if data.model_type is not None:  # later positions are never trained
         tokenizer.model_max_length = data.max_seq_length
     return tokenizer

@@ -15,6 +15,7 @@ from sentence_transformers.losses import (
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.models import Normalize, Pooling, Transformer
+from tokenizers import processors
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from cmlmcse.sentence_transformers import BottleneckLoss, ConditionalMLMLoss, ReplacedTokenLoss
@@ -308,3 +309,6 @@ def test_refusals(backbone_folders):
     model.tokenizer.add_tokens([f"new{number}" for number in range(2000)])
     with pytest.raises(ValueError, match=r"must know the tokens of the model's tokenizer, found \d+ of \d+; save"):
         ConditionalMLMLoss(model, masked_lm=backbone_folders["bert"])
+    model.tokenizer.backend_tokenizer.post_processor = processors.Sequence([])
+    with pytest.raises(ValueError, match="BottleneckLoss expects a tokenizer that puts special tokens"):
+        BottleneckLoss(model, masked_lm=backbone_folders["bert"])

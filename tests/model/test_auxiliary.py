@@ -235,6 +235,19 @@ def states_to_logits(model, objective, states: torch.Tensor) -> torch.Tensor:
     return logits if objective.head.bias is None else logits + objective.head.bias
 
 
+@pytest.mark.parametrize("name", ("retromae", "denosent"))
+def test_words_of_the_shortest_rows(name, backbone_folders):
+    """A row of one word predicts it, and a row of none predicts nothing."""
+    model = load(backbone_folders["bert"], **{f"{name}_weight": 1.0}).eval()
+    batch = make_batch("bert", ["cat", "", "the cat sat"])
+    objective, part = model.objectives[name], batch["masked"]
+    assert objective.terms(part) == 2 * (1 + 0 + 3)  # both views are masked
+    packing = Packing.from_lengths(part["lengths"], len(part["input_ids"]), part["width"])
+    places = objective.decoder(model.backbone, torch.zeros(6, 32), restored(part), packing)[1]
+    assert places.tolist() == [1, 6, 7, 8, 11, 16, 17, 18]
+    assert TrainingLosses(model)(**batch).loss.isfinite()
+
+
 def test_retromae_refuses_narrow_embeddings(backbone_folders):
     """ELECTRA's word embeddings may be narrower than its blocks."""
     with pytest.raises(ValueError, match="word embeddings as wide as the blocks, 32, found 24"):

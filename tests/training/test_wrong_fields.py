@@ -1,6 +1,7 @@
 """Wrong fields of a training run: exit status 2, and one line that says what was expected and found."""
 
 import pytest
+from tokenizers import processors
 from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMaskedLM
 
 from support.tiny import tiny_backbone, tiny_tokenizer
@@ -23,6 +24,10 @@ def bad_backbones(tmp_path_factory) -> dict[str, str]:
         folders[name] = str(folder / name)
         model.save_pretrained(folders[name])
         tokenizer.save_pretrained(folders[name])
+    bare = folders["bare"] = str(folder / "bare")  # its tokenizer adds no special tokens
+    tiny_backbone("bert", num_hidden_layers=2).save_pretrained(bare)
+    tokenizer.backend_tokenizer.post_processor = processors.Sequence([])
+    tokenizer.save_pretrained(bare)
     return folders
 
 
@@ -71,6 +76,11 @@ WRONG = [
      ["gradient_checkpointing", "found mpnet; leave it out"]),  # before the text is read
     (["--model_name_or_path", "{mpnet}", "--gradient_checkpointing", "true", "--stage", "pretrain"],
      ["gradient_checkpointing", "found mpnet; leave it out"]),
+    (["--model_name_or_path", "{bare}", "--retromae_weight", "0.1"],
+     ["retromae_weight 0.1 expects a tokenizer that puts special tokens", "found 0 before and 0 after in"]),
+    (["--model_name_or_path", "{bare}", "--denosent_weight", "0.1"], ["denosent_weight 0.1 expects a tokenizer that"]),
+    (["--model_name_or_path", "{bare}", "--stage", "pretrain", "--auxiliary_decoder", "retromae"],
+     ["auxiliary_decoder retromae expects a tokenizer that puts special tokens"]),
     (["--optim_target_modules", "x"], ["expects an optimizer galore_… or apollo_…, found optim adamw"]),
     (["--max_steps", "0"], ["max_steps must be at least 1, or -1 for num_train_epochs, found 0"]),
     (["--report_to", "foo"], ["expects options that fit", "foo is not supported"]),
