@@ -242,6 +242,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             return
         if not getattr(self, "_hf_peft_config_loaded", False):
             weights = self.state_dict() if state_dict is None else state_dict
+            loaded = {name: weight for name, weight in weights.items() if not weight.is_meta}
+            weights = {**offloaded(self.projection, "projection"), **loaded}
             write_sentence_transformers(self.config, weights, Path(save_directory))
         if push_to_hub:  # transformers would upload the folder before these files are written
             name = of_hub.pop("repo_id", Path(save_directory).resolve().name)
@@ -498,6 +500,17 @@ def chosen_states(states: Sequence[Tensor], asked: bool | Sequence[int], packing
         raise ValueError(f"output_hidden_states expects indices from {-count} to {count - 1}, found {wrong[0]}")
     kept = {index % count for index in asked}
     return tuple(packing.unpack(each) if index in kept else None for index, each in enumerate(states))
+
+
+def offloaded(module: nn.Module, path: str) -> dict[str, Tensor]:
+    """The weights of a module that Accelerate keeps on a disk or a CPU, loaded, by their names in a model that has the
+    module at this path."""
+    found: dict[str, Tensor] = {}
+    for place, part in module.named_modules(prefix=path):
+        kept = getattr(getattr(part, "_hf_hook", None), "weights_map", None) or {}
+        names = [name for name, weight in part.named_parameters(recurse=False) if weight.is_meta]
+        found |= {f"{place}.{name}": kept[name] for name in names if name in kept}
+    return found
 
 
 def absolute(name_or_path: str) -> str:

@@ -241,6 +241,23 @@ def test_offloaded(offload, kind, pooling, backbone_folders, tmp_path):
         torch.testing.assert_close(model(**padded(kind)).pooler_output, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("given", (False, True))
+@pytest.mark.parametrize("places", ({"": "disk"}, {"backbone": "cpu", "projection": "disk", "auxiliary": "disk"}))
+def test_saved_from_a_disk(places, given, backbone_folders, tmp_path):
+    """A model whose head is offloaded to a disk is saved whole, for sentence-transformers too."""
+    model, tokenizer = load(backbone_folders["bert"], pooling="cls"), tiny_tokenizer("bert")
+    model.save_pretrained(tmp_path / "whole")
+    away = CMLMCSEForSentenceEmbedding.from_pretrained(
+        tmp_path / "whole", device_map=places, offload_folder=tmp_path / "away"
+    )
+    assert away.projection.dense.weight.is_meta
+    away.save_pretrained(tmp_path / "again", state_dict=away.state_dict() if given else None)
+    again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path / "again")
+    assert np.array_equal(again.encode(TEXTS, tokenizer), model.encode(TEXTS, tokenizer))
+    (head,) = (tmp_path / "again").glob("*_Dense/model.safetensors")
+    assert head.read_bytes() == (tmp_path / "whole" / head.relative_to(tmp_path / "again")).read_bytes()
+
+
 @pytest.mark.parametrize("kind", ("bert", "modernbert"))
 def test_the_name_that_sentence_transformers_has(kind, backbone_folders):
     """`normalize_embeddings` is `normalize`; columns of tables are texts."""
