@@ -48,6 +48,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         if new:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
+        _unlock(held)
         os.close(held)
 
 
@@ -62,3 +63,10 @@ def _lock(held: int) -> bool:
     except OSError:  # NFS locks no folder
         pass
     return True
+
+
+def _unlock(held: int) -> None:
+    """Let go of the lock, also where a process that was forked meanwhile still has the folder open."""
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_UN)

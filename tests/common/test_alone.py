@@ -51,6 +51,21 @@ def test_another_command_is_kept_out(holder, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out").exists()  # it was there before
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_worker_that_lingers_does_not_hold_it(tmp_path, monkeypatch):
+    """A process that was forked in the block, as a data loader's, has the folder open; the next run goes on there."""
+    monkeypatch.setattr(alone, "PATIENCE", 0.0)
+    with alone_in(tmp_path):
+        worker = multiprocessing.get_context("fork").Process(target=signal.pause)
+        worker.start()
+    try:
+        with alone_in(tmp_path):
+            pass
+    finally:
+        worker.kill()
+        worker.join()
+
+
 def test_a_new_folder_goes_if_it_stays_empty(tmp_path):
     """What was written stays."""
     with alone_in(tmp_path / "deep" / "empty"):
