@@ -129,6 +129,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
     base_model_prefix = "backbone" if TRANSFORMERS_5 else ""  # so that a plain backbone's keys load here too
     main_input_name = "input_ids"
     _keys_to_ignore_on_load_unexpected = [r"^(backbone\.)?pooler\."]  # noqa: RUF012 (an export's, for plain BERT)
+    supports_gradient_checkpointing = True  # unless the backbone does not
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
