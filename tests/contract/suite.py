@@ -29,8 +29,8 @@ CANNOT_APPLY = {
     "test_can_set_attention_dynamically": "packed attention is the only one: no other knows where a sentence ends",
     "test_capture_outputs_decorator": "it asks for attention weights, which packed attention does not keep",
     "test_correct_missing_keys": "it loads a plain backbone's folder, which points to from_backbone instead",
-    "test_internal_model_config_and_subconfig_are_same": "the encoder has a copy of its configuration: a plain model that "
-    "is built from the model's own must not get packed attention",
+    "test_internal_model_config_and_subconfig_are_same": "the encoder has a copy of its configuration, so that a plain "
+    "model which is built from the model's own does not get packed attention",
     "test_retain_grad_hidden_states_attentions": "hidden states are unpacked from the packed ones, which go on",
 }
 
