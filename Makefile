@@ -47,7 +47,7 @@ all-tests: $(VENV)/.installed-dev
 test-compat: $(VENV)/.installed-dev $(COMPAT)/.installed
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[onnx,openvino]"
 	rm -rf $(COMPAT)/exports $(COMPAT)/modules
-	$(BIN)/python tests/compat/make_exports.py $(COMPAT)/exports
+	PYTHONPATH=tests $(BIN)/python tests/compat/make_exports.py $(COMPAT)/exports
 	HF_HUB_OFFLINE=1 HF_MODULES_CACHE=$(COMPAT)/modules CMLMCSE_EXPORTS=$(COMPAT)/exports \
 		$(COMPAT)/bin/pytest --confcutdir tests/compat tests/compat
 

