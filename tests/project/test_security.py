@@ -231,6 +231,7 @@ def test_tokens_stay_secret(place, monkeypatch, capfd):
 ALLOWED = {"torch", "transformers", "safetensors"}  # the last is what transformers reads weights with
 HARMLESS = {"collections", "contextlib", "copy", "dataclasses", "functools", "os", "time", "types", "typing", "zlib"}
 HARMLESS |= {"difflib", "inspect"}  # a signature that names the configuration's fields, and the nearest one
+HARMLESS |= {"threading"}  # a lock, so that one thread at a time sets the length that a tokenizer cuts at
 HARMLESS |= {"json", "pathlib"}  # save_pretrained writes modules.json
 FORBIDDEN = {"open", "eval", "exec", "compile", "__import__", "input", "breakpoint"}
 QUIET = """
