@@ -1,5 +1,6 @@
 """Texts → embeddings: what :class:`CMLMCSEForSentenceEmbedding` does with texts instead of tokens."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ CPU_SENTENCES = 64  # in a forward pass
 GPU_TOKENS = 16_384
 # The length that a fast tokenizer cuts at is its state: one call sets it, and no other may before the texts are cut.
 TOKENIZING = Lock()
+if hasattr(os, "register_at_fork"):  # a forked process has no thread that would let go of a lock that is held
+    os.register_at_fork(after_in_child=lambda: globals().update(TOKENIZING=Lock()))
 NO_TEMPLATE = (
     "pooling prompt expects the mask token of its template in every sentence, found none: use the tokenizer of an "
     "export of this model, which adds the template"

@@ -177,13 +177,29 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     """
     from cmlmcse.training.precision import precision_is_named
 
-    from .request import check_request
-
     _, training = check_fields(args.model, args.fields)
     if training.use_cpu and args.device is None:
         args.device = "cpu"
     bf16 = training.mixed_precision == "bf16" if precision_is_named(training) else has_fast_bf16(args.device)
     check_place(args.output_dir, args.model, args.text)
+    with alone_in(args.output_dir):
+        return run_alone(args, bf16, training.variable_length_attention, train)
+
+
+def run_alone(args: argparse.Namespace, bf16: bool, variable_length: bool, train: "Train") -> Adapted:
+    """The work, with the output folder locked.
+
+    Args:
+        args: the command's.
+        bf16: whether to compute in bf16.
+        variable_length: whether attention may do without padding.
+        train: what trains a run.
+
+    Raises:
+        InputError, Stopped: as :func:`run_first`.
+    """
+    from .request import check_request
+
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     check_request(folder, args)
     if (folder / "results.json").exists():
@@ -195,9 +211,9 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     from .work import adapt_in
 
     several = launched_processes() > 1
-    pads = padded_attention(not training.variable_length_attention)
+    pads = padded_attention(not variable_length)
     try:
-        with alone_in(folder), pads, nullcontext() if several else terminable(), interruptible(lambda: kept):
+        with pads, nullcontext() if several else terminable(), interruptible(lambda: kept):
             return Adapted(folder, adapt_in(folder, args, bf16, train))
     except Stopped as stop:  # perhaps inside an arm, which speaks of its own folder
         causes = {128 + signal.SIGINT: "by Ctrl-C", 128 + signal.SIGTERM: "by SIGTERM"}
@@ -213,15 +229,16 @@ def finished(folder: Path, args: argparse.Namespace) -> Adapted:
         InputError: this call has labelled data, and that one had none.
     """
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    if args.data_dir and "labelled" not in results:
-        from .results import labelled_tasks
+    from .results import labelled_tasks
 
-        words = ["cmlmcse", "evaluate", args.model, str(folder), "--tasks", ",".join(labelled_tasks(args.data_dir)),
-                 "--data_dir", args.data_dir]  # fmt: skip
+    tasks = labelled_tasks(args.data_dir) if args.data_dir else []
+    if not results.get("labelled", {}).keys() >= set(tasks):
+        words = ["cmlmcse", "evaluate", args.model, str(folder), "--tasks", ",".join(tasks), "--data_dir",
+                 args.data_dir]  # fmt: skip
         if not any(results["adapt"].get(name) for name in ("finished_encoder", "weak_encoder")):  # a plain backbone
             words += ["--pooling", args.pooling or PLAIN_POOLING]
         raise InputError(
-            f"--data_dir expects a command that is not finished, found a finished {folder} without labelled scores; "
+            f"--data_dir expects a command that is not finished, found a finished {folder} without all its scores; "
             f"score it with {shlex.join(words)}"
         )
     print(f"{folder} is finished: report.html, export/", file=sys.stderr)

@@ -27,22 +27,11 @@ def alone_in(folder: Path) -> Iterator[None]:
     Raises:
         InputError: another command is in it.
     """
-    new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = os.open(folder, os.O_RDONLY)
-    except OSError:
+    new, held = not folder.exists(), _claim(folder)
+    if held is None:
         yield
         return
     try:
-        end = time.monotonic() + PATIENCE
-        while not _lock(held):
-            if time.monotonic() > end:
-                raise InputError(
-                    f"output_dir must be free, found another command that is writing to {folder}; wait for it or stop "
-                    "it, or choose another --output_dir"
-                )
-            time.sleep(0.2)
         yield
     finally:
         if new:
@@ -50,6 +39,38 @@ def alone_in(folder: Path) -> Iterator[None]:
                 folder.rmdir()
         _unlock(held)
         os.close(held)
+
+
+def _claim(folder: Path) -> int | None:
+    """Lock a folder, and make it if it is not there: the open folder, or None if it cannot be opened.
+
+    Raises:
+        InputError: another process has the lock, and does not let go of it soon.
+    """
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held = os.open(folder, os.O_RDONLY)
+        except OSError:
+            return None
+        if _lock(held) and _is(held, folder):
+            return held
+        os.close(held)
+        if time.monotonic() > end:
+            raise InputError(
+                f"output_dir must be free, found another command that is writing to {folder}; wait for it or stop it, "
+                "or choose another --output_dir"
+            )
+        time.sleep(0.2)
+
+
+def _is(held: int, folder: Path) -> bool:
+    """Whether an open folder is still the one at its path. The command before may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(held), os.stat(folder))
+    except OSError:
+        return False
 
 
 def _lock(held: int) -> bool:

@@ -25,6 +25,8 @@ except ImportError:
     zstd = None
 
 CHUNK = 1 << 20  # bytes read at a time
+HEAD = 1 << 10  # bytes that show which code a file is in
+VERSION = 1  # of what is accepted as text; another one checks a source again
 BINARY = (b"%PDF", b"PK\x03\x04", b"\x93NUMPY")  # how such files begin, which may hold no zero byte early
 _CORRUPT = (EOFError, OSError, zlib.error, lzma.LZMAError, *([zstd.ZstdError] if zstd else []))
 
@@ -83,15 +85,16 @@ def _not_utf8(path: str, offset: int, byte: int) -> InputError:
     )
 
 
-def _check_utf16(path: str, content: bytes) -> None:
-    """Check that few bytes are zero. UTF-16 without its mark is UTF-8 too, with a zero byte in each English letter.
+def _check_utf16(path: str, head: bytes) -> None:
+    """Check that a file does not begin as UTF-16. Without its mark that is UTF-8 too, with a zero byte in each English
+    letter: all at odd places, or all at even ones.
 
     Raises:
-        InputError: more than a third of the bytes are zero.
+        InputError: most bytes at these places are zero, and few at the others.
     """
-    if 3 * content.count(0) > len(content):
-        with readable(path) as file:
-            code = "utf-16be" if file.read(1) == b"\0" else "utf-16le"
+    even, odd = (head[first::2].count(0) / max(len(head[first::2]), 1) for first in (0, 1))
+    if max(even, odd) > 1 / 2 and min(even, odd) < 1 / 10:
+        code = "utf-16be" if even > odd else "utf-16le"
         raise InputError(f"{path}: expected UTF-8 text, found UTF-16; convert it, as in `iconv -f {code} -t utf-8`")
 
 
@@ -110,7 +113,8 @@ def check_utf8(path: str) -> None:
                 decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
                 raise _not_utf8(path, done - pending + error.start, error.object[error.start]) from None
-            _check_utf16(path, chunk)
+            if done == 0:
+                _check_utf16(path, chunk[:HEAD])
             done += len(chunk)
             if not chunk:
                 return
@@ -126,6 +130,7 @@ def read_lines(path: str, blank: bool = False) -> Iterator[str]:
     """
     offset = 0
     with readable(path) as file:
+        _check_utf16(path, file.peek(HEAD)[:HEAD])  # type: ignore[attr-defined]
         for raw in file:
             if offset == 0 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):  # the only line
                 raise InputError(
@@ -137,7 +142,6 @@ def read_lines(path: str, blank: bool = False) -> Iterator[str]:
                 line = raw[start:].decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise _not_utf8(path, offset + start + error.start, error.object[error.start]) from None
-            _check_utf16(path, raw)
             offset += len(raw)
             if blank or line.strip():
                 yield line

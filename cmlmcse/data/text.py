@@ -24,7 +24,7 @@ from cmlmcse.common.errors import InputError
 from . import wikipedia
 from .columns import BLOCK_ROWS, HEAD_ROWS, SCORE, STRING, Columns, Sentences, check_texts, choose_columns, only_columns
 from .folder import files_in
-from .lines import CHUNK, check_separator, check_utf8, read_documents, read_lines, readable, split_compression
+from .lines import CHUNK, VERSION, check_separator, check_utf8, read_documents, read_lines, readable, split_compression
 from .tables import is_text
 
 FEATURES = Features({"text": STRING})
@@ -150,7 +150,7 @@ def file_state(path: str) -> dict[str, str | int]:
 
 def _check_once(path: str, cache_dir: str | None) -> None:
     """Check that a file is UTF-8, unless the cache records that it passed before: a large file is checked only once."""
-    key = hashlib.sha256(json.dumps(file_state(path)).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps([VERSION, file_state(path)]).encode()).hexdigest()
     mark = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "cmlmcse-checked" / key
     if not mark.exists():
         check_utf8(path)
@@ -171,7 +171,8 @@ def _rows(kind: str, path: str, version: int, documents: bool = False, **state: 
 
 def _generated(kind: str, path: str, streaming: bool, cache_dir: str | None, documents: bool) -> Sentences:
     """Return the dataset of a text file or a dump, cached by the file's path, size and modification time."""
-    arguments = {"kind": kind, "version": wikipedia.VERSION, "documents": documents, **file_state(path)}
+    version = VERSION if kind == "text" else wikipedia.VERSION
+    arguments = {"kind": kind, "version": version, "documents": documents, **file_state(path)}
     if streaming:
         return IterableDataset.from_generator(_rows, features=FEATURES, gen_kwargs=arguments)
     return Dataset.from_generator(

@@ -116,7 +116,7 @@ def _row(study: Study, run: Run) -> Row:
         **{metric: lookup(results, metric) for metric in study.metrics},
         **{name: record.get(name) for name in ("train_seconds", "steps", "tokens", "git_commit")},
         "device": (record.get("hardware") or {}).get("device"),
-        "fields": begun.get("asked", run.asked),
+        "fields": begun.get("asked"),
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from cmlmcse.common import alone
 from cmlmcse.common.alone import alone_in
+from cmlmcse.common.errors import InputError
 from cmlmcse.training.command import main
 
 
@@ -73,6 +74,26 @@ def test_a_new_folder_goes_if_it_stays_empty(tmp_path):
     with alone_in(tmp_path / "deep" / "full"):
         (tmp_path / "deep" / "full" / "file").touch()
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["full"]
+
+
+def test_a_folder_that_was_removed_is_not_the_one(tmp_path, monkeypatch):
+    """Who waits may get the lock of a folder that the command before has removed. It then takes the one at the path."""
+    lock, seen = alone._lock, []
+
+    def removed_meanwhile(held):
+        if not seen:
+            (tmp_path / "out").rmdir()
+        seen.append(os.fstat(held).st_ino)
+        return lock(held)
+
+    monkeypatch.setattr(alone, "_lock", removed_meanwhile)
+    with alone_in(tmp_path / "out"):
+        assert len(seen) == 2
+        monkeypatch.setattr(alone, "_lock", lock)
+        monkeypatch.setattr(alone, "PATIENCE", 0.0)
+        with pytest.raises(InputError, match="output_dir must be free"), alone_in(tmp_path / "out"):
+            pass
+        assert (tmp_path / "out").is_dir()
 
 
 def test_without_locks(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from cmlmcse.evaluation.bm25 import BM25
         ("हिन्दी किताब, தமிழ்", ["हिन्दी", "किताब", "தமிழ்"]),  # their vowel signs are no letters to Python
         ("كِتَاب كتاب كـتاب סֵפֶר İstanbul", ["كتاب", "كتاب", "كتاب", "ספר", "istanb"]),
         ("na\u00efve “quoted” x² word—word", ["naïve", "quoted", "x2", "word", "word"]),
+        ("בֵּית־סֵפֶר I ❤️ 1️⃣", ["בית", "ספר", "i", "1"]),
         ("京都へ iphones", ["京都", "都へ", "京", "都", "へ", "iphone"]),
     ],
 )

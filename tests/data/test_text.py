@@ -184,6 +184,13 @@ def test_not_utf8_names_the_byte(tmp_path: Path, load: Load, name: str, streamin
         load(path, streaming=streaming)
 
 
+def test_a_run_of_zero_bytes_is_no_utf16(tmp_path: Path, load: Load) -> None:
+    """A crash may leave one in a log, in a line of its own; what it says elsewhere is read."""
+    rows = [*map(str, range(100)), "\0" * 500, "end"]
+    assert load(put(tmp_path / "a.txt", "\n".join(rows))) == rows
+    assert len(load(put(tmp_path / "a.csv", "text\n" + "\n".join(map(str, range(100))) + "\n" + "\0" * 99))) >= 100
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("name", "content", "message"),

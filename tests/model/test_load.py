@@ -1,6 +1,7 @@
 """Encoding under load: from many threads, from forked workers, and for a long time."""
 
 import copy
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from cmlmcse.common.cpu import CACHED_KERNELS
-from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, text_encoding
 from support import warm
 from support.paths import ROOT
 from support.text import random_sentences
@@ -52,13 +53,27 @@ def test_each_thread_has_its_own_length(backbone_folders, monkeypatch):
         np.testing.assert_allclose(other.encode(texts, tokenizer), alone[1], atol=1e-5)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_while_a_thread_tokenises(backbone_folders):
+    """The process that is forked has no such thread, and encodes."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling="avg", cmlm_weight=0.0).eval()
+    tokenizer = tiny_tokenizer("bert")
+    with text_encoding.TOKENIZING:
+        child = multiprocessing.get_context("fork").Process(target=model._tokenize, args=(["the cat"], tokenizer, None))
+        child.start()
+        child.join(60)
+    ended = child.exitcode
+    child.kill()
+    assert ended == 0
+
+
 FORKED = """
 import multiprocessing, sys
 import numpy as np
 import torch
 from support.text import random_sentences
 from support.tiny import tiny_tokenizer
-from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, text_encoding
 
 model = CMLMCSEForSentenceEmbedding.from_backbone(sys.argv[1], cmlm_weight=0.0).eval()
 tokenizer = tiny_tokenizer("bert")
@@ -96,7 +111,7 @@ LONG = """
 import sys
 from support.text import random_sentences
 from support.tiny import tiny_tokenizer
-from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, text_encoding
 
 def resident():
     line = next(line for line in open("/proc/self/status") if line.startswith("RssAnon"))
