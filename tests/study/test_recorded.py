@@ -149,6 +149,26 @@ def test_the_table_of_all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(pair(name, arm, other).lstrip("+") in one_space(page) for name in ("sts.avg", "retrieval.avg"))
 
 
+def test_the_best_combination() -> None:
+    """Its rows, and what CMLM-CSE adds to it, are computed from the record."""
+    study = load_study(STUDIES / "frontier-tests-2-bert-mini-208m.yaml")
+    rows = table(study)
+    dev, sts = (scores_of(study, rows, name) for name in study.metrics)
+    page = (STUDIES.parent / "docs" / "results" / "methods.md").read_text("utf-8").replace("**", "")
+
+    def less(found: dict[str, dict[int, float]], arm: str, other: str) -> str:
+        difference = Estimate.of([found[arm][seed] - found[other][seed] for seed in study.seeds])
+        return f"{difference.mean:+.2f} ({difference.low:.2f} to {difference.high:.2f})"
+
+    both, alone = "cmlm-mined-off-dropout", "mined-off-dropout"
+    for title, arm in {"CMLM-CSE, mined negatives, negatives without dropout": both,
+                       "mined negatives, negatives without dropout": alone}.items():  # fmt: skip
+        scores = [Estimate.of(list(found[arm].values())) for found in (dev, sts)]
+        cells = [f"{score.mean:.2f} ± {score.sd:.2f}" for score in scores]
+        assert f"| {title} | 5 | {' | '.join(cells)} | {less(sts, arm, 'simcse')} |" in page
+    assert f"CMLM-CSE's own part is {less(sts, both, alone)} on the seven sets, and {less(dev, both, alone)} on" in page
+
+
 @pytest.mark.parametrize(
     ("arm", "title"), [("fusion", "InfoCSE's network"), ("retromae", "RetroMAE's decoder")], ids=["fusion", "retromae"]
 )
