@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 SAMPLE = 2000  # texts that are counted; a share of 10 % is then known to 2 points
 LARGE_CUT = 0.1  # share of the tokens that is cut off above which users are warned; less would make it a habit
-BLOCK = 100  # texts tokenised at a time: they may be whole books
+BLOCK = 10  # texts tokenised at a time: they may be whole books, and a signal is not heard meanwhile
 
 
 class Lengths(NamedTuple):
