@@ -10,10 +10,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cmlmcse.common.alone import alone_in
 from cmlmcse.common.errors import InputError, Parser, as_input_error, command, interruptible
 
 if TYPE_CHECKING:
@@ -127,22 +129,26 @@ def main(argv: list[str] | None = None) -> None:
     job = Job(
         args.output, source.rows, width, args.rows_per_shard, output_schema(args, source, copied, width, provenance)
     )
-    with state.main_process_first():
-        if state.is_main_process:
-            mention_unread(source)
-            job.claim_parts(job_settings(args, source, encoder.settings, provenance), args.overwrite)
-            if done := job.rows_done():
-                print(f"{done:,} of {source.rows:,} rows were done already; they are kept and reused", flush=True)
-            else:
-                mention_cut(source, args.model, encoder)
-    again = "the same command without --overwrite" if args.overwrite else "the same command"
-    with interruptible(lambda: f"{job.rows_done():,} of {source.rows:,} rows are kept; run {again} to resume"):
-        encode_parts(job, source, encoder, state.process_index, state.num_processes)
-        state.wait_for_everyone()
-        if state.is_main_process:
-            written = job.finalize()
-            first = written[0] if len(written) == 1 else f"{written[0]} … {written[-1].name}"
-            print(f"{source.rows} rows × {width} → {first}")
+    if taken := [path for path in job.existing() if path.resolve() == Path(source.path).resolve()]:
+        raise InputError(f"--output {args.output}: expected another file than the input, found {taken[0]}; rename it")
+    lock = args.output.with_name(f".{args.output.name}.lock")
+    with alone_in(lock, args.output) if state.is_main_process else nullcontext():
+        with state.main_process_first():
+            if state.is_main_process:
+                mention_unread(source)
+                job.claim_parts(job_settings(args, source, encoder.settings, provenance), args.overwrite)
+                if done := job.rows_done():
+                    print(f"{done:,} of {source.rows:,} rows were done already; they are kept and reused", flush=True)
+                else:
+                    mention_cut(source, args.model, encoder)
+        again = "the same command without --overwrite" if args.overwrite else "the same command"
+        with interruptible(lambda: f"{job.rows_done():,} of {source.rows:,} rows are kept; run {again} to resume"):
+            encode_parts(job, source, encoder, state.process_index, state.num_processes)
+            state.wait_for_everyone()
+            if state.is_main_process:
+                written = job.finalize()
+                first = written[0] if len(written) == 1 else f"{written[0]} … {written[-1].name}"
+                print(f"{source.rows} rows × {width} → {first}")
     state.wait_for_everyone()
     state.destroy_process_group()
 

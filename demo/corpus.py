@@ -57,7 +57,7 @@ class Corpus:
     key: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256("\n".join(self.lines).encode(errors="surrogatepass"))
+        digest = hashlib.sha256(json.dumps(list(self.lines)).encode())  # a line may have line feeds in it
         digest.update(b"" if self.vectors is None else np.ascontiguousarray(self.vectors).tobytes())
         object.__setattr__(self, "key", digest.digest())
 

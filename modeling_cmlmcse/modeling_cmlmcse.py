@@ -238,7 +238,8 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
         of_hub = {name: kwargs.pop(name) for name in PUSH_ARGUMENTS if name in kwargs}
         if "max_shard_size" in kwargs:
             of_hub["max_shard_size"] = kwargs["max_shard_size"]
-        super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
+        taken = None if state_dict is None else dict(state_dict)  # transformers empties what it is given
+        super().save_pretrained(save_directory, is_main_process, taken, *args, **kwargs)
         if not is_main_process:
             return
         if not getattr(self, "_hf_peft_config_loaded", False):

@@ -17,17 +17,21 @@ PATIENCE = 10.0  # seconds in which the data loader's processes of a killed run 
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path, output: Path | None = None) -> Iterator[None]:
     """Keep other commands out of a folder for as long as this block runs. Two runs in one folder would delete each
     other's half-written checkpoints. A new folder goes again if nothing was written to it.
 
     The kernel's lock is on the folder itself. It ends with the process, also with a killed one. A folder that cannot be
     created, and a file system without locks, are left to whoever writes there.
 
+    Args:
+        folder: an output folder; or one that stands for an output file, and always goes.
+        output: that file.
+
     Raises:
         InputError: another command is in it.
     """
-    new, held = not folder.exists(), _claim(folder)
+    new, held = output is not None or not folder.exists(), _claim(folder, output)
     if held is None:
         yield
         return
@@ -41,7 +45,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def _claim(folder: Path) -> int | None:
+def _claim(folder: Path, output: Path | None) -> int | None:
     """Lock a folder, and make it if it is not there: the open folder, or None if it cannot be opened.
 
     Raises:
@@ -59,8 +63,8 @@ def _claim(folder: Path) -> int | None:
         os.close(held)
         if time.monotonic() > end:
             raise InputError(
-                f"output_dir must be free, found another command that is writing to {folder}; wait for it or stop it, "
-                "or choose another --output_dir"
+                f"{'output' if output else 'output_dir'} must be free, found another command that is writing to "
+                f"{output or folder}; wait for it or stop it, or choose another"
             )
         time.sleep(0.2)
 

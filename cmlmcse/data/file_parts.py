@@ -83,6 +83,8 @@ class Job:
         record = self.folder / "settings.json"
         if folders := [path for path in existing if path.is_dir()]:
             raise InputError(f"--output {folders[0]}: expected a file, found a folder; choose another name")
+        if not record.exists() and self.folder.is_dir() and any(self.folder.iterdir()):
+            raise InputError(f"{self.folder}: expected a folder of parts, found other files in it; remove it")
         # If the record exists too, this job was interrupted while it wrote its output.
         if existing and not overwrite and not record.exists():
             raise InputError(f"--output {existing[0]}: exists; choose another name, or --overwrite")
@@ -158,18 +160,17 @@ def write_npy(
     path: Path, blocks: Iterable[np.ndarray], rows: int, width: int, dtype: type[np.generic] = np.float32
 ) -> None:
     """Write blocks (B, H) as one array (rows, H), whole or not at all."""
-    with atomic_write(path) as temporary:
-        if rows == 0:
-            with open(temporary, "wb") as file:  # an empty array cannot be memory-mapped
-                np.save(file, np.zeros((0, width), dtype))
-            return
-        table = np.lib.format.open_memmap(temporary, "w+", dtype, (rows, width))
-        filled = 0
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (rows, width)}
+    filled = 0
+    with (
+        atomic_write(path) as temporary,
+        open(temporary, "wb") as file,
+    ):  # a memory map on a full disk kills the process
+        np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
-            table[filled : filled + len(block)] = block
+            file.write(np.ascontiguousarray(block, dtype).data)
             filled += len(block)
         assert filled == rows, (filled, rows)
-        table.flush()
 
 
 def write_parquet(path: Path, blocks: Iterable[Any], schema: Any) -> None:

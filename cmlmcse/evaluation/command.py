@@ -367,11 +367,7 @@ def print_results(results: dict[str, dict[str, Any]], differences: dict[str, Any
     from .published import PUBLISHED
     from .tables import format_all_measures, format_measures, format_table
 
-    def title(name: str) -> str:
-        added = {"whitening": " + whitening", "rank_corpus": " + rankings"}
-        return name + "".join(text for key, text in added.items() if key in results[name]["settings"])
-
-    titled = {title(name): result for name, result in results.items()}
+    titled = with_titles(results)
     several = len(results) > 1
     blocks = [
         format_table(titled, PUBLISHED if published else ()) if any("sts" in one for one in results.values()) else "",
@@ -384,6 +380,15 @@ def print_results(results: dict[str, dict[str, Any]], differences: dict[str, Any
         ),
     ]
     print("\n\n".join(block for block in blocks if block))
+
+
+def with_titles(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The results of each model by its name, and what was done to its embeddings or similarities."""
+    added = {"whitening": " + whitening", "rank_corpus": " + rankings"}
+    return {
+        name + "".join(text for key, text in added.items() if key in result["settings"]): result
+        for name, result in results.items()
+    }
 
 
 def write_results(
@@ -400,7 +405,7 @@ def write_results(
     if args.table:
         from .tables import write_table
 
-        write_atomically(args.table, write_table(args.table.suffix, results, args.published), "--table")
+        write_atomically(args.table, write_table(args.table.suffix, with_titles(results), args.published), "--table")
     if args.plots:
         from .plots import plot_results
 

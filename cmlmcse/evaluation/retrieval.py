@@ -30,7 +30,8 @@ LEXICAL_ROWS = 64  # queries scored by BM25 at once
 
 GRID = 1 << 26  # coordinates are multiples of 1 / GRID; that is finer than float32's resolution of large coordinates
 STEPS = 1_000_000  # steps in a similarity of 1: similarities have six decimals
-POSITIONS = 1 << 40  # more passages than any corpus has; STEPS · POSITIONS fits into int64
+POSITIONS = 1 << 32  # more passages than any corpus has; (1 + HEAVIEST) · STEPS · POSITIONS fits into int64
+HEAVIEST = 10  # weight of BM25: trec_eval's numbers hold whole steps up to 2²⁴, which is 16.7 · STEPS
 NO_PASSAGE = -2 * STEPS * POSITIONS  # the key of an empty place: below the key of every passage
 
 
@@ -57,7 +58,12 @@ def retrieval(
     Passages are read, encoded and searched one block at a time. Only the best 100 of each query are kept, so memory
     grows only with the ids of the corpus. Exact search in numpy is fast enough: comparing a passage with 300 queries
     takes far less time than encoding it.
+
+    Raises:
+        InputError: `bm25_weight` out of range.
     """
+    if not 0 < bm25_weight <= HEAVIEST:
+        raise InputError(f"--retrieval_bm25_weight must be above 0, at most {HEAVIEST}, found {bm25_weight}; lower it")
     query_prefix = prompt_of(encode, QUERY) if query_prefix is None else query_prefix
     passage_prefix = prompt_of(encode, DOCUMENT) if passage_prefix is None else passage_prefix
     encoder = EncodeOnce.of(encode).bare

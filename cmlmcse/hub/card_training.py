@@ -114,7 +114,7 @@ def limits_of(run: Record, results: Record) -> list[str]:
     lines = [
         "This is one run with one seed. Another seed gives other scores.",
         "Use cosines to rank pairs. Their values are not calibrated: choose a threshold on your own data.",
-        "It was trained on the text named above, and not tested on other domains or languages.",
+        "It was trained on the text named above, and tested on no other domain or language than those of its results.",
     ]
     if not fields.get("from_scratch"):
         lines.append(inherited(start_name(fields["model_name_or_path"], run.get("start"))))

@@ -76,7 +76,7 @@ def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Co
     lines[-1] += f"; seeds {', '.join(map(str, study.seeds))}."
     chosen, baseline = choose(study, rows), baseline_arm(study, rows)
     if study.methods:
-        lines += ["", *methods_lines(study, chosen)]
+        lines += ["", *methods_lines(study, rows, chosen)]
     for metric, by_arm in compared.items():
         published = study.published.values.get(metric, {}) if study.published else {}
         heads = ["Arm", "Seeds", "Mean", "SD", f"− {baseline or study.baseline}, paired", "95 % interval"]
@@ -107,7 +107,7 @@ def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Co
     return "\n".join(lines) + "\n"
 
 
-def methods_lines(study: Study, chosen: dict[str, Choice]) -> list[str]:
+def methods_lines(study: Study, rows: Sequence[Row], chosen: dict[str, Choice]) -> list[str]:
     """The setting of each method, and whether the seeds can tell it from the next best."""
     tried = len(next(iter(study.methods.values())))
     lines = [f"## Methods at their best setting by `{study.dev_metric}`", ""]
@@ -120,7 +120,9 @@ def methods_lines(study: Study, chosen: dict[str, Choice]) -> list[str]:
     lines.append(
         markdown_table(["Method", "Chosen", "Next best", "Lead", "95 % interval", "Told apart"], cells, texts=3)
     )
-    lines += ["", f"Settings of each method: {tried}, each with all seeds. Chosen arms are bold below. All are "
+    complete = len(rows) == len(study.runs)
+    seeds = "each with all seeds" if complete else "some of them not with all seeds yet"
+    lines += ["", f"Settings of each method: {tried}, {seeds}. Chosen arms are bold below. All are "
               f"compared with that of {study.baseline}."]  # fmt: skip
     own = chosen.get(study.baseline)
     if own and own.second and not own.clear:

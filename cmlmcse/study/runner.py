@@ -121,6 +121,11 @@ def check_unchanged(runs: Sequence[Run], arms: Mapping[str, Collection[str]] | N
                 f"{run} expects {name} {run.fields.get(name)}, found a run with {stored.get(name)} in {run.folder}; "
                 "remove that folder or rename the arm"
             )
+        if kept.get("asked", run.asked) != run.asked:
+            raise InputError(
+                f"{run} expects the fields that the study's file gives it now, found a run from before they were "
+                f"changed in {run.folder}; remove that folder or rename the study"
+            )
 
 
 def launcher(study: Study) -> list[str]:

@@ -283,6 +283,25 @@ def test_shards(model, lines, arguments, tmp_path) -> None:
     np.testing.assert_allclose(np.concatenate(shards), expected(model, lines)[:, :3], atol=1e-5)
 
 
+def test_nothing_that_is_read_or_foreign_is_removed(lines, arguments, tmp_path, capsys) -> None:
+    """An input that is called as a shard of the output; a folder of somebody's files where the parts would be."""
+    table = tmp_path / "out-00000-of-00002.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a cat", "a dog"]}), table)
+    (tmp_path / "other.npy.parts").mkdir()
+    (tmp_path / "other.npy.parts" / "notes.txt").write_text("mine")
+    for words, message in (
+        ([arguments[0], str(table), *arguments[2:-1], str(tmp_path / "out.parquet"), "--rows_per_shard", "1",
+          "--overwrite"],
+         "expected another file than the input, found"),
+        ([*arguments[:-1], str(tmp_path / "other.npy")], "expected a folder of parts, found other files in it"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        assert message in capsys.readouterr().err
+    assert table.exists()
+    assert (tmp_path / "other.npy.parts" / "notes.txt").exists()
+
+
 def test_overwriting_shards_and_going_on(lines, arguments, tmp_path, monkeypatch, capsys) -> None:
     """Shards of another number go too; an interrupted --overwrite goes on without it; a folder is refused."""
     main([*arguments, "--rows_per_shard", "40"])

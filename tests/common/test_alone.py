@@ -107,3 +107,13 @@ def test_without_locks(tmp_path, monkeypatch):
     for folder in (tmp_path / "out", tmp_path / "file" / "out"):
         with alone_in(folder):
             pass
+
+
+def test_an_output_file(tmp_path, monkeypatch):
+    """A folder stands for it. It goes again, also where a killed command has left it."""
+    monkeypatch.setattr(alone, "PATIENCE", 0.0)
+    (tmp_path / ".out.lock").mkdir()
+    given = tmp_path / ".out.lock", tmp_path / "out"
+    with alone_in(*given), pytest.raises(InputError, match=r"output must be free, .*/out; wait"), alone_in(*given):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -152,6 +152,7 @@ def test_what_a_file_is(name, kind) -> None:
     """Its last suffix says so, in any case, before that of a compression; a lone surrogate in a text is no error."""
     assert corpus.kind_of(Path(name)) == kind
     assert Corpus("a", ["\ud800"]).key != Corpus("a", ["b"]).key
+    assert Corpus("a", ["b\nc"]).key != Corpus("a", ["b", "c"]).key
 
 
 def test_checks_queries_and_sentences() -> None:

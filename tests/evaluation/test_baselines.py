@@ -75,7 +75,8 @@ def test_whitened_command(data_dir: Path, tmp_path: Path, backbone_folders, caps
     }  # fmt: skip
     averages = set()
     for name, (options, said) in wanted.items():
-        main([*common, *options, "--output", str(tmp_path / f"{name}.json")])
+        main([*common, *options, "--output", str(tmp_path / f"{name}.json"), "--table", str(tmp_path / f"{name}.md")])
+        assert (" + whitening |" in one_space((tmp_path / f"{name}.md").read_text())) == (said is not None)
         results = json.loads((tmp_path / f"{name}.json").read_text())
         averages.add(results["sts"]["avg"])
         found = {key: value for key, value in results["settings"].items() if key.startswith("whitening")}

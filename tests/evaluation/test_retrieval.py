@@ -122,6 +122,10 @@ def test_cosine_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     light = retrieval(hashed, data, query_prefix="w1 ", bm25_weight=1e-7)["tiny"]
     assert (heavy["bm25_weight"], "bm25_weight" in results[0]) == (1.0, False)
     assert heavy["hybrid"]["ndcg@10"] != expected["ndcg@10"]
+    most = retrieval(hashed, data, query_prefix="w1 ", bm25_weight=10.0)["tiny"]  # nearly BM25's own order
+    assert most["hybrid"]["ndcg@10"] == pytest.approx(heavy["bm25"]["ndcg@10"], abs=1)
+    with pytest.raises(InputError, match="bm25_weight must be above 0, at most 10, found 11"):
+        retrieval(hashed, data, bm25_weight=11)
     assert light["hybrid"]["ndcg@10"] == light["ndcg@10"]
     monkeypatch.setattr("cmlmcse.evaluation.retrieval.LEXICAL", 299)
     assert not {"bm25", "hybrid"} & set(retrieval(hashed, data)["tiny"])

@@ -10,6 +10,7 @@ import pandas
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
+from safetensors.torch import load_file
 from transformers import AutoModel, PreTrainedModel
 
 from cmlmcse.hub.export import clean_environment, export
@@ -194,6 +195,19 @@ def test_what_is_pushed_is_whole(backbone_folders, tmp_path, monkeypatch):
             model.save_pretrained(tmp_path / "refused", push_to_hub=True, **given)
     assert not (tmp_path / "refused").exists()
     assert len(uploads) == 2
+
+
+@pytest.mark.parametrize("pooling", ["cls", "avg"])
+def test_given_weights_are_kept(pooling, backbone_folders, tmp_path):
+    """Trainer gives the weights, and transformers empties what it is given. The head is in its file."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling=pooling, cmlm_weight=0.0)
+    weights = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    names = list(weights)
+    model.save_pretrained(tmp_path / "mine", state_dict=weights)
+    assert list(weights) == names
+    dense = [load_file(path) for path in (tmp_path / "mine").glob("*_Dense/model.safetensors")]
+    assert len(dense) == (pooling == "cls")
+    assert not any(tensor.any() for part in dense for tensor in part.values())
 
 
 @pytest.mark.slow

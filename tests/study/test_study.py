@@ -440,7 +440,7 @@ def test_a_changed_recipe_is_refused(tmp_path: Path, stand_in: Path) -> None:
         runner.check_unchanged(load_study(write(tmp_path, recipe="simcse-bert-base")).runs)
 
 
-def test_a_record_is_of_what_the_study_asks(tmp_path: Path) -> None:
+def test_a_record_is_of_what_the_study_asks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without its folders, a run whose fields were changed since is not done. What the command line said, other seeds
     and arms, and the machine's fields change nothing, and rows of older versions stay."""
 
@@ -454,7 +454,10 @@ def test_a_record_is_of_what_the_study_asks(tmp_path: Path) -> None:
         runner.prepare(run)
         (run.folder / "results.json").write_text('{"dev": {"spearman": 50}}')
         (run.folder / "run.json").write_text("{}")
-    main([str(write(tmp_path, common={"max_steps": 7})), "--report"])  # the folders say what their runs were asked
+    main([str(path), "--report"])
+    with pytest.raises(SystemExit):
+        main([str(write(tmp_path, common={"max_steps": 7})), "--report"])  # the folders say what their runs were asked
+    assert "the study's file gives it now, found a run from before they were changed" in capsys.readouterr().err
     shutil.rmtree(study.folder / "runs")
     assert recorded() == 6
     assert recorded(common={"max_steps": 5, "data_dir": "elsewhere"}) == 6

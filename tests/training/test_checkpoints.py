@@ -269,6 +269,12 @@ def test_time_since_the_last_checkpoint(seconds, step, saved) -> None:
         assert callback.left_out == (due and not saved)
 
 
+def test_a_pooling_that_keeps_its_head(recipe, tmp_path, monkeypatch) -> None:
+    """Its checkpoints have the head in a file for sentence-transformers too."""
+    run(monkeypatch, recipe, "--pooling", "cls", "--projection", "mlp", "--output_dir", tmp_path / "run")
+    assert list((tmp_path / "run").glob("checkpoint-*/*_Dense/model.safetensors"))
+
+
 @pytest.mark.parametrize("during", (4, 5))
 def test_sigterm_saves_and_stops(during, recipe, tmp_path, monkeypatch, capsys) -> None:
     """The step is finished and saved, also where none was due, or was too soon, and the end is that of the run that was
