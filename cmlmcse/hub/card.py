@@ -14,7 +14,7 @@ from .card_results import results_text
 from .card_training import licence_limit, limits_of, text_name, training_text
 from .card_usage import Loading
 from .card_writer import TEMPLATE, Identity, bullet_list, metadata, write_card
-from .run_records import Record, card_metrics
+from .run_records import Record, card_metrics, with_public_names
 from .start import base_model, start_name
 
 TAGS = ["sentence-embeddings", "cmlmcse", "sentence-transformers", "feature-extraction"]
@@ -56,7 +56,7 @@ def model_card(
     Raises:
         InputError: the records lack an entry, or the template names an unknown field.
     """
-    run = Record(record, "run.json")
+    run = Record(with_public_names(record), "run.json")
     fields, results = run.part("fields"), Record(results, "results.json")
     source, known = fields["model_name_or_path"], run.get("start")
     name, start = name or run["recipe"], f"`{start_name(source, known)}`"

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.names import join_names, split_names
 from cmlmcse.evaluation.card_metric import CardMetric
 from cmlmcse.evaluation.tasks import all_card_metrics
 
 ADAPTED = "arms"  # the folder of its runs in an output folder of `cmlmcse adapt`
 RUN, RESULTS = "run.json", "results.json"
+NAME_MODELS = ("model_name_or_path", "teacher", "mining_model", "rtd_generator")  # fields of a run
 
 
 class Record(dict[str, Any]):
@@ -27,6 +29,20 @@ class Record(dict[str, Any]):
     def part(self, key: str) -> "Record":
         """An entry that is itself a JSON object."""
         return Record(self[key], f"{self.name}, {key}")
+
+
+def with_public_names(record: dict[str, Any]) -> dict[str, Any]:
+    """A run's record in which models that were folders at training lose their path. Where a card is written later, in
+    another folder, nobody can see that `models/mine` was one, and no name on the Hub."""
+    local = set(record.get("local", ()))
+    if not local:
+        return record
+    fields = dict(record["fields"])
+    for field in NAME_MODELS:
+        if fields.get(field):
+            names = (Path(name).name if name in local else name for name in split_names(fields[field]))
+            fields[field] = join_names(names)
+    return {**record, "fields": fields}
 
 
 class RunRecords(NamedTuple):

@@ -14,6 +14,8 @@ from transformers import TrainingArguments
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
+from cmlmcse.common.names import split_names
+from cmlmcse.hub.run_records import NAME_MODELS
 
 from .fields import DataArguments, ModelArguments, RunArguments
 from .resume import all_checkpoints, check_resumable
@@ -93,11 +95,14 @@ def hardware(run: RunArguments) -> dict[str, Any]:
 def run_record(
     recipe: str, model: ModelArguments, data: DataArguments, run: RunArguments, measured: dict[str, Any]
 ) -> dict[str, Any]:
-    """The content of run.json: recipe, fields, seed, versions, hardware, and the `measured` values."""
+    """The content of run.json: recipe, fields, which models are folders here, seed, versions, hardware, and the
+    `measured` values."""
     fields = {**dataclasses.asdict(model), **dataclasses.asdict(data), **chosen_arguments(run)}
+    named = [name for field in NAME_MODELS for name in split_names(fields.get(field))]
     return {
         "recipe": recipe,
         "fields": fields,
+        "local": sorted({name for name in named if Path(name).exists()}),
         "seed": run.seed,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),

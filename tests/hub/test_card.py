@@ -18,7 +18,7 @@ from cmlmcse.hub.adapted_card import adapted_card
 from cmlmcse.hub.card import Identity, bare_card, model_card, plots_of
 from cmlmcse.hub.card_results import results_text
 from cmlmcse.hub.eval_results import write_eval_results
-from cmlmcse.hub.run_records import Record, card_metrics, read_records
+from cmlmcse.hub.run_records import Record, card_metrics, read_records, with_public_names
 from cmlmcse.hub.start import base_model, start_name, start_record, start_text
 from cmlmcse.training.fields import DataArguments, ModelArguments
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
@@ -156,6 +156,9 @@ def test_settings_that_were_used():
     assert "- template of a hard negative: `X is not [MASK]`\n" in card
     assert "zhang2024cotbert" in card
     mined = {"mined_negatives": 1, "mining_candidates": 10, "mining_margin": 0.1, "mining_model": "/home/someone/own"}
+    elsewhere = with_public_names({"fields": {**mined, "mining_model": "someone/own", "teacher": "someone/own, a/b"},
+                                   "local": ["someone/own"]})["fields"]  # fmt: skip
+    assert (elsewhere["mining_model"], elsewhere["teacher"]) == ("own", "own,a/b")
     card = model_card({**RECORD, "fields": {**FIELDS, **mined}}, RESULTS)
     assert "trained without labels, but for what its mining model has seen, by" in card
     assert "- mined hard negatives: 1 of the 10 nearest, margin 0.1, by `own`\n" in card
