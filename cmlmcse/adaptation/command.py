@@ -226,11 +226,11 @@ def finished(folder: Path, args: argparse.Namespace) -> Adapted:
     """What an earlier call has finished.
 
     Raises:
-        InputError: this call has labelled data, and that one had none.
+        InputError: this call has labelled data that were not scored.
     """
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     from .results import labelled_tasks
 
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     tasks = labelled_tasks(args.data_dir) if args.data_dir else []
     if not results.get("labelled", {}).keys() >= set(tasks):
         words = ["cmlmcse", "evaluate", args.model, str(folder), "--tasks", ",".join(tasks), "--data_dir",

@@ -21,8 +21,9 @@ def alone_in(folder: Path, output: Path | None = None) -> Iterator[None]:
     """Keep other commands out of a folder for as long as this block runs. Two runs in one folder would delete each
     other's half-written checkpoints. A new folder goes again if nothing was written to it.
 
-    The kernel's lock is on the folder itself. It ends with the process, also with a killed one. A folder that cannot be
-    created, and a file system without locks, are left to whoever writes there.
+    The kernel's lock is on the folder itself: filelock would leave a file in it, and a new run wants an empty one. The
+    lock ends with the process, also with a killed one. A folder that cannot be created, and a file system
+    without locks, are left to whoever writes there.
 
     Args:
         folder: an output folder; or one that stands for an output file, and always goes.

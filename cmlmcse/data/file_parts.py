@@ -162,10 +162,8 @@ def write_npy(
     """Write blocks (B, H) as one array (rows, H), whole or not at all."""
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (rows, width)}
     filled = 0
-    with (
-        atomic_write(path) as temporary,
-        open(temporary, "wb") as file,
-    ):  # a memory map on a full disk kills the process
+    # No memory map: on a full disk it would kill the process.
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
             file.write(np.ascontiguousarray(block, dtype).data)

@@ -30,8 +30,8 @@ FUNCTION_WORDS = frozenset(_OF_QUESTIONS.split())
 
 _WORD = re.compile(r"\w+")
 # Marks that most texts leave out, and which are no part of a word here: the soft hyphen, the dot that İ leaves in small
-# letters, the vowels of Arabic and Hebrew, and the line that stretches an Arabic word.
-# So are the signs that choose the look of an emoji.
+# letters, the vowels of Arabic and Hebrew, the line that stretches an Arabic word, and signs that choose the look of an
+# emoji.
 _HEBREW_POINTS = {*range(0x0591, 0x05C8)} - {0x05BE, 0x05C0, 0x05C3, 0x05C6}  # without the hyphen and other punctuation
 _LEFT_OUT = {0x00AD, 0x0307, 0x0640, 0x0670, *range(0x064B, 0x0660), *_HEBREW_POINTS, *range(0xFE00, 0xFE10), 0x20E3}
 # Thai, Lao, Tibetan, Burmese and Khmer: scripts without spaces, whose marks are all that separates.

@@ -15,6 +15,7 @@ from cmlmcse.data.lengths import forget_lengths
 from cmlmcse.data.pretraining_text import DEV_MASK_RATE
 from cmlmcse.hub.card_method import public_name
 from cmlmcse.hub.card_writer import bullets, metadata, write_card
+from cmlmcse.hub.run_records import with_public_names
 from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
 
 from .fields import DataArguments, ModelArguments, RunArguments
@@ -91,7 +92,7 @@ def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenize
 
 def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
     """The facts of a pre-training for its card, by name, from the run's records."""
-    fields, found = record["fields"], results.get("pretraining")
+    fields, found = with_public_names(record)["fields"], results.get("pretraining")
     kind = fields["model_type"]
     origin = f"a new {kind}" if kind else f"`{public_name(fields['model_name_or_path'])}`"
     sources = ", ".join(f"`{public_name(source)}`" for source in split_names(fields["train_file"]))

@@ -215,7 +215,11 @@ def test_a_run_of_zero_bytes_is_no_utf16(tmp_path: Path, load: Load) -> None:
         ("a.txt", "one\ntwo".encode("utf-16-le"), "found UTF-16; convert it, as in `iconv -f utf-16le -t utf-8`"),
         ("a.txt", "one\ntwo".encode("utf-16-be"), "found UTF-16; convert it, as in `iconv -f utf-16be -t utf-8`"),
         ("a.csv", "text\none".encode("utf-16-le"), "found UTF-16; convert it, as in `iconv -f utf-16le -t utf-8`"),
-        ("a.txt.gz", gzip.compress("one".encode("utf-16-le"), mtime=0), "found UTF-16; convert it, as in `iconv -f utf-16le"),
+        (
+            "a.txt.gz",
+            gzip.compress("one".encode("utf-16-le"), mtime=0),
+            "found UTF-16; convert it, as in `iconv -f utf-16le",
+        ),
     ],
 )
 def test_bad_files(tmp_path: Path, load: Load, name: str, content: str | bytes, message: str, streaming: bool) -> None:
