@@ -21,7 +21,7 @@ from cmlmcse.adaptation.command import PLAIN_POOLING, Adapted
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.models.folders import recorded_pooling
 
-RECORD = Path(__file__).with_name("adapting.json")
+RECORD = Path(__file__).parent / "records" / "adapting.json"
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Milliseconds of a block's attention on a CPU: all rows on a grid, one row after another, and PyTorch's own on a grid.
 
-    python benchmarks/attention.py --output benchmarks/attention.json
-    python benchmarks/attention.py --bf16 --output benchmarks/attention-bf16.json
+    python benchmarks/attention.py --output benchmarks/records/attention.json
+    python benchmarks/attention.py --bf16 --output benchmarks/records/attention-bf16.json
 
 Forward and backward, fp32 or bf16, on packed tokens: about --tokens of them, in rows whose lengths are drawn evenly
 between a half of the longest and all of it. "dropped out" is attention with dropout of 0.1 and "without" PyTorch's

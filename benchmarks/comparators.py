@@ -1,7 +1,7 @@
 """What else learns from unlabelled documents in the time that adapt takes: SimCSE, CT, TSDAE, and MLM.
 
     python benchmarks/comparators.py --data_dir DIR --work WORK --collections med cisi --seconds 150
-    python benchmarks/comparators.py … --methods tsdae bottleneck --output benchmarks/bottleneck-loss.json
+    python benchmarks/comparators.py … --methods tsdae bottleneck --output benchmarks/records/bottleneck-loss.json
 
 SimCSE, CT and TSDAE are sentence-transformers' own losses in its own Trainer. CT is contrastive tension with the
 batch's negatives, the kind that its documentation recommends (Carlsson et al. 2021). TSDAE deletes 60 % of the words,
@@ -46,7 +46,7 @@ from cmlmcse.evaluation.beir_data import load_retrieval
 from cmlmcse.evaluation.retrieval import retrieval
 from cmlmcse.sentence_transformers import BottleneckLoss
 
-RECORD = Path(__file__).with_name("comparators.json")
+RECORD = Path(__file__).parent / "records" / "comparators.json"
 # papers' rates, and ten (five) times them
 RATES = {
     "simcse": (3e-5, 3e-4),

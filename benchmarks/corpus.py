@@ -1,6 +1,6 @@
 """Large corpora: start-up time, memory and speed of data loading, compared with training speed. Linux only.
 
-    python benchmarks/corpus.py --output benchmarks/corpus.json    # 10 million lines; an hour or so
+    python benchmarks/corpus.py --output benchmarks/records/corpus.json    # 10 million lines; an hour or so
     python benchmarks/corpus.py --cost_table                       # estimate: hours of an epoch on many GPUs
 
 The corpus repeats the lines of --text; each repetition rotates the words of a line by one more place. Every measurement

@@ -33,7 +33,7 @@ from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.folders import recorded_pooling
 from cmlmcse.training.dev_set import interval
 
-RECORD = Path(__file__).with_name("criteria.json")
+RECORD = Path(__file__).parent / "records" / "criteria.json"
 SEED = 42
 
 

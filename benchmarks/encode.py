@@ -1,6 +1,6 @@
 """Seconds to encode STS sentences with a 6-layer, 384-wide BERT: ours against sentence-transformers.
 
-    python benchmarks/encode.py --repetitions 5 --output benchmarks/encode.json
+    python benchmarks/encode.py --repetitions 5 --output benchmarks/records/encode.json
 
 Arms: our `encode` in fp32; sentence-transformers at its default batch size and at its fastest one (found first); ours
 in int8 (dynamic quantisation of the linear layers, CPU only); both in bf16, theirs at its default batch size; and ours

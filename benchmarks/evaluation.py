@@ -1,6 +1,6 @@
 """Seconds to score the seven STS sets with a 6-layer, 384-wide BERT: ours against sentence-transformers.
 
-    python benchmarks/evaluation.py --repetitions 1 --output benchmarks/evaluation.json
+    python benchmarks/evaluation.py --repetitions 1 --output benchmarks/records/evaluation.json
 
 Arms: the task `sts` of our evaluation; sentence-transformers' EmbeddingSimilarityEvaluator with its default settings,
 one call per set, with all subsets of a year together. Timing starts after model and pairs are loaded. Both scores are

@@ -26,7 +26,7 @@ from cmlmcse.evaluation.retrieval import BLOCK, Nearest, as_run, encode_blocks, 
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.folders import recorded_pooling
 
-RECORD = Path(__file__).with_name("hybrids.json")
+RECORD = Path(__file__).parent / "records" / "hybrids.json"
 
 
 def main() -> None:

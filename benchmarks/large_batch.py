@@ -1,6 +1,6 @@
 """Peak memory and seconds of one CMLM-CSE step with a very large batch, computed in parts (GradCache).
 
-    python benchmarks/large_batch.py --batch 4096 --mini_batch_size 64 --output benchmarks/large_batch.json
+    python benchmarks/large_batch.py --batch 4096 --mini_batch_size 64 --output benchmarks/records/large_batch.json
 
 The model is BERT-base with 8 lexical and 3 fusion layers. Peak memory is the resident set of the process; on a GPU it
 is the allocator's. It includes weights, gradients and optimizer.

@@ -1,6 +1,6 @@
 """Operations of a training step, counted, not timed: what a GPU's host asks for in a forward and a backward pass.
 
-    python benchmarks/launches.py --output benchmarks/launches.json
+    python benchmarks/launches.py --output benchmarks/records/launches.json
 
 A small batch on a fast GPU is bound by its host, which asks for one operation after the other. So their number is what
 can be known without a GPU. The step runs at BERT-base size on the meta device, whose tensors have sizes and no values.

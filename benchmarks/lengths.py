@@ -1,6 +1,6 @@
 """Seconds and memory of a training step as the texts get longer: this project's against common implementations.
 
-    python benchmarks/lengths.py --repetitions 5 --output benchmarks/lengths.json
+    python benchmarks/lengths.py --repetitions 5 --output benchmarks/records/lengths.json
 
 Arms: transformers' padded SimCSE step, sentence-transformers' MultipleNegativesRankingLoss without its tokenisation,
 and our SimCSE and CMLM-CSE (4 lexical and 2 fusion layers), on a BERT of 6 layers of 384 dimensions with fresh weights.

@@ -1,6 +1,6 @@
 """Peak memory of a training step at BERT-base size; each arm of step.py runs in a separate process.
 
-    python benchmarks/memory.py --output benchmarks/memory.json
+    python benchmarks/memory.py --output benchmarks/records/memory.json
 
 On a CPU (Linux) the peak is the largest resident set of the process over three steps. The step's share is the peak
 minus the resident memory before the first step, which includes model and batches. On a GPU both come from the

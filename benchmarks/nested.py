@@ -1,6 +1,6 @@
 """What the host takes for the attention of one block with dropout: PyTorch's nested tensors against the operator below.
 
-    python benchmarks/nested.py --output benchmarks/nested.json
+    python benchmarks/nested.py --output benchmarks/records/nested.json
 
 Both reach the same FlashAttention for rows of different lengths, so this decides which way a training step should take.
 The tensors are on the meta device: nothing is computed, and what is left is the host's own work, forward and backward.

@@ -1,6 +1,6 @@
 """Milliseconds of single operations on a CPU: linear layers in MKL and oneDNN, dropout in PyTorch and in this project.
 
-    python benchmarks/operations.py --output benchmarks/operations.json
+    python benchmarks/operations.py --output benchmarks/records/operations.json
 
 Linear layers: tokens × width → width, forward, fp32. "first" is oneDNN's first call with a new number of tokens, which
 compiles a kernel; nearly every packed batch has a new number. Dropout: forward and backward of (1630, 768), one layer

@@ -23,7 +23,7 @@ from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.retrieval import BLOCK, DEPTH, encode_blocks, exact_unit, measures
 from cmlmcse.models.encoders import load_model_encoder
 
-RECORD = Path(__file__).with_name("passage-words.json")
+RECORD = Path(__file__).parent / "records" / "passage-words.json"
 WHOLE = 1_000_000  # words: more than any document has
 
 

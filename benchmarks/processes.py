@@ -1,6 +1,6 @@
 """Training throughput of P CPU processes against one process with P threads, with the same global batch.
 
-    python benchmarks/processes.py --repetitions 2 --output benchmarks/processes.json
+    python benchmarks/processes.py --repetitions 2 --output benchmarks/records/processes.json
 
 Each arm is an `accelerate launch` with a configuration from this repository: one process with P threads and the whole
 batch, or P processes (DDP, gloo) with one thread and 1/P of the batch each. Both train CMLM-CSE on the same global

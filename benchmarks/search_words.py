@@ -20,7 +20,7 @@ from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.search_words import SearchWords, stem
 from cmlmcse.models.encoders import load_model_encoder
 
-RECORD = Path(__file__).with_name("search-words.json")
+RECORD = Path(__file__).parent / "records" / "search-words.json"
 VARIANTS = {
     "whole words": SearchWords(lambda word: word, frozenset()),
     "whole words, no function words": SearchWords(lambda word: word),

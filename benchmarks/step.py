@@ -1,6 +1,6 @@
 """Seconds of one training step at BERT-base size: this project's against common implementations.
 
-    python benchmarks/step.py --repetitions 5 --output benchmarks/step.json
+    python benchmarks/step.py --repetitions 5 --output benchmarks/records/step.json
     python benchmarks/step.py --arms plain,simcse,cmlm --bf16
 
 Arms:

@@ -1,6 +1,6 @@
 """Seconds of one training step inside a trainer at BERT-base size: our trainer against sentence-transformers'.
 
-    python benchmarks/trainers.py --repetitions 5 --output benchmarks/trainers.json
+    python benchmarks/trainers.py --repetitions 5 --output benchmarks/records/trainers.json
 
 Arms:
     st      SentenceTransformerTrainer, MultipleNegativesRankingLoss on (s, s) pairs, [CLS] pooling

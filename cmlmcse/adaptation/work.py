@@ -62,7 +62,7 @@ from .second_split import train_again
 from .text import Text, read_text
 
 # What averages, confirmation on both splits, export and report take, in times of scoring the start by all questions.
-# With 4, SciFact and MED ended after 13 to 14 of 15 minutes (benchmarks/adapting-splits.json).
+# With 4, SciFact and MED ended after 13 to 14 of 15 minutes (benchmarks/records/adapting-splits.json).
 SCORES_AT_THE_END = 4
 # A finished encoder whose score is below this share of BM25's learns as a plain backbone does. It lies between the two
 # encoders that were measured: assets/encoder-mini-en is below it on five of eight collections, and with the encoder
@@ -131,7 +131,7 @@ def adapt_by(clock: Clock, folder: Path, args: argparse.Namespace, bf16: bool, t
     left = end - time.perf_counter() - SCORES_AT_THE_END * start.seconds
     trials, names = run_arms(arms, common, left, args.max_steps)
     # The arms rarely take all of their time, so half of what the end takes is enough to keep: with it CISI ended after
-    # 301 of 300 seconds (benchmarks/adapting-encoder.json). With --max_steps time does not count.
+    # 301 of 300 seconds (benchmarks/records/adapting-encoder.json). With --max_steps time does not count.
     left = math.inf if args.max_steps else end - time.perf_counter() - SCORES_AT_THE_END / 2 * start.seconds
     choice = choose(start, {name: trials[name] for name in names}, arms, common, args, left, say)
 

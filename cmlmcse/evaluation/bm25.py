@@ -21,7 +21,7 @@ BLOCK = 2048  # passages whose scores are dense at once
 # MED with all-MiniLM-L6-v2. On NPL and SciFact it gains 8 and 9 points of nDCG@10 (docs/results/search-words.md).
 WEIGHT = 0.3
 # For a model that finds less than BM25. With it assets/encoder-mini-en has 51.7 and 46.9 of nDCG@10, the means of five
-# and of three collections; with 0.3 48.7 and 42.1, BM25 alone 50.7 and 45.7 (benchmarks/hybrids-encoder.json).
+# and of three collections; with 0.3 48.7 and 42.1, BM25 alone 50.7 and 45.7 (benchmarks/records/hybrids-encoder.json).
 WEIGHT_FOR_WEAK = 1
 
 
