@@ -2,39 +2,30 @@
 
 import json
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import cmlmcse
 from cmlmcse.adaptation import arms, second_split, work
-from cmlmcse.adaptation.choice import Change, Splits, best_average, judge, load_start, weights_of
+from cmlmcse.adaptation.choice import Change, load_start
 from cmlmcse.adaptation.command import main, parse
-from cmlmcse.adaptation.report import labelled_blocks, next_steps
+from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.runs import run_folder
-from cmlmcse.adaptation.text import foreign, read_text
+from cmlmcse.adaptation.text import read_text
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out, load_collection
-from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
-from cmlmcse.models.encoders import Encoder
 from cmlmcse.training.build_text import build_documents
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_set import label_free_set
 from cmlmcse.training.parse import parse_recipe
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from support.paths import ROOT
-from support.tiny import WORDS, tiny_tokenizer
+from support.tiny import WORDS
 
 
 @pytest.mark.slow
@@ -100,29 +91,23 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     assert "is finished" in capsys.readouterr().err
 
 
-def test_the_best_average_is_between_start_and_arm(backbone_folders):
-    """The weights are (1 − share) · start + share · arm, and the share is the one with the best score."""
-    start, arm = (load_start(backbone_folders["bert"], "avg", "cpu") for _ in range(2))
-    with torch.no_grad():
-        for weight in arm.model.backbone.parameters():
-            weight.add_(1.0)
-    name = "embeddings.word_embeddings.weight"
-    before = start.model.backbone.state_dict()[name]
-
-    class Half(Criterion):
-        def values(self, encode):
-            moved = float((encode._encode.model.backbone.state_dict()[name] - before).mean())
-            return np.full(9, -abs(moved - 0.5))
-
-    found = best_average(
-        lambda: load_start(backbone_folders["bert"], "avg", "cpu"),
-        EncodeOnce(start),
-        weights_of(arm),
-        Half("halves", "", [], [], *[np.zeros(0, int)] * 4, 0),
-    )
-    assert found.share == 0.5
-    assert torch.allclose(found.encoder.model.backbone.state_dict()[name], before + 0.5, atol=1e-6)
-    assert found.scores == pytest.approx({0.0: -0.5, 0.25: -0.25, 0.5: 0.0, 0.75: -0.25, 1.0: -0.5}, abs=1e-6)
+def test_a_large_text_is_drawn_from(corpus, backbone, recipe):
+    """Of 150 documents 120 are read: the same ones by the scores and by an arm, from all of the file, in its order."""
+    start = load_start(backbone, "avg", "cpu")
+    args = parse(["model", str(corpus), "--output_dir", "new", "--max_documents", "120"])
+    text = read_text(args, start, finished=False)
+    assert (text.found, text.documents, text.held_out) == (150, 120, 24)
+    assert text.summary().startswith("120 of 150 documents, 120 with a title")
+    fields = {"train_file": str(corpus), "views": "crops", "dev_set": "auto", "max_documents": 120, "seed": args.seed}
+    data, run_args = parse_recipe([str(recipe), *field_arguments(fields)])[2:]
+    rest, held_out = build_documents(data, run_args)
+    everything = load_collection(str(corpus))["text"]
+    places = [everything.index(one) for one in held_out["text"]]
+    assert places == sorted(places)
+    assert max(places) > 120
+    assert len(rest) == 96
+    asked = label_free_set("auto", held_out, rest, args.seed)
+    assert asked.queries == text.criterion.queries
 
 
 def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
@@ -149,59 +134,14 @@ def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
     assert [float(cell) for cell in table[0][-2:]] == pytest.approx(words, abs=0.01)
 
 
-def test_advice_to_search_by_words():
-    """By both if that is best, with more weight where BM25 alone beats the model, and no word of it where the model
-    alone is best."""
-    text = {"share_cut_off": 0.0, "titles": 1}
-    found = {
-        "arms": {"crops": {"score": 1.0, "scores": [[1, 1.0]]}},
-        "settings": {"crops": {}},
-        "before": 50.0,
-        "after": 52.0,
-    }
-
-    def advice(bm25, hybrid):
-        return [step for step in next_steps(False, found | {"bm25": bm25, "hybrid": hybrid}, text) if "word" in step]
-
-    (both,) = advice(51.0, 65.25)
-    assert "--bm25: the model and BM25 together have 65.25 by the score above, the model alone 52.00" in both
-    for hybrid in (50.0, 65.25):
-        (more,) = advice(60.0, hybrid)
-        assert "more weight" in more
-        assert "QUERY --bm25 1" in more
-    assert advice(40.0, 51.0) == []
-
-
-def test_short_words_are_no_pieces():
-    """A tokenizer that knows every word of a Hindi text fits it, though its words are short."""
-    text = "राम और सीता के घर में एक बिल्ली है और वह दूध पीती है"
-    words = Tokenizer(WordLevel({word: place for place, word in enumerate({*text.split(), "[UNK]"})}, "[UNK]"))
-    words.pre_tokenizer = WhitespaceSplit()
-    assert foreign([text], PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")) == ""
-
-
-GERMAN = "Der schnelle Fuchs springt über den faulen Hund, während die Sonne langsam hinter den Bergen untergeht."
-
-
-@pytest.mark.parametrize(
-    "text, sign",
-    [
-        ("The quick fox jumps over the lazy dog while the sun sets slowly behind the mountains.", None),
-        ("Children with diabetes received 12.5 mg of thyroxine daily; hormone levels rose in 24 cases (42 %).", None),
-        (GERMAN, "into pieces of 2."),
-        ("Быстрая лиса прыгает через ленивую собаку, пока солнце медленно садится.", "into pieces of 1."),
-        ("快速的棕色狐狸跳过懒狗，太阳慢慢落在山后。", "of the tokens are unknown"),
-        ("तेज़ भूरी लोमड़ी आलसी कुत्ते के ऊपर से कूदती है।", "of the tokens are unknown"),
-    ],
-)
-def test_text_of_another_language(text, sign):
-    """An English tokenizer shows it by unknown words, or by words in small pieces; English stays unremarked."""
-    note = foreign([text], AutoTokenizer.from_pretrained(ROOT / "assets" / "bert-mini-en"))
-    assert (sign in note) if sign else note == ""
-
-
-GOOD = Change("halves+words", "pieces and words find", 10.0, 12.0, (1.0, 3.0))
-BAD = Change("halves", "pieces are found", 10.0, 9.0, (-2.0, 0.0))
+def test_single_sentences_are_still_refused(encoder, tmp_path, monkeypatch, capsys):
+    """They can ask nothing that tells a finished encoder from a better one, so no score says that it is weak."""
+    monkeypatch.setattr(work, "WEAK", 2.0)
+    rng = np.random.default_rng(0)
+    (tmp_path / "lines.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(300)))
+    with pytest.raises(SystemExit, match="2"):
+        main([encoder, str(tmp_path / "lines.txt"), "--output_dir", str(tmp_path / "out"), "--max_steps", "2"])
+    assert "judges a finished encoder by passages of a document" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -222,6 +162,23 @@ def test_what_no_question_can_confirm_is_not_trained(words_of_each, views, messa
     assert message in str(refused.value)
     assert "training to step" not in capsys.readouterr().err
     assert not (tmp_path / "adapted").exists()
+
+
+def test_searching_practises_no_question(corpus, encoder, tmp_path):
+    """The arm is taught by the start and by BM25, also in bf16, and judged by both questions together."""
+    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="search", learning_rate=1e-3,
+                            bf16=True)  # fmt: skip
+    found = adapted.results["adapt"]
+    (arm,) = found["arms"].values()
+    assert arm["fields"]["teacher"] == f"{encoder},bm25"
+    assert found["criterion"] == "halves+words"
+    assert "did not train on the questions of this score" in (adapted.folder / "report.md").read_text()
+    assert (found["chosen"] != "start") is (found["interval"][0] > 0)
+
+
+GOOD = Change("halves+words", "pieces and words find", 10.0, 12.0, (1.0, 3.0))
+
+BAD = Change("halves", "pieces are found", 10.0, 9.0, (-2.0, 0.0))
 
 
 def test_what_is_not_better_hands_back_the_start(corpus, encoder, tmp_path, capsys, monkeypatch):
@@ -259,18 +216,6 @@ def test_what_is_not_better_hands_back_the_start(corpus, encoder, tmp_path, caps
     assert np.allclose(
         load_start(encoder, None, "cpu")(text), load_start(str(adapted.folder / "export"), None, "cpu")(text)
     )
-
-
-def test_searching_practises_no_question(corpus, encoder, tmp_path):
-    """The arm is taught by the start and by BM25, also in bf16, and judged by both questions together."""
-    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="search", learning_rate=1e-3,
-                            bf16=True)  # fmt: skip
-    found = adapted.results["adapt"]
-    (arm,) = found["arms"].values()
-    assert arm["fields"]["teacher"] == f"{encoder},bm25"
-    assert found["criterion"] == "halves+words"
-    assert "did not train on the questions of this score" in (adapted.folder / "report.md").read_text()
-    assert (found["chosen"] != "start") is (found["interval"][0] > 0)
 
 
 @pytest.mark.parametrize("arms_tried", ["one", "two"])
@@ -348,134 +293,3 @@ def test_what_is_not_better_is_not_trained_again(corpus, encoder, tmp_path, monk
     found = adapted.results["adapt"]
     assert (found["chosen"], found["second_split"]) == ("start", None)
     assert not (adapted.folder / second_split.FOLDER).exists()
-
-
-def test_the_score_is_the_mean_over_the_documents_of_both_splits():
-    """Each part is asked of its own encoder."""
-    parts = []
-    for count in (2, 4):
-        own = Criterion("halves", "", [""] * count, [""], np.zeros(count, int), np.arange(count), np.array([-1]),
-                        np.arange(count), count)  # fmt: skip
-        object.__setattr__(own, "values", lambda encode, count=count: np.full(count, float(encode)))
-        parts.append(own)
-    splits = Splits(tuple(parts))
-    assert splits.documents == 6
-    assert splits.summary(splits.of_each(["1", "4"])) == (2 * 1 + 4 * 4) / 6
-    change = judge(splits, "1", ["2", "2"])
-    assert (change.before, change.after, change.interval) == (1.0, 2.0, (1.0, 1.0))
-
-
-@pytest.mark.parametrize(("views", "name"), [
-    ("title_body", "halves+words"), ("search", "halves+words"), ("dropout", "halves+words"), ("crops", "words"),
-    ("neighbours", "words"), ("title_body+crops", "words"), ("sentence", "words"), ("words", "halves"),
-    ("title_body+words", "halves"), ("words+sentence", None),
-])  # fmt: skip
-def test_no_arm_confirms_itself(views, name, corpus, backbone):
-    """Views that take pieces of documents are not confirmed by pieces of documents, nor words by words."""
-    start = load_start(backbone, "avg", "cpu")
-    args = parse(["model", str(corpus), "--output_dir", "new"])
-    text = read_text(args, start, finished=True)
-    found = text.confirming(views, 42)
-    assert (found and found.name) == name
-    assert text.judged_by.name == "halves+words"
-    plain = read_text(args, start, finished=False)
-    assert plain.judged_by.name == plain.confirming(views, 42).name == "parts"
-    assert text._replace(together=None).judged_by.name == "parts"
-    if views == "title_body":  # of a document without a title it takes pieces
-        assert text._replace(titles=text.documents // 2).confirming(views, 42).name == "words"
-
-
-@pytest.mark.parametrize(("weak", "finished"), [(work.WEAK, False), (0.0, True)])
-def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, monkeypatch):
-    """One that finds less than BM25, as the tiny one does: its questions are a backbone's, and so are its rates. It
-    keeps its pooling."""
-    monkeypatch.setattr(work, "WEAK", weak)
-    said: list[str] = []
-    start = work.begin(parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu"]), False, said.append)
-    assert start.text.finished == finished
-    assert start.choosing.name == ("halves+words" if finished else "parts")
-    assert start.encoder.model.config.pooling == "avg"
-    assert start.text.weak is not finished
-    assert ("this finished encoder finds clearly less than BM25" in "".join(said)) is not finished
-    tried = arms.default_arms(encoder, start.text.titles_ask, start.text.finished, {})
-    rates = {arm["learning_rate"] for arm in tried.values()}
-    assert rates == set(arms.ENCODER_RATES if finished else arms.BACKBONE_RATES)
-
-
-@pytest.mark.parametrize(("given", "earlier", "finished"), [
-    ([], None, False), ([], True, True), (["--views", "crops"], None, True), (["--views", "crops"], False, False),
-])  # fmt: skip
-def test_who_decides_how_an_encoder_learns(given, earlier, finished, corpus, encoder, monkeypatch):
-    """An earlier call, else the user's views, else the score."""
-    monkeypatch.setattr(work, "WEAK", 0.9)
-    args = parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu", *given])
-    assert work.begin(args, False, lambda _: None, earlier).text.finished == finished
-
-
-def test_single_sentences_are_still_refused(encoder, tmp_path, monkeypatch, capsys):
-    """They can ask nothing that tells a finished encoder from a better one, so no score says that it is weak."""
-    monkeypatch.setattr(work, "WEAK", 2.0)
-    rng = np.random.default_rng(0)
-    (tmp_path / "lines.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(300)))
-    with pytest.raises(SystemExit, match="2"):
-        main([encoder, str(tmp_path / "lines.txt"), "--output_dir", str(tmp_path / "out"), "--max_steps", "2"])
-    assert "judges a finished encoder by passages of a document" in capsys.readouterr().err
-
-
-def test_a_large_text_is_drawn_from(corpus, backbone, recipe):
-    """Of 150 documents 120 are read: the same ones by the scores and by an arm, from all of the file, in its order."""
-    start = load_start(backbone, "avg", "cpu")
-    args = parse(["model", str(corpus), "--output_dir", "new", "--max_documents", "120"])
-    text = read_text(args, start, finished=False)
-    assert (text.found, text.documents, text.held_out) == (150, 120, 24)
-    assert text.summary().startswith("120 of 150 documents, 120 with a title")
-    fields = {"train_file": str(corpus), "views": "crops", "dev_set": "auto", "max_documents": 120, "seed": args.seed}
-    data, run_args = parse_recipe([str(recipe), *field_arguments(fields)])[2:]
-    rest, held_out = build_documents(data, run_args)
-    everything = load_collection(str(corpus))["text"]
-    places = [everything.index(one) for one in held_out["text"]]
-    assert places == sorted(places)
-    assert max(places) > 120
-    assert len(rest) == 96
-    asked = label_free_set("auto", held_out, rest, args.seed)
-    assert asked.queries == text.criterion.queries
-
-
-@pytest.mark.parametrize(
-    ("words", "takes", "device", "given", "expected"),
-    [
-        (300, 512, "cpu", None, 64),
-        (300, 512, "cuda", None, 256),
-        (100, 512, "cuda", None, 102),
-        (100, 80, "cuda", None, 80),
-        (20, 512, "cpu", None, 22),
-        (20, 512, "cuda", None, 22),
-        (10, 512, "cpu", None, 16),
-        (300, 512, "cuda", 400, 400),
-    ],
-)
-def test_how_much_of_a_text_training_reads(words, takes, device, given, expected, tmp_path):
-    """The 95th percentile with the special tokens, within what the model takes: on a CPU 64 tokens at most."""
-    rng = np.random.default_rng(0)
-    rows = [" ".join(rng.choice(WORDS, words)) for _ in range(150)]
-    (tmp_path / "text.txt").write_text("\n".join(rows))
-    args = parse(["model", str(tmp_path / "text.txt"), "--output_dir", "new"])
-    args.max_seq_length = given
-    model = SimpleNamespace(config=SimpleNamespace(pooling="avg"), device=torch.device(device))
-    start = Encoder(model, tiny_tokenizer("bert"), {}, {"max_seq_length": takes})
-    assert read_text(args, start, finished=False).length == expected
-
-
-def test_no_change_is_not_better():
-    """The start is handed back unless the interval lies above 0."""
-    before = np.random.default_rng(0).uniform(0, 100, 100)
-    noise = np.random.default_rng(1).normal(0, 10, 100)
-    noise -= noise.mean()
-
-    def change(after):
-        values = {"before": before, "after": after}
-        return judge(Splits((SimpleNamespace(values=values.get, name="", title=""),)), "before", ["after"])
-
-    assert not change(before).better
-    assert not change(before + noise).better
-    assert change(before + noise + 5).better

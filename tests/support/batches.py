@@ -8,6 +8,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
+from cmlmcse.data.pretraining_text import MaskedCollator
 from support.tiny import tiny_tokenizer
 
 
@@ -16,6 +17,14 @@ def make_batch(kind: str, sentences: list[str], probability: float = 0.4, **opti
     tokenizer = tiny_tokenizer(kind)
     masking = Masking(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
     collator = ViewCollator(tokenizer, seed=5, masking=masking, **options)
+    return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
+
+
+def make_masked_batch(kind: str, sentences: list[str], probability: float = 0.4, seed: int = 5) -> dict:
+    """A masked batch of these sentences."""
+    tokenizer = tiny_tokenizer(kind)
+    masking = Masking(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    collator = MaskedCollator(seed, masking)
     return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
 
 

@@ -1,9 +1,6 @@
 """The training command from a recipe to its folder, on tiny models."""
 
 import json
-import shutil
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,18 +8,12 @@ import torch
 import yaml
 from transformers import AutoModel, BertConfig, BertForMaskedLM
 
-from cmlmcse.common.errors import InputError
 from cmlmcse.models.encoders import load_encoder
-from cmlmcse.training.build_model import build_tokenizer
-from cmlmcse.training.command import field_arguments
-from cmlmcse.training.fields import RunArguments
-from cmlmcse.training.finalize import contrast_at_the_end, start_values
-from cmlmcse.training.parse import parse_recipe, use_one_gpu
+from cmlmcse.training.finalize import contrast_at_the_end
 from cmlmcse.training.trainer import TrainingWindow
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, attention
 from modeling_cmlmcse.variable_length import switched_off
-from support.paths import ROOT
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 from support.training import history, run
 
@@ -46,140 +37,6 @@ def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
         assert (folder / "plots" / f"{name}.png").stat().st_size > 5000
     model = AutoModel.from_pretrained(folder / "export", add_pooling_layer=False)
     assert model.config.model_type == kind
-
-
-@pytest.mark.slow
-def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
-    """At 0 the auxiliary network stays as it was, and everything else learns; a resumed run must have the same."""
-    run(monkeypatch, recipe, "--auxiliary_learning_rate", 0, "--dev_set", "none", "--projection", "mlp")
-    checkpoint = tmp_path / "run" / "checkpoint-12"
-    start = CMLMCSEForSentenceEmbedding.from_backbone(
-        str(yaml.safe_load(recipe.read_text())["model_name_or_path"]), cmlm_weight=0.1, pooling="avg", projection="mlp"
-    ).state_dict()
-    moved = {
-        ".".join(name.split(".")[:2])
-        for name, weight in CMLMCSEForSentenceEmbedding.from_pretrained(checkpoint).state_dict().items()
-        if not torch.equal(weight, start[name])
-    }
-    assert moved == {"backbone.embeddings", "backbone.encoder", "projection.dense"}
-    for message in (
-        "expects the auxiliary_learning_rate that the run was started with, one of its own, found none; give the same",
-        "expected the optimizer's state of a run with these fields, found another; give the fields of the run",
-    ):
-        with pytest.raises(SystemExit) as stopped:
-            run(monkeypatch, recipe, "--dev_set", "none", "--projection", "mlp", "--max_steps", 14,
-                "--resume_from_checkpoint", "auto")  # fmt: skip
-        assert stopped.value.code == 2
-        assert message in capsys.readouterr().err
-        (checkpoint / "run_fields.json").unlink(missing_ok=True)  # as older versions had none
-
-
-def test_one_process_uses_one_gpu(capsys):
-    """Of several: Trainer's DataParallel would contrast each GPU's part of a batch by itself."""
-    run_args = SimpleNamespace(n_gpu=8, _n_gpu=8)
-    use_one_gpu(run_args)
-    assert run_args._n_gpu == 1
-    assert "found 8 GPUs" in capsys.readouterr().out
-
-
-def test_a_gpu_is_fed(monkeypatch, capsys):
-    """Copies do not block, two processes collate and checkpoints are five minutes apart unless the recipe or the user
-    says otherwise; bf16 that a GPU only emulates is refused, whoever asks for it. The GPU is pretended."""
-    monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
-    words = ["simcse-bert-base", "--dev_set", "none", "--bf16", "false"]
-    for more, workers in (([], 2), (["--dataloader_num_workers", "0"], 0)):
-        found = parse_recipe([*words, *more])[3]
-        assert (found.accelerator_config.non_blocking, found.dataloader_num_workers) == (True, workers)
-        assert found.save_minutes == 5
-    assert parse_recipe([*words, "--save_minutes", "0"])[3].save_minutes == 0
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    with pytest.raises(InputError, match="bf16 expects a GPU of the Ampere generation or newer, found Tesla V100"):
-        parse_recipe(words)
-
-
-def test_null_on_the_command_line_unsets_a_field_of_the_recipe(tmp_path):
-    """Without it the random model of a pre-training recipe could not give way to a trained one."""
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("model_type: bert\nmax_train_samples: 9\ndev_set: none\nuse_cpu: true\n")
-    assert parse_recipe([str(recipe)])[2].model_type == "bert"
-    data = parse_recipe([str(recipe), "--model_type", "null", "--max_train_samples=null"])[2]
-    assert (data.model_type, data.max_train_samples) == (None, None)
-
-
-def test_a_step_may_overwrite_what_it_logged():
-    """As a CUDA graph does, whose outputs are the same memory at every step."""
-    window, loss = TrainingWindow(), torch.tensor(2.0)
-    for value in (2.0, 5.0, 11.0):
-        loss.fill_(value)
-        window.add({"loss": loss}, 3)
-    assert window.averages()["loss"] == 6.0
-
-
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ({"train_file": ["a.txt", "b.txt"]}, "train_file expects one value, found a list; give several names with"),
-        ({"views": ["crops", "words"]}, "views expects one value, found a list"),
-        ({"learning_rate": None}, "learning_rate expects a value, found null; leave it out for the default"),
-        ({"train_file": None}, "train_file expects a value, found null"),
-    ],
-)
-def test_kinds_of_values_in_a_recipe(field, message, tmp_path):
-    """A list or null where a field has no such value is named, with the field."""
-    recipe = tmp_path / "own.yaml"
-    recipe.write_text(yaml.safe_dump(field))
-    with pytest.raises(InputError, match=message):
-        parse_recipe([str(recipe)])
-    recipe.write_text(yaml.safe_dump({"report_to": ["none"], "max_train_samples": None, "model_type": None}))
-    assert parse_recipe([str(recipe)])[2].max_train_samples is None
-
-
-def test_values_that_begin_with_a_dash():
-    """A function's argument is a value whatever it looks like."""
-    words = field_arguments({"query_prompt": "-q: ", "seed": 3, "report_to": ["none"], "dev_set": None})
-    assert words == ["--query_prompt=-q: ", "--seed=3", "--report_to", "none"]
-    assert parse_recipe(["simcse-bert-base", *words[:2]])[0].stem == "simcse-bert-base"
-
-
-@pytest.mark.parametrize("words", [(), ("--variable_length_attention", "false")])
-def test_attention_pads_if_asked(words, recipe, monkeypatch):
-    """In every block that training runs, and not in what the program does afterwards."""
-    found = []
-    monkeypatch.setattr(attention, "find_kernel", lambda *_, **__: found.append(switched_off()))
-    run(monkeypatch, recipe, "--max_steps", 1, "--dev_set", "none", *words)
-    assert set(found) == {bool(words)}
-    assert not switched_off()
-
-
-def test_the_start_of_another_development_set_does_not_count(tmp_path):
-    """A run resumed with another development set has no score at its start."""
-    path = tmp_path / "dev_start.npz"
-    assert start_values(path, "mine.tsv", 3) is None
-    np.savez(path, values=np.arange(3.0), title=np.array("mine.tsv"))
-    assert start_values(path, "mine.tsv", 3).tolist() == [0, 1, 2]
-    assert start_values(path, "STS-B dev", 3) is None
-    assert start_values(path, "mine.tsv", 4) is None
-
-
-@pytest.mark.parametrize(("loss", "lines"), [(0.0009, 2), (0.5, 1)])
-def test_what_the_contrast_says_at_the_end(loss, lines):
-    """The last values with what they mean, and a warning where the loss has nothing left to teach."""
-    rows = [{"contrastive_loss": value, "alignment": 0.1, "uniformity": -2.5} for value in (3.0, loss)]
-    found = contrast_at_the_end([*rows, {"eval_dev_score": 60.0}])
-    assert len(found) == lines
-    assert found[0].startswith(f"at the end: contrastive loss {loss:g}; alignment 0.10 (0: ")
-    assert "uniformity -2.50" in found[0]
-    assert contrast_at_the_end([]) == []
-
-
-@pytest.mark.slow
-def test_how_much_text_is_cut_off(recipe, monkeypatch, capsys):
-    """Counted in tokens, with the special ones: of ten words and two special tokens 6 of 12 are seen."""
-    recipe.with_name("text.txt").write_text("\n".join(f"the cat sat on the mat the dog ran w{i}" for i in range(60)))
-    run(monkeypatch, recipe, "--max_seq_length", 6, "--dev_set", "none", "--max_steps", 1)
-    assert "text: 95 % have at most 12 tokens; max_seq_length 6 cuts off 50.0% of all tokens" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -221,6 +78,32 @@ def test_lambda_zero_has_no_auxiliary_network(recipe, monkeypatch, tmp_path):
 
     with safe_open(tmp_path / "run" / "checkpoint-12" / "model.safetensors", "pt") as weights:
         assert not [name for name in weights.keys() if name.startswith("auxiliary")]  # noqa: SIM118
+
+
+@pytest.mark.slow
+def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
+    """At 0 the auxiliary network stays as it was, and everything else learns; a resumed run must have the same."""
+    run(monkeypatch, recipe, "--auxiliary_learning_rate", 0, "--dev_set", "none", "--projection", "mlp")
+    checkpoint = tmp_path / "run" / "checkpoint-12"
+    start = CMLMCSEForSentenceEmbedding.from_backbone(
+        str(yaml.safe_load(recipe.read_text())["model_name_or_path"]), cmlm_weight=0.1, pooling="avg", projection="mlp"
+    ).state_dict()
+    moved = {
+        ".".join(name.split(".")[:2])
+        for name, weight in CMLMCSEForSentenceEmbedding.from_pretrained(checkpoint).state_dict().items()
+        if not torch.equal(weight, start[name])
+    }
+    assert moved == {"backbone.embeddings", "backbone.encoder", "projection.dense"}
+    for message in (
+        "expects the auxiliary_learning_rate that the run was started with, one of its own, found none; give the same",
+        "expected the optimizer's state of a run with these fields, found another; give the fields of the run",
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            run(monkeypatch, recipe, "--dev_set", "none", "--projection", "mlp", "--max_steps", 14,
+                "--resume_from_checkpoint", "auto")  # fmt: skip
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err
+        (checkpoint / "run_fields.json").unlink(missing_ok=True)  # as older versions had none
 
 
 @pytest.mark.slow
@@ -307,6 +190,16 @@ def test_bf16_and_projections(projection, recipe, monkeypatch, tmp_path):
         assert half != full
 
 
+@pytest.mark.parametrize("words", [(), ("--variable_length_attention", "false")])
+def test_attention_pads_if_asked(words, recipe, monkeypatch):
+    """In every block that training runs, and not in what the program does afterwards."""
+    found = []
+    monkeypatch.setattr(attention, "find_kernel", lambda *_, **__: found.append(switched_off()))
+    run(monkeypatch, recipe, "--max_steps", 1, "--dev_set", "none", *words)
+    assert set(found) == {bool(words)}
+    assert not switched_off()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("from_scratch", (False, True))
 def test_clear(from_scratch, recipe, monkeypatch, tmp_path):
@@ -353,58 +246,6 @@ def test_triplets(cmlm_weight, recipe, monkeypatch, tmp_path):
     assert "on labelled pairs" in (folder / "export" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configuration").glob("*.yaml")), ids=lambda path: path.stem)
-def test_recipes_parse(path):
-    """Every recipe that ships is valid, and is named after its method and backbone."""
-    from cmlmcse.training.parse import parse_recipe
-
-    _, model, data, run_args = parse_recipe([path.stem])
-    if not path.stem.startswith(("quickstart", "adapt")):
-        method, *_, kind, size = path.stem.split("-")
-        name = model.model_name_or_path
-        if model.fusion_init == "pretrained":  # from the folder of the recipe's own first stage
-            first_stage, first_model, first_data, _ = parse_recipe([path.stem, "--stage", "pretrain"])
-            assert name == f"runs/{first_stage.stem}/export"
-            for depth in ("lexical_layers", "fusion_layers"):
-                assert getattr(model, depth) == getattr(first_model, depth)
-            assert first_data.auxiliary_weight == 1.0
-            name = first_model.model_name_or_path
-        assert data.model_type == kind if data.model_type else Path(name).name.startswith(f"{kind}-{size}")
-        if run_args.stage == "train":
-            assert (model.cmlm_weight > 0) == (method in ("cmlmcse", "infocse", "rtd"))
-        steps = {"tsdae": 1000, "denosent": 50, "cosent": 100}.get(method, 100 if size == "mini" else 125)
-        assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else steps)
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ([], "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
-        (["--model_name_or_path", "my/model"], None),
-        (["--model-name-or-path=my/model", "--model_sha256", "00"], "00"),
-    ],
-)
-def test_expected_weights_are_those_of_the_recipes_own_model(given, expected):
-    """Another model on the command line leaves the recipe's hash behind."""
-    _, model, _, _ = parse_recipe(["quickstart", *given])
-    assert model.model_sha256 == expected
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["--dev_set", "none", "--eval_steps", 10],
-        ["--dev_set", "none", "--save_steps", 4],
-        ["--dev_set", "none", "--eval_strategy", "steps", "--load_best_model_at_end", "true", "--eval_steps", 5],
-        ["--stage", "pretrain", "--validation_split_percentage", 0, "--eval_steps", 10],
-    ],
-)
-def test_without_dev_scores_any_save_steps_fit(given, recipe):
-    """Nothing is scored, so `save_steps` need not be a multiple of `eval_steps`."""
-    _, _, _, fields = parse_recipe([str(recipe), *map(str, given)])
-    assert (fields.eval_strategy, fields.load_best_model_at_end, fields.metric_for_best_model) == ("no", False, None)
-
-
 @pytest.mark.slow
 def test_own_text_without_evaluation_data(recipe, monkeypatch, tmp_path, capsys):
     """A local text and no dev set: the run asks the Hub for nothing and says so; STS is scored only on request."""
@@ -442,44 +283,29 @@ def test_own_development_set(recipe, monkeypatch, tmp_path, capsys):
         assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "given, expected",
-    [
-        ((), "avg"),
-        (("--pooling", "cls_before_pooler"), "cls_before_pooler"),
-        (("--text_column", "pooling", "--run_name=x"), "avg"),  # a value is no field, whatever its name
-    ],
-)
-def test_a_backbone_keeps_its_pooling(given, expected, backbone_folders, tmp_path, capsys):
-    """modules.json says how a backbone's vectors were trained; the recipe says something else; the user decides."""
-    shutil.copytree(backbone_folders["bert"], tmp_path / "own")
-    folder = tmp_path / "own" / "1_Pooling"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"pooling_mode_mean_tokens": true, "word_embedding_dimension": 32}')
-    kinds = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds]
-    (tmp_path / "own" / "modules.json").write_text(json.dumps(modules))
-    model = parse_recipe(["simcse-bert-base", "--model_name_or_path", str(tmp_path / "own"), *given])[1]
-    kept = expected == "avg"
-    assert (model.pooling, model.normalize) == (expected, kept)
-    said = capsys.readouterr().err
-    assert ("pooling is avg, as" in said) == kept
-    assert "normalize is" not in said  # the recipe does not name it
-    recipe = tmp_path / "own.yaml"
-    recipe.write_text("model_name_or_path: bert-base-uncased\npooling: avg\nnormalize: false\n")
-    parse_recipe([str(recipe), "--model_name_or_path", str(tmp_path / "own"), *given])
-    said = capsys.readouterr().err
-    assert ("normalize is True, as" in said) == kept
-    assert ("and not False as the recipe says; --normalize False changes that" in said) == kept
+@pytest.mark.slow
+def test_how_much_text_is_cut_off(recipe, monkeypatch, capsys):
+    """Counted in tokens, with the special ones: of ten words and two special tokens 6 of 12 are seen."""
+    recipe.with_name("text.txt").write_text("\n".join(f"the cat sat on the mat the dog ran w{i}" for i in range(60)))
+    run(monkeypatch, recipe, "--max_seq_length", 6, "--dev_set", "none", "--max_steps", 1)
+    assert "text: 95 % have at most 12 tokens; max_seq_length 6 cuts off 50.0% of all tokens" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("trained", "expected"), [(None, 40), (8, 40), (48, 48)])
-def test_a_backbone_keeps_its_length(trained, expected, backbone_folders, tmp_path):
-    """The export cuts texts where sentence-transformers cut those of the start, or where training did if that is
-    later: before and after are comparable."""
-    shutil.copytree(backbone_folders["bert"], tmp_path / "own")
-    (tmp_path / "own" / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
-    arguments = parse_recipe(["simcse-bert-base", "--model_name_or_path", str(tmp_path / "own")])[1]
-    assert build_tokenizer(arguments, "none", trained or 0).model_max_length == expected
-    plain = parse_recipe(["simcse-bert-base", "--model_name_or_path", backbone_folders["bert"]])[1]
-    assert build_tokenizer(plain).model_max_length > 48
+def test_a_step_may_overwrite_what_it_logged():
+    """As a CUDA graph does, whose outputs are the same memory at every step."""
+    window, loss = TrainingWindow(), torch.tensor(2.0)
+    for value in (2.0, 5.0, 11.0):
+        loss.fill_(value)
+        window.add({"loss": loss}, 3)
+    assert window.averages()["loss"] == 6.0
+
+
+@pytest.mark.parametrize(("loss", "lines"), [(0.0009, 2), (0.5, 1)])
+def test_what_the_contrast_says_at_the_end(loss, lines):
+    """The last values with what they mean, and a warning where the loss has nothing left to teach."""
+    rows = [{"contrastive_loss": value, "alignment": 0.1, "uniformity": -2.5} for value in (3.0, loss)]
+    found = contrast_at_the_end([*rows, {"eval_dev_score": 60.0}])
+    assert len(found) == lines
+    assert found[0].startswith(f"at the end: contrastive loss {loss:g}; alignment 0.10 (0: ")
+    assert "uniformity -2.50" in found[0]
+    assert contrast_at_the_end([]) == []
