@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,11 +83,12 @@ def numbers(parser: Parser, text: str | None) -> list[int]:
     return [int(part) for part in found]
 
 
-def check_outputs(args: argparse.Namespace) -> None:
-    """Check before the evaluation that all requested files can be written.
+def check_outputs(args: argparse.Namespace, tasks: Iterable[str]) -> None:
+    """Check before the evaluation of these tasks that all requested files can be written.
 
     Raises:
-        InputError: no such folder, a file that must not be overwritten, or an unknown table format.
+        InputError: no such folder, a file that must not be overwritten, an unknown table format, or plots of tasks that
+            have none.
     """
     for option in ("output", "table"):
         path = getattr(args, option)
@@ -101,8 +102,12 @@ def check_outputs(args: argparse.Namespace) -> None:
         if args.table.suffix not in WRITERS:
             raise InputError(f"--table must end with one of {', '.join(WRITERS)}, found {args.table}; rename it")
     if args.plots is not None:
-        from .plots import plots_folder
+        from .plots import DRAWN, plots_folder
 
+        if not DRAWN & set(tasks):
+            raise InputError(
+                f"--plots draws the tasks {', '.join(sorted(DRAWN))}, found none of them; add one to --tasks"
+            )
         plots_folder(args.plots)
 
 
@@ -240,7 +245,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     names = check_models(args.models)
     tasks = choose_tasks(args.tasks)
-    check_outputs(args)
+    check_outputs(args, tasks)
     kept = f"no results were written{f'; the embeddings in {args.cache} are kept' if args.cache else ''}"
     with interruptible(lambda: kept):
         data, missing = load_data(tasks, args.data_dir)

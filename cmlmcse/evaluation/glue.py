@@ -152,6 +152,9 @@ def fine_tune(source: str, data: GlueData, classes: int, settings: FineTuning) -
 def load_classifier(source: str, classes: int) -> PreTrainedModel:
     """The encoder with a fresh classification head, or with a fresh regression head for 0 classes.
 
+    A pooler of zeros, which an export of ours has where its pooling keeps no head, is drawn afresh, as transformers
+    draws one that is missing: through zeros the encoder would learn nothing at first.
+
     Raises:
         InputError: transformers cannot load it. A training checkpoint is such a case: it is not a plain model.
     """
@@ -159,7 +162,7 @@ def load_classifier(source: str, classes: int) -> PreTrainedModel:
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # it would warn that the head's weights are new, which is intended
     try:
-        return AutoModelForSequenceClassification.from_pretrained(
+        model = AutoModelForSequenceClassification.from_pretrained(
             source, num_labels=classes or 1, problem_type=problem, dtype=torch.float32, trust_remote_code=False
         )
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
@@ -170,6 +173,10 @@ def load_classifier(source: str, classes: int) -> PreTrainedModel:
         ) from error
     finally:
         logging.set_verbosity(level)
+    pooler = getattr(model.base_model, "pooler", None)
+    if pooler is not None and not pooler.dense.weight.any():
+        torch.nn.init.normal_(pooler.dense.weight, std=model.config.initializer_range)
+    return model
 
 
 def score(outputs: np.ndarray, references: np.ndarray, metrics: tuple[str, ...]) -> dict[str, float | None]:

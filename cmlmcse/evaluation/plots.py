@@ -14,6 +14,7 @@ from .sts_data import Pairs
 from .tables import STS_COLUMNS, Results
 
 MIN_SHARE = 1e-6  # smaller singular values are rounding errors; they would flatten the curve of all others
+DRAWN = frozenset({"sts", "stsb_dev", "geometry"})  # the tasks that have a plot
 MAP_PAIRS = 60  # pairs on the map; with more of them a reader cannot tell them apart
 
 

@@ -37,6 +37,8 @@ def adapted_card(
     kept = Record(results, "results.json")
     found, source, known = kept.part("adapt"), kept["model"], kept.get("start")
     start, same = start_name(source, known), found["chosen"] == "start"
+    if same and not (identity and identity.license):  # unchanged weights keep their licence
+        identity = (identity or Identity())._replace(license=(known or {}).get("license"))
     name = name or (start if same else f"{start}, adapted")
     done = (
         "kept as it was: `cmlmcse adapt` found nothing better beyond chance" if same else "adapted by `cmlmcse adapt`"

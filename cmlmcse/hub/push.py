@@ -10,7 +10,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import InputError, Parser, as_input_error, command, interruptible
 
@@ -101,9 +101,20 @@ def check_checkpoint(name: str) -> Path:
     with as_input_error(f"{folder / 'config.json'}: expected JSON: "):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not isinstance(config, dict) or (config.get("model_type") != "cmlmcse" and "cmlmcse" not in config):
-        found = config.get("model_type") if isinstance(config, dict) else None
-        raise InputError(f"{name}: expected a checkpoint of cmlmcse train, model type 'cmlmcse', found {found!r}")
+        raise InputError(f"{name}: push expects a sentence encoder of cmlmcse, {what_it_is(config, folder)}")
     return folder
+
+
+def what_it_is(config: Any, folder: Path) -> str:
+    """What a folder holds that is no sentence encoder of ours, and what to do with it."""
+    config = config if isinstance(config, dict) else {}
+    (kind, *_) = config.get("architectures") or [f"the model type {config.get('model_type')!r}"]
+    if str(kind).endswith("ForMaskedLM"):
+        return (
+            f"found a backbone ({kind}); train an encoder from it, or publish it as it is with "
+            f"hf upload OWNER/NAME {folder}"
+        )
+    return f"found {kind}; give a run of cmlmcse train, or what cmlmcse adapt wrote"
 
 
 def chosen_prompts(checkpoint: Path, args: argparse.Namespace) -> "Prompts":
@@ -201,13 +212,17 @@ def check_graphs(args: argparse.Namespace) -> None:
 
 
 def ask_for_licence(checkpoint: Path, args: argparse.Namespace) -> None:
-    """Ask for the licence if the card names none; name that of the start, if its card names one."""
-    if args.license is not None or args.card_template is not None:
-        return
+    """Ask for the licence if the card names none; name that of the start, if its card names one. Say where the weights
+    are the start's own, and the card names another licence than the start's."""
     from .run_records import read_records
 
     kept = read_records(checkpoint)
     start = ((kept.run or kept.results or {}).get("start") or {}).get("license")
+    same = start and kept.run is None and (kept.results or {})["adapt"]["chosen"] == "start"
+    if same and args.license not in (None, start):
+        print(f"these are the weights of the start, which has {start}; the card says {args.license}", file=sys.stderr)
+    if same or args.license is not None or args.card_template is not None:
+        return
     advice = f" (the model that it started from has {start})" if start else ""
     print(f"the card names no licence; say what others may do: --license ID{advice}", file=sys.stderr)
 

@@ -70,8 +70,13 @@ def card_metrics(results: dict[str, Any]) -> list[CardMetric]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None if there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    """The content of a JSON file; None if there is none.
+
+    Raises:
+        InputError: it is not JSON.
+    """
+    with as_input_error(f"{path}: expected JSON: "):
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def read_records(checkpoint: Path) -> RunRecords:
@@ -89,8 +94,7 @@ def read_records(checkpoint: Path) -> RunRecords:
     adapted = (folder / ADAPTED).is_dir() and files[1].is_file()  # of several runs
     if not adapted and not all(file.is_file() for file in files):
         return RunRecords()
-    with as_input_error(f"{folder}: expected JSON in {RESULTS if adapted else f'{RUN} and {RESULTS}'}: "):
-        run, results = (read_json(file) for file in files)
+    run, results = (read_json(file) for file in files)
     if adapted:
         return RunRecords(None, results)
     scored = scored_checkpoint(run)

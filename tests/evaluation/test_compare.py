@@ -193,6 +193,7 @@ def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str
         (["--table", "table.html"], "--table must end with one of .md, .tex, .csv, found table.html"),
         (["--table", "nowhere/table.md"], "expected the folder nowhere to exist"),
         (["--plots", "{file}"], "expected a folder for plots"),
+        (["--plots", "new", "--tasks", "lee50,pairs"], "draws the tasks geometry, sts, stsb_dev, found none of them"),
         (["{model}"], "expected each MODEL once"),
     ],
 )

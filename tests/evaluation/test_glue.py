@@ -305,6 +305,20 @@ def test_loads_exports(backbone_folders: dict[str, str], tmp_path: Path) -> None
         load_classifier(str(tmp_path / "checkpoint"), 2)
 
 
+@pytest.mark.parametrize(("pooling", "trained"), [("avg", False), ("cls", True)])
+def test_no_pooler_of_zeros(pooling: str, trained: bool, backbone_folders: dict[str, str], tmp_path: Path) -> None:
+    """Where an export has zeros the pooler is fresh, as a plain backbone's; the head that a pooling keeps stays."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], cmlm_weight=0.0, pooling=pooling)
+    folder = export(model, tiny_tokenizer("bert"), tmp_path / "export")
+    torch.manual_seed(1)
+    dense = load_classifier(str(folder), 2).base_model.pooler.dense
+    if trained:
+        assert torch.equal(dense.weight, model.projection.dense.weight)
+    else:
+        assert dense.weight.std().item() == pytest.approx(0.02, rel=0.1)
+        assert not dense.bias.any()
+
+
 def test_command(data_dir: Path, tmp_path: Path, backbone_folders: dict[str, str], capsys) -> None:
     """The command fine-tunes on what is there, and says what is missing."""
     for name in GLUE_SETS:

@@ -429,6 +429,11 @@ def test_card_of_adapt(tmp_path) -> None:
     assert "`owner/start`, kept as it was" in kept
     assert "51.00 with the best setting, 50.00 before: +1.00 (95 % interval -1.00 to +3.00)" in kept
     assert "base_model_relation" not in kept
+    start = {"finished": True, "datasets": [], "license": "cc-by-sa-3.0"}  # unchanged weights keep their licence
+    kept_too = adapted_card({**ADAPTED, "start": start, "adapt": {**ADAPTED["adapt"], **worse}})
+    assert ModelCard(kept_too).data.license == "cc-by-sa-3.0"
+    assert "No licence is named" not in kept_too
+    assert "No licence is named" in adapted_card({**ADAPTED, "start": start})
     assert "Nothing was better than the start beyond chance, so these are the start's weights." in kept
     with pytest.raises(InputError, match=r"results.json: expected the entry 'adapt'"):
         adapted_card({})

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from cmlmcse.hub.card_usage import usage
 from cmlmcse.hub.export import export, verify
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
-from support.tiny import tiny_config, tiny_tokenizer
+from support.records import ADAPTED
+from support.tiny import tiny_backbone, tiny_config, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("warm_python")  # test_publish.py verifies in a process that is really new
 
@@ -194,13 +196,41 @@ def test_wrong_input(arguments, expected, checkpoint, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    ("given", "chosen", "said"),
+    [
+        (
+            None,
+            "crops, rate 3e-05",
+            "the card names no licence; say what others may do: --license ID (the model that it",
+        ),
+        ("mit", "crops, rate 3e-05", ""),
+        (None, "start", ""),
+        ("cc-by-4.0", "start", ""),
+        ("mit", "start", "these are the weights of the start, which has cc-by-4.0; the card says mit"),
+    ],
+)
+def test_licence_of_an_adapted_model(given, chosen, said, checkpoint, tmp_path, capsys):
+    """Unchanged weights keep the licence that they have; who says another is told."""
+    (checkpoint.parent / "arms").mkdir()
+    results = {**ADAPTED, "start": {"license": "cc-by-4.0"}, "adapt": {**ADAPTED["adapt"], "chosen": chosen}}
+    (checkpoint.parent / "results.json").write_text(json.dumps(results))
+    command.ask_for_licence(checkpoint, SimpleNamespace(license=given, card_template=None))
+    error = capsys.readouterr().err
+    assert error.startswith(said) if said else not error
+
+
+@pytest.mark.parametrize(
     ("damage", "expected"),
     [
         ("tokenizer", "expected a tokenizer, found none of"),
-        ("model type", "expected a checkpoint of cmlmcse train, model type 'cmlmcse', found 'bert'"),
+        ("model type", "expects a sentence encoder of cmlmcse, found the model type 'bert'; give a run of"),
         ("json", "expected JSON"),
         ("weights", "the model cannot be loaded"),
-        ("record", "expected JSON in run.json and results.json"),
+        ("record", "run.json: expected JSON: Expecting property name"),
+        (
+            "backbone",
+            "found a backbone (BertForMaskedLM); train an encoder from it, or publish it as it is with hf upload",
+        ),
     ],
 )
 def test_wrong_checkpoint(damage, expected, checkpoint, monkeypatch, tmp_path, capsys):
@@ -209,6 +239,8 @@ def test_wrong_checkpoint(damage, expected, checkpoint, monkeypatch, tmp_path, c
         (checkpoint / "tokenizer.json").unlink()
     elif damage == "model type":
         tiny_config("bert").save_pretrained(checkpoint)
+    elif damage == "backbone":
+        tiny_backbone("bert").save_pretrained(checkpoint)
     elif damage == "json":
         (checkpoint / "config.json").write_text("{")
     elif damage == "weights":
