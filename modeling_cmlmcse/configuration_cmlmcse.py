@@ -384,6 +384,16 @@ class CMLMCSEConfig(PretrainedConfig):
         return self.backbone_config.hidden_size
 
     @property
+    def num_hidden_layers(self) -> int:
+        """Blocks of the backbone, where PEFT and others look for it."""
+        return self.backbone_config.num_hidden_layers
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Attention heads of a block, where PEFT and others look for it."""
+        return self.backbone_config.num_attention_heads
+
+    @property
     def max_position_embeddings(self) -> int:
         """The longest sequence, where sentence-transformers looks for it. RoBERTa's kind counts from behind the padding
         token, so that its first positions are never used."""

@@ -69,10 +69,17 @@ class _Drop(torch.autograd.Function):
         return gradient * scaled_mask(kept, ctx.factor, gradient.dtype), None, None
 
 
+def dropout_forward(self: nn.Dropout, input: Tensor) -> Tensor:
+    """The `forward` of a dropout layer, with :func:`drop` on a CPU."""
+    if not self.training or self.p == 0.0 or input.device.type != "cpu":
+        return nn.Dropout.forward(self, input)
+    return drop(input, self.p)
+
+
+dropout_forward.__name__ = "forward"  # a pickled or copied layer finds its method by this name
+
+
 class Dropout(nn.Dropout):
     """`nn.Dropout` with :func:`drop` on a CPU."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        if not self.training or self.p == 0.0 or input.device.type != "cpu":
-            return super().forward(input)
-        return drop(input, self.p)
+    forward = dropout_forward

@@ -9,30 +9,30 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .dropout import Dropout
+from .dropout import dropout_forward
 from .linear import has_hooks, linear, linear_after_gelu
 
 
 def use_fast_cpu_kernels(model: nn.Module) -> None:
     """Make a model faster on a CPU, in place. On other devices and in compiled code nothing changes.
 
-    Three things change, and calling it twice is the same as once:
+    Three things change, no layer is replaced, and calling it twice is the same as once:
 
     - every `nn.Linear` whose weights are not offloaded multiplies in oneDNN where that is faster
       (:func:`linear.linear`); its class stays `nn.Linear`, which quantisation and adapters go by;
-    - every `nn.Dropout` becomes a :class:`dropout.Dropout`, which draws other random numbers from the same generator;
+    - every `nn.Dropout` draws other random numbers from the same generator (:func:`dropout.drop`), so a training that
+      goes on after the call goes on differently;
     - a BERT block with GELU computes GELU again in the backward pass instead of keeping its output, the largest tensor
       of the block.
 
     Results differ from the plain model's by rounding only, except where dropout draws.
     """
-    for module in list(model.modules()):
+    for module in model.modules():
         if hasattr(module, "_hf_hook"):  # Accelerate's, whose forward brings the weights from where they are kept
             continue
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout:
-                setattr(module, name, Dropout(child.p).train(child.training))
-        if type(module) is nn.Linear:
+        if type(module) is nn.Dropout:
+            module.forward = MethodType(dropout_forward, module)  # type: ignore[method-assign]
+        elif type(module) is nn.Linear:
             module.forward = MethodType(_linear_forward, module)  # type: ignore[method-assign]
         elif _is_bert_block_with_gelu(module):
             module.feed_forward_chunk = MethodType(_feed_forward_chunk, module)  # type: ignore[assignment]

@@ -114,7 +114,7 @@ class TextEncoding(Base):
         device = execution_device(self)
         if device.type == "cpu":
             use_fast_cpu_kernels(self)
-        width = self.config.hidden_size if truncate_dim is None else truncate_dim
+        width = self.config.hidden_size if truncate_dim is None else as_whole("truncate_dim", truncate_dim)
         if not 1 <= width <= self.config.hidden_size:
             raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
         limits = choose_limits(device.type, batch_size, batch_tokens)
@@ -145,7 +145,7 @@ class TextEncoding(Base):
         """
         most = min(self.max_positions, tokenizer.model_max_length)
         least = tokenizer.num_special_tokens_to_add() + 1  # with those of a template, which is never cut
-        if max_length is not None and max_length < least:
+        if max_length is not None and as_whole("max_length", max_length) < least:
             raise ValueError(f"max_length must be at least {least}, special tokens and a word, found {max_length}")
         limit = most if max_length is None else min(most, max_length)
         try:
@@ -225,11 +225,15 @@ def as_texts(given: Iterable[str]) -> list[str]:
     kind = type(given).__name__
     if isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
         raise ValueError(f"encode expects texts, found a {kind}; give one column of it, such as table['text']")
-    texts = list(given)
+    try:
+        texts = [given] if isinstance(given, bytes) else list(given)
+    except TypeError:
+        raise ValueError(f"encode expects texts, found a {kind}; give a list of str, or one str") from None
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             absent = text is None or type(text).__name__ == "NAType" or (isinstance(text, float) and text != text)
-            advice = "leave it out, or put '' in its place" if absent else "convert it to str"
+            convert = "decode it" if isinstance(text, bytes) else "convert it to str"
+            advice = "leave it out, or put '' in its place" if absent else convert
             found = "nothing" if absent else f"a {type(text).__name__}"
             raise ValueError(f"encode expects texts, found {found} as text {index} (counted from 0); {advice}")
     return texts
@@ -263,13 +267,26 @@ def choose_limits(device: str, batch_size: int | None, batch_tokens: int | None)
     """The sentences and the tokens of a batch on this kind of device, of which one may be None.
 
     Raises:
-        ValueError: below 1.
+        ValueError: below 1, or no whole number.
     """
-    if any(size is not None and size < 1 for size in (batch_size, batch_tokens)):
+    sizes = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+    if any(size is not None and as_whole(name, size) < 1 for name, size in sizes.items()):
         raise ValueError(f"expected batches of at least 1, found {batch_size} sentences, {batch_tokens} tokens")
     if batch_size is None and batch_tokens is None:
         return (CPU_SENTENCES, None) if device == "cpu" else (None, GPU_TOKENS)
     return batch_size, batch_tokens
+
+
+def as_whole(name: str, value: Any) -> int:
+    """A number that must be a whole one, numpy's too. With 2.5 sentences a batch would never be full.
+
+    Raises:
+        ValueError: it is not.
+    """
+    try:
+        return value.__index__()
+    except AttributeError:
+        raise ValueError(f"{name} must be a whole number, found {value!r}") from None
 
 
 def split_batches(lengths: Sequence[int], batch_size: int | None, batch_tokens: int | None) -> Iterator[slice]:

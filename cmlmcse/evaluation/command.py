@@ -197,7 +197,7 @@ def evaluate(
             f"evaluate expects options that change a score, found {written[0]}, which only the command has; "
             "leave it out, and write what evaluate returns"
         )
-    chosen = ",".join([tasks] if isinstance(tasks, str) else tasks)
+    chosen = tasks if tasks is None or isinstance(tasks, str) else ",".join(tasks)
     given = {"tasks": chosen, "data_dir": data_dir, "pooling": pooling, "max_seq_length": max_seq_length,
              "batch_size": batch_size, "device": device, **options}  # fmt: skip
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]

@@ -67,7 +67,7 @@ def field_arguments(fields: Mapping[str, Any]) -> list[str]:
             continue
         if isinstance(value, (list, tuple)) and name in LISTS:
             none = ["none"] if name == "report_to" else []
-            words += [f"--{name}", *(map(str, value) or none)] if value or none else []
+            words += [f"--{name}", *(list(map(str, value)) or none)] if value or none else []
         elif isinstance(value, (list, tuple)):
             words.append(f"--{name}={','.join(map(str, value))}")
         else:  # with an equals sign, because a value may begin with a dash

@@ -204,6 +204,8 @@ def test_train_and_evaluate_from_python(recipe: Path, data_dir: Path, tmp_path: 
     assert results["stsb_dev"]["spearman"] == pytest.approx(trained.results["stsb_dev"]["spearman"], abs=0.01)
     with pytest.raises(ValueError, match="did you mean temp"):
         train(recipe, tempp=1)
+    with pytest.raises(ValueError, match="sts"):  # as without the argument; the folder holds no data
+        cmlmcse.evaluate(tmp_path / "new", tasks=None, data_dir=tmp_path)
 
 
 def test_ctrl_c(recipe: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:

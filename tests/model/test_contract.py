@@ -61,6 +61,8 @@ def test_arguments_of_a_plain_model(kind, backbone_folders):
         for found, expected in zip(ours.hidden_states or (), theirs.hidden_states or (), strict=True):
             torch.testing.assert_close(found[real], expected[real], rtol=0, atol=1e-5)
     assert len(model(**given[0]).hidden_states) == reference.config.num_hidden_layers + 1
+    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+        assert getattr(model.config, name) == getattr(reference.config, name)
 
 
 def test_configuration_decides_what_is_returned(backbone_folders):
@@ -91,6 +93,17 @@ def test_refusals(backbone_folders):
             model.encode([absent], tiny_tokenizer("bert"))
     with pytest.raises(ValueError, match=r"half a surrogate pair, '\\ud800', in text 1 \(counted from 0\); replace it"):
         model.encode(["the cat", "a \ud800 dog"], tiny_tokenizer("bert"))
+    for texts in (b"the cat", ["the cat", b"a dog"]):
+        with pytest.raises(ValueError, match=r"found a bytes as text . \(counted from 0\); decode it"):
+            model.encode(texts, tiny_tokenizer("bert"))
+    for texts in (None, 5, np.array("the cat")):
+        with pytest.raises(ValueError, match=r"encode expects texts, found a .*; give a list of str, or one str"):
+            model.encode(texts, tiny_tokenizer("bert"))
+    for option in ("batch_size", "batch_tokens", "max_length", "truncate_dim"):
+        for value in (8.0, "8"):
+            with pytest.raises(ValueError, match=f"{option} must be a whole number, found {value!r}"):
+                model.encode(["the cat"], tiny_tokenizer("bert"), **{option: value})
+        assert model.encode(["the cat"], tiny_tokenizer("bert"), **{option: np.int64(8)}).shape[0] == 1
     table = pandas.DataFrame({"text": ["the cat"]})
     for whole in (table, dict(table), datasets.Dataset.from_pandas(table)):
         with pytest.raises(ValueError, match=r"give one column of it, such as table\['text'\]"):

@@ -1,5 +1,6 @@
 """Cheap dropout: its rate, its expectation, its reproducibility, and that it stands in the whole encoder."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -181,13 +182,26 @@ def test_padding_keeps_no_tokens():
 
 
 def test_only_the_call_replaces_dropout():
-    """A built encoder is plain; after the call no PyTorch dropout is left, and modes are as they were."""
+    """A built encoder is plain. After the call the same layers, with their hooks, draw as :class:`Dropout` does; so
+    does a copy."""
     encoder = build_encoder(tiny_backbone("bert").config).eval()
+    layers = [module for module in encoder.modules() if isinstance(module, nn.Dropout)]
+    called, states = [], torch.ones(64, 8)
+    for layer in layers:
+        layer.register_forward_hook(lambda *_: called.append(1))
 
-    def layers() -> list[nn.Module]:
-        return [module for module in encoder.modules() if isinstance(module, nn.Dropout)]
+    def drawn(layer: nn.Module) -> torch.Tensor:
+        torch.manual_seed(3)
+        return layer.train()(states)
 
-    assert {type(layer) for layer in layers()} == {nn.Dropout}
+    fast, plain = drawn(Dropout(0.1)), drawn(nn.Dropout(0.1))
+    assert torch.equal(drawn(layers[0]), plain)
+    encoder.eval()
     use_fast_cpu_kernels(encoder)
-    assert {type(layer) for layer in layers()} == {Dropout}
-    assert not any(layer.training for layer in layers())
+    assert [module for module in encoder.modules() if isinstance(module, nn.Dropout)] == layers
+    assert {type(layer) for layer in layers} == {nn.Dropout}
+    assert not any(layer.training for layer in layers)
+    for layer in (layers[0], copy.deepcopy(encoder.embeddings.dropout)):
+        assert torch.equal(drawn(layer), fast)
+    assert torch.equal(layers[0].eval()(states), states)
+    assert len(called) == 4

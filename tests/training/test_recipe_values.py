@@ -74,6 +74,7 @@ def test_values_that_begin_with_a_dash():
     """A function's argument is a value whatever it looks like."""
     words = field_arguments({"query_prompt": "-q: ", "seed": 3, "report_to": ["none"], "dev_set": None})
     assert words == ["--query_prompt=-q: ", "--seed=3", "--report_to", "none"]
+    assert field_arguments({"report_to": []}) == ["--report_to", "none"]
     assert parse_recipe(["simcse-bert-base", *words[:2]])[0].stem == "simcse-bert-base"
 
 
