@@ -185,6 +185,11 @@ def not_found(source: str, name: str) -> InputError:
     """The error for a model without a file that every model has: no such model, or no network."""
     if Path(source).is_dir():
         return InputError(f"{source}: expected a model's folder, found no {name} in it; check the name")
+    if source.startswith("assets/"):  # as in this project's recipes
+        return InputError(
+            f"{source}: expected a model's folder, found none at this place; it is in the checkout of cmlmcse: go "
+            "there, or give its whole path"
+        )
     offline = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else "the Hub has no such model, or cannot be reached"
     return InputError(
         f"{source}: expected a model's folder or Hub name, found no {name} on this machine, and {offline}; check the "

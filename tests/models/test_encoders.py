@@ -137,6 +137,13 @@ def test_no_such_model(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path)
         load_encoder(name, pooling="avg")
 
 
+def test_the_models_of_the_checkout_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The recipes name them as they lie in the checkout. In another folder the Hub is not to blame."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="it is in the checkout of cmlmcse: go there, or give its whole path"):
+        load_encoder("assets/bert-mini-en", pooling="avg")
+
+
 def test_pooling_is_needed(folder: Path) -> None:
     """A plain backbone needs a pooling; `cls` would need a trained head."""
     with pytest.raises(InputError, match="cls_before_pooler, prompt, avg, avg_top2, avg_first_last, found none"):
