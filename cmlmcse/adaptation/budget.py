@@ -12,6 +12,7 @@ ENCODER_COMPARED_STEPS = 20  # of a finished encoder, so that arms of two kinds 
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
 # Of a finished encoder, in the first round and in all: no more than 80 were measured (docs/results/adapting-score.md).
 ENCODER_MAX_STEPS = 40, 80
+GRAIN = 5  # steps that a finished encoder's second round is planned in; only its last step is scored, and kept
 
 
 def compared_steps(finished: bool) -> int:
@@ -45,14 +46,15 @@ def plan_steps(
         The arms that fit; the steps of the first round, a multiple of `EVERY`; and the seconds that a run costs besides
         its steps.
     """
-    step, prepared = trial.record["seconds_per_step"], prepared_seconds(trial)
+    step, unscored = trial.record["seconds_per_step"], trial.record["unscored_seconds_per_step"]
+    prepared = prepared_seconds(trial)
     besides = max(spent - FIRST_STEPS * step - prepared, 0.0)
     left = seconds - spent + FIRST_STEPS * step - prepared  # the first arm goes on from there
     for count, longer in ways_to_plan(len(names), kinds):
         finalists, again = min(FINALISTS, count), min(kinds, count) * finished
-        available = (left - (count + finalists * (longer > 1) + again) * besides) / step  # steps of all arms together
-        first = rounded(available / (count + (longer - 1) * finalists + longer * again))
-        first = min(first, most_steps(finished)[0])
+        available = left - (count + finalists * (longer > 1) + again) * besides
+        each = step * (count + (longer - 1) * finalists) + unscored * longer * again  # seconds of a step of all of them
+        first = min(rounded(available / each), most_steps(finished)[0])
         if first >= compared_steps(finished) or (count == 1 and first >= EVERY):
             return names[:count], first, besides
     return names[:1], EVERY, besides  # not even time for one arm's second round
@@ -77,15 +79,15 @@ def finalist_steps(each: list[float], again: list[float], done: int, seconds: fl
     """The step that the finalists can train on to in this time, and then those runs on another split.
 
     Args:
-        each: seconds of a step of each finalist, with its part of the development scores.
-        again: the same of those that are trained once more, without any score.
+        each: seconds of a step of each finalist.
+        again: the same of those that are trained once more.
         done: steps of the first round.
         seconds: the time for all of them.
         besides: seconds that a run costs besides its steps.
     """
     left = seconds - (len(each) + len(again)) * besides
     steps = (left + done * sum(each)) / (sum(each) + sum(again))
-    return rounded(steps + EVERY / 2 if again else steps)  # what besides costs is less on the second split
+    return rounded(steps, GRAIN if again else EVERY)
 
 
 def further_steps(trial: Trial, seconds: float, besides: float, again: bool) -> int:
@@ -113,6 +115,6 @@ def prepared_seconds(trial: Trial) -> float:
     return trial.record.get("prepared_seconds", 0.0)
 
 
-def rounded(steps: float) -> int:
-    """A multiple of `EVERY` that is not larger."""
-    return int(steps) // EVERY * EVERY
+def rounded(steps: float, grain: int = EVERY) -> int:
+    """A multiple of `grain` that is not larger."""
+    return int(steps) // grain * grain

@@ -28,7 +28,7 @@ class Trial(NamedTuple):
         steps: how long it was trained.
         score: the development score of the export; NaN for a run that takes none.
         record: the content of its run.json, and of its log `dev_scores`, `seconds_per_step` with its part of the
-            development scores, and `unscored_seconds_per_step` without.
+            development scores, `unscored_seconds_per_step` without, and `score_seconds` of the last score.
         best_step: the step of that score, and of the export.
     """
 
@@ -57,9 +57,10 @@ class Common(NamedTuple):
     finished: bool = False
 
 
-def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:
-    """Train one arm to `steps` steps, scored and saved `every` so many; a run that has them already is only read."""
-    own = {"max_steps": steps, "eval_steps": every, "save_steps": every, "logging_steps": every}
+def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int, scored: int) -> Trial:
+    """Train one arm to `steps` steps; a run that has them already is only read. It is saved `every` so many steps, and
+    its score is taken every `scored` steps."""
+    own = {"max_steps": steps, "eval_steps": scored, "save_steps": every, "logging_steps": every}
     return train_run(name, run_folder(common.folder, name), {**fields, **own}, common, common.start_values)
 
 
@@ -112,7 +113,8 @@ def read_trial(run: Path) -> Trial | None:
     training = max(record["train_seconds"] - sum(scores), 0.0) / max(steps, 1)
     record["dev_scores"] = [row["eval_dev_score"] for row in record["log"] if row.get("eval_dev_score") is not None]
     record["unscored_seconds_per_step"] = training
-    record["seconds_per_step"] = training + (scores[-1] if scores else 0.0) / EVERY  # a score belongs to its steps
+    record["score_seconds"] = scores[-1] if scores else 0.0
+    record["seconds_per_step"] = training + record["score_seconds"] / EVERY  # a score belongs to its steps
     kept = record["best_checkpoint"] if record["fields"].get("load_best_model_at_end", True) else None
     best = int(kept.split("-")[-1]) if kept else steps
     score = results.get("dev", {}).get("score", math.nan)

@@ -61,9 +61,11 @@ from .runs import Common, Trial
 from .second_split import train_again
 from .text import Text, read_text
 
-# What averages, confirmation on both splits, export and report take, in times of scoring the start by all questions.
-# With 4, SciFact and MED ended after 13 to 14 of 15 minutes (benchmarks/records/adapting-splits.json).
-SCORES_AT_THE_END = 4
+# What averages, confirmation, export and report take, in times of scoring the start by the questions that choose, and
+# by those that confirm. A finished encoder scores two averages by the first ones, seldom a third, and by the second ones
+# one result and, on the second split, the start and another result. With 4 of both, SciFact ended after 13 of 15
+# minutes (benchmarks/records/adapting-words.json).
+SCORES_AT_THE_END, ENCODER_SCORES_AT_THE_END = (4, 4), (3, 3)
 # A finished encoder whose score is below this share of BM25's learns as a plain backbone does. It lies between the two
 # encoders that were measured: assets/encoder-mini-en is below it on five of eight collections, and with the encoder
 # before it SciFact gained 8.6 points instead of 1.3 (docs/results/adapting.md); all-MiniLM-L6-v2 has 0.98 and more.
@@ -82,7 +84,7 @@ class Start(NamedTuple):
         text: the user's.
         choosing: the questions that choose.
         values: (N,) its values there.
-        seconds: how long scoring it took, by these questions and by those that confirm.
+        seconds: how long scoring it took, by these questions, and by those that confirm.
     """
 
     load: Callable[[], Encoder]
@@ -91,7 +93,12 @@ class Start(NamedTuple):
     text: Text
     choosing: Together
     values: NDArray[np.float64]
-    seconds: float
+    seconds: tuple[float, float]
+
+    def seconds_at_the_end(self) -> float:
+        """About how long everything takes after the arms."""
+        scores = ENCODER_SCORES_AT_THE_END if self.text.finished else SCORES_AT_THE_END
+        return sum(count * each for count, each in zip(scores, self.seconds, strict=True))
 
 
 def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -> dict[str, Any]:
@@ -128,11 +135,11 @@ def adapt_by(clock: Clock, folder: Path, args: argparse.Namespace, bf16: bool, t
     check_fit(args, start.encoder, common.fields["max_seq_length"])
     keep_request(folder, args)
     end = clock.started + 60 * args.minutes
-    left = end - time.perf_counter() - SCORES_AT_THE_END * start.seconds
+    left = end - time.perf_counter() - start.seconds_at_the_end()
     trials, names = run_arms(arms, common, left, args.max_steps)
     # The arms rarely take all of their time, so half of what the end takes is enough to keep: with it CISI ended after
     # 301 of 300 seconds (benchmarks/records/adapting-encoder.json). With --max_steps time does not count.
-    left = math.inf if args.max_steps else end - time.perf_counter() - SCORES_AT_THE_END / 2 * start.seconds
+    left = math.inf if args.max_steps else end - time.perf_counter() - start.seconds_at_the_end() / 2
     choice = choose(start, {name: trials[name] for name in names}, arms, common, args, left, say)
 
     results = adapt_results(args.model, text, choice, arms, trials)
@@ -200,16 +207,18 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
 
 def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int, say: Say) -> Start:
     """The model with its score by the questions of the text."""
-    scoring = time.perf_counter()
     once, choosing = EncodeOnce(encoder), text.judged_by.halves(seed)[0]
+    began = time.perf_counter()
     values = choosing.values(once)
+    chosen = time.perf_counter()
     confirming = text.confirming("", seed) or choosing
     before, bm25 = confirming.score(once), confirming.bm25().mean()
+    seconds = chosen - began, time.perf_counter() - chosen
     say(
         f"score without labels ({confirming.name}): the start has {before:.2f}, BM25 {bm25:.2f}; on the documents that "
         f"choose between settings, whose scores follow, the start has {choosing.summary(values):.2f}"
     )
-    return Start(load, encoder, once, text, choosing, values, time.perf_counter() - scoring)
+    return Start(load, encoder, once, text, choosing, values, seconds)
 
 
 def check_questions(text: Text, arms: Arms) -> None:

@@ -39,12 +39,13 @@ class Queries(NamedTuple):
     owners: NDArray[np.int64]
 
 
-def make_queries(documents: Dataset, seed: int) -> Queries:
-    """`QUERIES_EACH` queries of every document that has words, without repetitions.
+def make_queries(documents: Dataset, seed: int, most: int | None = None) -> Queries:
+    """`QUERIES_EACH` queries of every document that has words, without repetitions, or at most `most` of them.
 
     Args:
         documents: columns "title" and "text".
         seed: of the draws.
+        most: so many are drawn from all of them, where there are more.
     """
     texts = with_titles(documents["title"], documents["text"])
     words = [Counter(asking_words(text)) for text in texts]
@@ -58,6 +59,9 @@ def make_queries(documents: Dataset, seed: int) -> Queries:
         asked = {query_of(titles, sentences, counted, found, len(texts), rng) for _ in range(QUERIES_EACH)} - {""}
         queries += sorted(asked)
         owners += [row] * len(asked)
+    if most is not None and most < len(queries):
+        rows = np.sort(np.random.default_rng([seed, 9]).choice(len(queries), most, replace=False))
+        queries, owners = [queries[row] for row in rows], [owners[row] for row in rows]
     return Queries(queries, np.asarray(owners, np.int64))
 
 

@@ -260,6 +260,10 @@ def check_documents(model: ModelArguments, data: DataArguments, run: RunArgument
     """
     if data.views != SEARCH:
         view_names(data.views)
+        if data.max_queries is not None:
+            raise InputError(
+                f"max_queries expects views search, which make queries, found views {data.views}; leave it out"
+            )
     if not data.reads_documents:
         for name in ("title_column", "max_documents"):
             if getattr(data, name) is not None:
@@ -292,6 +296,8 @@ def check_search(model: ModelArguments, data: DataArguments) -> None:
             "views search expects teachers that find the passages, found distillation_weight 0; set "
             "--distillation_weight 1 and --teacher bm25"
         )
+    if data.max_queries is not None and data.max_queries < 1:
+        raise InputError(f"max_queries must be at least 1, found {data.max_queries}; raise it, or leave it out")
     if taken := taking_positives(model) + hard_negatives(model, data):
         raise InputError(
             f"views search expects that a query's passage need not be its positive, found {taken[0]}; set it to 0, or "

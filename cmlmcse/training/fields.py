@@ -192,6 +192,8 @@ class DataArguments(PretrainingArguments):
     max_train_samples: int | None = described(None, "Train on the first sentences only, this many (default: all).")
     max_documents: int | None = described(None, "Read at most so many of the documents, drawn by the seed (default: "
                                           "all).")  # fmt: skip
+    max_queries: int | None = described(None, "Search with at most so many of the queries that the views search make, "
+                                        "drawn by the seed (default: all, four of each document).")  # fmt: skip
     max_seq_length: int = described(32, "Longest training sentence in tokens; longer ones are cut (SimCSE).")
     pad_to_multiple_of: int | None = described(None, "Round the tokens of a batch's packed views up to a multiple, "
                                                "such as 256, so that few shapes are left; no loss sees the filler "

@@ -135,7 +135,7 @@ def search_pairs(
         InputError: a teacher cannot be loaded, or no document gives a query.
     """
     documents = draw_documents(documents, SEARCHED, seed)
-    queries = make_queries(documents, seed)
+    queries = make_queries(documents, seed, data.max_queries)
     if not queries.texts or len(documents) < 2:
         raise InputError(
             f"views search expects at least two documents with words of three letters or more, found "

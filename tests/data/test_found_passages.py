@@ -36,6 +36,19 @@ def test_queries_are_titles_sentences_and_words_of_their_document():
     assert again.texts == found.texts != other.texts
 
 
+def test_drawn_queries():
+    """So many of all, in their order, of many documents, as the seed decides."""
+    rows = documents([(f"Title of {i}", f"A sentence about number{i} is here. And word{i} too.") for i in range(50)])
+    whole, few = make_queries(rows, seed=1), make_queries(rows, seed=1, most=40)
+    pairs = list(zip(*whole, strict=True))
+    places = [pairs.index(pair) for pair in zip(*few, strict=True)]
+    assert places == sorted(set(places))
+    assert len(places) == 40 < len(pairs)
+    assert len(set(few.owners.tolist())) > 20
+    assert make_queries(rows, seed=1, most=40).texts == few.texts
+    assert make_queries(rows, seed=1, most=len(pairs)).texts == whole.texts
+
+
 def test_rare_words_ask_more_often_than_common_ones():
     """A word of one document among 200 against one of all of them."""
     common = "common words stand everywhere"
