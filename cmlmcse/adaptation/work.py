@@ -62,8 +62,8 @@ from .second_split import train_again
 from .text import Text, read_text
 
 # What averages, confirmation, export and report take, in times of scoring the start by the questions that choose, and
-# by those that confirm. A finished encoder scores two averages by the first ones, seldom a third, and by the second ones
-# one result and, on the second split, the start and another result. With 4 of both, SciFact ended after 13 of 15
+# by those that confirm. A finished encoder scores two averages by the first ones, seldom a third; by the second ones it
+# scores one result and, on the second split, the start and another result. With 4 of both, SciFact ended after 13 of 15
 # minutes (benchmarks/records/adapting-words.json).
 SCORES_AT_THE_END, ENCODER_SCORES_AT_THE_END = (4, 4), (3, 3)
 # A finished encoder whose score is below this share of BM25's learns as a plain backbone does. It lies between the two
