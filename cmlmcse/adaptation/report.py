@@ -7,7 +7,7 @@ from typing import Any
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.data.collection import SAME_WORDS
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
-from cmlmcse.evaluation.tables import WITH_WORDS, cell, labelled_scores
+from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
 from cmlmcse.hub.adapted_card import on_practice, tokens_trained_on
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -164,18 +164,22 @@ def last_line(results: dict[str, Any]) -> str:
 def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
     """The scores on labelled data, if there are any."""
     rows = []
-    for name, (before, after, *words) in sorted(labelled_scores(labelled).items()):
-        rows.append([name, cell(before), cell(after), f"{after - before:+.2f}", *map(cell, words)])
+    for name, (before, after, interval, *words) in sorted(labelled_scores(labelled).items()):
+        change = f"{after - before:+.2f}"
+        rows.append([name, cell(before), cell(after), change, interval_cell(interval), *map(cell, words)])
     if not rows:
         return []
-    said = "No choice has read these data."
+    said = (
+        "No choice has read these data. A change whose interval holds 0 may be chance: other queries of the same kind "
+        "could give the opposite."
+    )
     if known := labelled.get("retrieval", {}).get("queries_in_text", 0):
         said += (
             f" But {known:,} of the queries stand word for word in the text that was adapted to, so their scores are "
             "too high."
         )
     return [("h2", "On labelled data"), ("p", said),
-            ("table", (["data", "before", "after", "change", "BM25", WITH_WORDS], rows))]  # fmt: skip
+            ("table", (["data", "before", "after", "change", "95 % interval", "BM25", WITH_WORDS], rows))]  # fmt: skip
 
 
 def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[str]:

@@ -9,7 +9,9 @@ from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import letters
+from cmlmcse.evaluation.compare import bootstrap_differences, query_differences, score_pairs
 from cmlmcse.evaluation.encoding import EncodeOnce
+from cmlmcse.evaluation.retrieval import search_sets
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
 
@@ -108,13 +110,30 @@ def labelled_results(labelled: dict[str, Any], documents: Dataset, start: Encode
     found: dict[str, Any] = {}
     first, last = replace(start, bf16=False), replace(best, bf16=False)
     for name, data in labelled.items():
-        before = TASKS[name].run(EncodeOnce(first), data)
-        after = before if best is start else TASKS[name].run(EncodeOnce(last), data)
-        found[name] = {"before": before, "after": after}
+        sides = [EncodeOnce(first)] if best is start else [EncodeOnce(first), EncodeOnce(last)]
+        scores, differences = compare_by_labels(name, data, sides)
+        found[name] = {"before": scores[0], "after": scores[-1], **differences}
         if name == "retrieval":
             queries = {letters(query) for part in data.values() if part for query in part.queries.values()}
             found[name]["queries_in_text"] = len(queries.intersection(texts_of(documents)))
     return found
+
+
+def compare_by_labels(name: str, data: Any, sides: list[EncodeOnce]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The results of one encoder or two in a task; of two also the entry `differences`, with the intervals."""
+    found: dict[str, Any] = {}
+    if name == "retrieval":
+        searched = [search_sets(encode, data) for encode in sides]
+        scores = [{name: each.results} for each in searched]
+        if len(sides) > 1:
+            first, second = (each.queries for each in searched)
+            found = query_differences(first, second, average="avg" in searched[0].results)
+    else:
+        scores = [TASKS[name].run(encode, data) for encode in sides]
+        if len(sides) > 1:
+            one, other = (score_pairs(encode, {name: {name: data}}) for encode in sides)
+            found = bootstrap_differences(one, other)
+    return scores, {"differences": found} if found else {}
 
 
 def texts_of(documents: Dataset) -> Iterator[str]:

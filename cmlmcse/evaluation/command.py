@@ -211,7 +211,7 @@ def evaluate(
     encode, settings = prepare_encoder(model, args, data)
     for size in args.truncate_dim:
         encode, settings = truncate(encode, settings, size)
-    return score(model, encode, settings, args, data)
+    return score(model, encode, settings, args, data)[0]
 
 
 def truncate(encode: "EncodeOnce", settings: dict[str, Any], size: int) -> tuple["EncodeOnce", dict[str, Any]]:
@@ -223,9 +223,11 @@ def truncate(encode: "EncodeOnce", settings: dict[str, Any], size: int) -> tuple
 
 def score(
     model: str, encode: "EncodeOnce", settings: dict[str, Any], args: argparse.Namespace, data: dict[str, Any]
-) -> dict[str, Any]:
-    """The results of one model. Tasks that fine-tune the model are left out where its vectors are cut."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The results of one model, and the values of the queries that it searched with (retrieval.Searched). Tasks that
+    fine-tune the model are left out where its vectors are cut."""
     results: dict[str, Any] = {"model": model, "settings": settings}
+    queries: dict[str, Any] = {}
     # What fine-tunes comes first: it loads the model by itself, and may refuse it before any other work is done.
     for name, content in sorted(data.items(), key=lambda item: not TASKS[item[0]].fine_tunes):
         task = TASKS[name]
@@ -234,9 +236,11 @@ def score(
             continue
         if task.fine_tunes:
             results |= task.run(model, content, device=args.device, **options)
+        elif task.by_query is not None:
+            results[name], queries = task.by_query(encode, content, **options)
         else:
             results |= task.run(encode, content, **options)
-    return results
+    return results, queries
 
 
 @command
@@ -258,25 +262,42 @@ def main(argv: list[str] | None = None) -> None:
 
 def evaluate_models(args: argparse.Namespace, names: list[str], data: dict[str, Any]) -> None:
     """Score the models, print the tables, and write the requested files and plots."""
-    from .compare import bootstrap_differences, score_pairs
+    from .compare import score_pairs
 
-    results, scored = {}, {}
+    results, scored, queries = {}, {}, {}
     several = len(names) > 1 or bool(args.truncate_dim)
     for model, title in zip(args.models, names, strict=True):
         whole = prepare_encoder(model, args, data)
         arms = {title: whole} | {f"{title}, {size} dimensions": truncate(*whole, size) for size in args.truncate_dim}
         for name, (encode, settings) in arms.items():
-            results[name] = score(model, encode, settings, args, data)
+            results[name], queries[name] = score(model, encode, settings, args, data)
             if "sts" in data and (several or args.plots):
                 scored[name] = score_pairs(encode, data["sts"][0])
             if args.plots:
                 from .plots import plot_model
 
                 plot_model(encode, data, args.plots, name, several=several)
-    baseline, *others = results
-    differences = {other: bootstrap_differences(scored[baseline], scored[other]) for other in others if scored}
+    differences = differences_of(results, scored, queries)
     print_results(results, differences, args.published)
     write_results(results, differences, scored, args)
+
+
+def differences_of(
+    results: dict[str, dict[str, Any]], scored: dict[str, Any], queries: dict[str, Any]
+) -> dict[str, Any]:
+    """How much each model but the first differs from it, with intervals: STS set → difference, and the searches under
+    `retrieval`. Empty for one model, and where no task gives them."""
+    from .compare import bootstrap_differences, query_differences
+
+    baseline, *others = results
+    found: dict[str, Any] = {other: {} for other in others if scored or queries[baseline]}
+    for other, differences in found.items():
+        if scored:
+            differences |= bootstrap_differences(scored[baseline], scored[other])
+        if queries[baseline]:
+            average = "avg" in results[baseline]["retrieval"]
+            differences["retrieval"] = query_differences(queries[baseline], queries[other], average)
+    return found
 
 
 def check_models(models: list[str]) -> list[str]:
@@ -368,15 +389,18 @@ def short_sight(model: str, encoder: Any, sets: dict[str, Any]) -> Iterator[str]
 
 def print_results(results: dict[str, dict[str, Any]], differences: dict[str, Any], published: bool) -> None:
     """Print the tables and the settings."""
-    from .compare import format_differences
+    from .compare import format_differences, format_query_differences
     from .published import PUBLISHED
     from .tables import format_all_measures, format_measures, format_table
 
     titled = with_titles(results)
-    several = len(results) > 1
+    several, baseline = len(results) > 1, next(iter(results))
+    searches = {name: found["retrieval"] for name, found in differences.items() if "retrieval" in found}
+    pairs = {name: {key: found[key] for key in found if key != "retrieval"} for name, found in differences.items()}
     blocks = [
         format_table(titled, PUBLISHED if published else ()) if any("sts" in one for one in results.values()) else "",
-        format_differences(differences, next(iter(results))) if differences else "",
+        format_differences(pairs, baseline) if any(pairs.values()) else "",
+        format_query_differences(searches, baseline) if searches else "",
         format_all_measures(titled) if several else format_measures(*results.values()),
         *(
             f"Settings{f' of {name}' if several else ''}: "

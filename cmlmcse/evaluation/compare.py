@@ -1,4 +1,4 @@
-"""Is one model better than another, or is it chance? Bootstrap intervals of differences in STS."""
+"""Is one model better than another, or is it chance? Bootstrap intervals of differences in STS and in searches."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,12 +9,16 @@ from numpy.typing import NDArray
 from cmlmcse.common.tables import DASH, markdown_table
 
 from .encoding import Encode, EncodeOnce
+from .retrieval import NDCG
 from .scores import cosine, rounded, spearman
 from .sts_data import STS_SETS, Pairs
 from .tables import STS_COLUMNS
 
 LEVEL = 0.95
 MAX_SIMILARITIES = 1 << 21  # similarities of resampled sets in memory at a time: 16 MiB
+
+
+ByQuery = dict[str, dict[str, NDArray[np.float64]]]  # set → measure → (Q,) values, from retrieval.Searched
 
 
 class Scored(NamedTuple):
@@ -65,6 +69,34 @@ def bootstrap_differences(
     return {name: _interval(point, samples[name]) for name, point in points.items()}
 
 
+def query_differences(
+    first: ByQuery, second: ByQuery, average: bool, resamples: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """nDCG@10 × 100 of `second` minus that of `first` on each set, alone and with BM25.
+
+    Paired bootstrap, as in :func:`bootstrap_differences`: a resample draws queries with replacement.
+
+    Args:
+        first, second: from `search_sets`, on the same data.
+        average: whether "avg", the mean over the sets, is added.
+
+    Returns:
+        measure → set → `difference`, `low` and `high`.
+    """
+    found: dict[str, Any] = {}
+    for measure in dict.fromkeys(measure for values in first.values() for measure in values):
+        changes = {name: second[name][measure] - values[measure] for name, values in first.items() if measure in values}
+        points, samples = [], []
+        for place, change in enumerate(changes.values()):
+            drawn = _resample_rows(np.random.default_rng([seed, place]), len(change), resamples)
+            points.append(float(change.mean()))
+            samples.append(np.concatenate([change[rows].mean(axis=1) for rows in drawn]))
+        found[measure] = dict(zip(changes, map(_interval, points, samples), strict=True))
+        if average and len(changes) == len(first):
+            found[measure]["avg"] = _interval(float(np.mean(points)), np.mean(samples, axis=0))
+    return found
+
+
 def _interval(point: float, samples: NDArray[np.float64]) -> dict[str, float | None]:
     """A difference and its interval; None if all similarities of a resample are equal."""
     tail = 50 * (1 - LEVEL)
@@ -85,6 +117,20 @@ def format_differences(differences: dict[str, dict[str, Any]], baseline: str) ->
     headings = [STS_COLUMNS.get(name, "Avg.") for name in names]
     rows = ([model, *(_cell(found[name]) for name in names)] for model, found in differences.items())
     return markdown_table([f"Difference to {baseline}", *headings], rows)
+
+
+def format_query_differences(differences: dict[str, dict[str, Any]], baseline: str) -> str:
+    """The same of searches: a row for each model, and one with BM25 beside it."""
+    sets = list(next(iter(differences.values()))[NDCG])
+    rows = [
+        [
+            model if measure == NDCG else f"{model}, with BM25",
+            *(_cell(found[name]) if name in found else DASH for name in sets),
+        ]
+        for model, measures in differences.items()
+        for measure, found in measures.items()
+    ]
+    return markdown_table([f"Difference to {baseline}, nDCG@10 × 100", *sets], rows)
 
 
 def _cell(found: dict[str, float | None]) -> str:

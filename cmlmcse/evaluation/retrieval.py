@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,27 @@ HEAVIEST = 10  # weight of BM25: trec_eval's numbers hold whole steps up to 2²�
 NO_PASSAGE = -2 * STEPS * POSITIONS  # the key of an empty place: below the key of every passage
 
 
-def retrieval(
+NDCG = "ndcg@10"  # the papers' figure, and the one whose queries are kept
+
+
+class Searched(NamedTuple):
+    """What some sets' searches gave.
+
+    Attributes:
+        results: set → measures, and "avg".
+        queries: set → measure → (Q,) the nDCG@10 × 100 of each query; `ndcg@10`, and `hybrid ndcg@10` with BM25.
+    """
+
+    results: dict[str, Any]
+    queries: dict[str, dict[str, NDArray[np.float64]]]
+
+
+def retrieval(encode: Encode, data: dict[str, RetrievalSet | None], **options: Any) -> dict[str, Any]:
+    """The results of :func:`search_sets`, which has the arguments."""
+    return search_sets(encode, data, **options).results
+
+
+def search_sets(
     encode: Encode,
     data: dict[str, RetrievalSet | None],
     query_prefix: str | None = None,
@@ -44,7 +64,7 @@ def retrieval(
     passage_suffix: str = "",
     bm25_weight: float = WEIGHT,
     block_size: int = BLOCK,
-) -> dict[str, Any]:
+) -> Searched:
     """nDCG@10 and other measures of each set, in per cent (BEIR, Thakur et al. 2021; InfoCSE §4.3, Table 3).
 
     `ndcg@10` (the papers' figure), `recall@10`, `recall@100`, `map` (over the best 100: BEIR's MAP@100) and `mrr@10`
@@ -76,23 +96,12 @@ def retrieval(
     used: dict[str, Any] = {name: text for name, text in affixes.items() if text}
     used |= {"bm25_weight": bm25_weight} if bm25_weight != WEIGHT else {}
     complete = {name: dataset for name, dataset in data.items() if dataset is not None}
-    results: dict[str, Any] = {
-        name: {
-            **score_set(
-                encoder,
-                dataset,
-                (query_prefix, query_suffix),
-                (passage_prefix, passage_suffix),
-                bm25_weight,
-                block_size,
-            ),
-            **used,
-        }
-        for name, dataset in complete.items()
-    }
+    around = (query_prefix, query_suffix), (passage_prefix, passage_suffix)
+    found = {name: score_set(encoder, dataset, *around, bm25_weight, block_size) for name, dataset in complete.items()}
+    results: dict[str, Any] = {name: {**measured, **used} for name, (measured, _) in found.items()}
     if len(complete) == len(data) > 1:
-        results["avg"] = rounded(float(np.mean([results[name]["ndcg@10"] for name in complete])))
-    return results
+        results["avg"] = rounded(float(np.mean([results[name][NDCG] for name in complete])))
+    return Searched(results, {name: queries for name, (_, queries) in found.items()})
 
 
 def cut_off(dataset: RetrievalSet, tokenizer: PreTrainedTokenizerBase, limit: int) -> float:
@@ -108,8 +117,8 @@ def score_set(
     around_passage: tuple[str, str],
     bm25_weight: float,
     block_size: int,
-) -> dict[str, Any]:
-    """The results of one set.
+) -> tuple[dict[str, Any], dict[str, NDArray[np.float64]]]:
+    """The measures of one set, and the nDCG@10 × 100 of its queries (:class:`Searched`).
 
     Args:
         around_query, around_passage: (prefix, suffix) of each text.
@@ -128,12 +137,14 @@ def score_set(
     for vectors in encode_blocks(encoder, passages, block_size):
         for each in searches:
             each.add(vectors)
-    cosine, *hybrid = (measures(dataset.qrels, as_run(each, names, ids)) for each in searches)
-    found = {**cosine, "queries": len(names), "passages": len(ids)}
-    if index is None:
-        return found
-    words = measures(dataset.qrels, search_words(index, asked, names, ids, own))
-    return {**found, "bm25": words, "hybrid": hybrid[0]}
+    cosine, *hybrid = (by_query(dataset.qrels, as_run(each, names, ids)) for each in searches)
+    found: dict[str, Any] = {**means(cosine), "queries": len(names), "passages": len(ids)}
+    kept = {NDCG: cosine[NDCG]}
+    if index is not None:
+        words = by_query(dataset.qrels, search_words(index, asked, names, ids, own))
+        found |= {"bm25": means(words), "hybrid": means(hybrid[0])}
+        kept[f"hybrid {NDCG}"] = hybrid[0][NDCG]
+    return found, kept
 
 
 def as_run(nearest: "Nearest", names: list[str], ids: list[str]) -> dict[str, dict[str, float]]:
@@ -283,8 +294,8 @@ def ranking_keys(similarities: NDArray[np.float64], first: int) -> NDArray[np.in
     return steps * POSITIONS - np.arange(first, first + similarities.shape[1])
 
 
-def measures(qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]]) -> dict[str, float | None]:
-    """Metrics in per cent, averaged over the queries of `qrels` (trec_eval; nDCG with linear gains).
+def by_query(qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]]) -> dict[str, NDArray[np.float64]]:
+    """Metrics in per cent, (Q,) for the queries of `qrels` (trec_eval; nDCG with linear gains).
 
     Args:
         qrels: query → passage → relevance, positive for at least one passage.
@@ -296,13 +307,18 @@ def measures(qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]])
     each = [found.get(query, {}) for query in qrels]
     ranks = [values.get("recip_rank", 0.0) for values in each]
     columns = {
-        "ndcg@10": [values.get("ndcg_cut_10", 0.0) for values in each],
+        NDCG: [values.get("ndcg_cut_10", 0.0) for values in each],
         "recall@10": [values.get("recall_10", 0.0) for values in each],
         "recall@100": [values.get("recall_100", 0.0) for values in each],
         "map": [values.get("map_cut_100", 0.0) for values in each],
         "mrr@10": [rank if rank > 1 / 10.5 else 0.0 for rank in ranks],  # 1/11 or less: not among the first ten
     }
-    return {name: rounded(100 * float(np.mean(values))) for name, values in columns.items()}
+    return {name: 100 * np.array(values) for name, values in columns.items()}
+
+
+def means(values: dict[str, NDArray[np.float64]]) -> dict[str, float | None]:
+    """The mean of each metric over the queries."""
+    return {name: rounded(float(each.mean())) for name, each in values.items()}
 
 
 def card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:
@@ -311,6 +327,6 @@ def card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:
         for metric, value in scores.items() if isinstance(scores, dict) else ():
             if "@" in metric:
                 named = (metric.replace("@", "_at_"), f"{metric} × 100")
-                board = retrieval_benchmark(name, scores) if metric == "ndcg@10" else None
+                board = retrieval_benchmark(name, scores) if metric == NDCG else None
                 hub = f"BeIR/{name}" if name in BENCHMARKS else name  # a folder's name says nothing of a Hub dataset
                 yield CardMetric("text-retrieval", hub, name, "test", named, value, benchmark=board)

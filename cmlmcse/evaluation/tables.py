@@ -132,10 +132,12 @@ def cell(value: float | int | None, places: int = 2) -> str:
 
 
 class LabelledScores(NamedTuple):
-    """A labelled set's main figure before and after, of BM25, and of the model after together with BM25."""
+    """A labelled set's main figure before and after, the 95 % interval of the change, and the figure of BM25 and of the
+    model after together with BM25."""
 
     before: float
     after: float
+    interval: tuple[float, float] | None = None
     bm25: float | None = None
     hybrid: float | None = None
 
@@ -144,15 +146,30 @@ def labelled_scores(labelled: dict[str, Any]) -> dict[str, LabelledScores]:
     """The main figures of each labelled set, nDCG@10 × 100 or Spearman × 100.
 
     Args:
-        labelled: task → "before" and "after", each the results of that task.
+        labelled: task → "before" and "after", each the results of that task, and perhaps "differences".
     """
     found: dict[str, LabelledScores] = {}
     for task, pair in labelled.items():
         before, after = (pair[side].get(task, {}) for side in ("before", "after"))
+        differences = pair.get("differences", {})  # not in older records, nor where the start was kept
         if "spearman" in before:
-            found[f"{task}, Spearman × 100"] = LabelledScores(before["spearman"], after["spearman"])
+            interval = _ends(differences.get(task))
+            found[f"{task}, Spearman × 100"] = LabelledScores(before["spearman"], after["spearman"], interval)
         for name, scores in before.items():
             if isinstance(scores, dict) and "ndcg@10" in scores:
                 words, both = (after[name].get(key, {}).get("ndcg@10") for key in ("bm25", "hybrid"))
-                found[f"{name}, nDCG@10 × 100"] = LabelledScores(scores["ndcg@10"], after[name]["ndcg@10"], words, both)
+                interval = _ends(differences.get("ndcg@10", {}).get(name))
+                figures = scores["ndcg@10"], after[name]["ndcg@10"], interval, words, both
+                found[f"{name}, nDCG@10 × 100"] = LabelledScores(*figures)
     return found
+
+
+def _ends(difference: dict[str, float | None] | None) -> tuple[float, float] | None:
+    """The ends of a difference's interval; None if it has none."""
+    low, high = (difference or {}).get("low"), (difference or {}).get("high")
+    return None if low is None or high is None else (low, high)
+
+
+def interval_cell(interval: tuple[float, float] | None) -> str:
+    """An interval in a table, or a dash."""
+    return DASH if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"

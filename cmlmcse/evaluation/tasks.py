@@ -32,6 +32,7 @@ class Task:
     - `missing(data_dir, data)` returns one line for each missing part of the data.
     - `card_metrics(entry)` returns the numbers for a model card from the task's own entry.
     - `own_data`: the data are the user's own, so a card does not say that they were not measured.
+    - `by_query(encode, data, **options)` returns the task's own entry, and values of each query, for intervals.
     - `fine_tunes`: `run` takes the model's folder or Hub name instead of `encode`, and the option `device`.
     """
 
@@ -42,6 +43,7 @@ class Task:
     missing: Callable[[str | None, Any], list[str]] = lambda data_dir, data: []
     options: dict[str, Option] = field(default_factory=dict)
     own_data: bool = False
+    by_query: Callable[..., tuple[dict[str, Any], dict[str, Any]]] | None = None
     fine_tunes: bool = False
 
 
@@ -95,6 +97,7 @@ TASKS: dict[str, Task] = {
         _lazy("retrieval:retrieval", "retrieval"),
         _lazy("retrieval:card_metrics"),
         _lazy("beir_data:missing_retrieval"),
+        by_query=_lazy("retrieval:search_sets"),
         options={
             "query_prefix": Option(None, "text before every query; by default the model's own prompt"),
             "query_suffix": Option("", "text after every query"),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.tables import markdown_table
-from cmlmcse.evaluation.tables import WITH_WORDS, cell, labelled_scores
+from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
 
 from .card import ON_DISK, card_plots, encoder_metadata
 from .card_method import citations, method_facts, method_of
@@ -159,7 +159,10 @@ def measured(kept: Record, same: bool) -> str:
     change += f"{best - before:+.2f} (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*found["interval"])
     if same:
         change += " Nothing was better than the start beyond chance, so these are the start's weights."
-    rows = [[data, *map(cell, scores)] for data, scores in sorted(labelled_scores(kept.get("labelled", {})).items())]
+    rows = [
+        [data, cell(before), cell(after), interval_cell(interval), *map(cell, words)]
+        for data, (before, after, interval, *words) in sorted(labelled_scores(kept.get("labelled", {})).items())
+    ]
     text = f"The score without labels says how well {found['title']}, among {found['candidates']:,} passages of the "
     text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that were not used to choose. "
     text += f"{change} BM25 has {found['bm25']:.2f}."
@@ -168,5 +171,5 @@ def measured(kept: Record, same: bool) -> str:
         text += "seen. These weights are the mean of theirs."
     if rows:
         text += "\n\nOn labelled data, which was not used to choose either:\n\n"
-        text += markdown_table(["data", "before", "after", "BM25", WITH_WORDS], rows)
+        text += markdown_table(["data", "before", "after", "95 % interval of the change", "BM25", WITH_WORDS], rows)
     return text

@@ -110,9 +110,8 @@ def test_a_large_text_is_drawn_from(corpus, backbone, recipe):
     assert asked.queries == text.criterion.queries
 
 
-def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
-    """Queries that are titles of the text are counted, and the report says so; BM25 stands beside the scores."""
-    folder = tmp_path / "beir" / "own"
+def write_beir(folder, corpus):
+    """A labelled set whose documents are those of the corpus: one query is a title, the other is new."""
     (folder / "qrels").mkdir(parents=True)
     rows = [json.loads(line) for line in corpus.read_text().splitlines()]
     (folder / "corpus.jsonl").write_text(corpus.read_text())
@@ -121,17 +120,46 @@ def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
         "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in queries.items())
     )
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nknown\t3\t1\nnew\t4\t1\n")
+
+
+def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
+    """Queries that are titles of the text are counted, and the report says so; BM25 stands beside the scores."""
+    write_beir(tmp_path / "beir" / "own", corpus)
     start = load_start(backbone_folders["bert"], "avg", "cpu")
     found = labelled_results(load_labelled(str(tmp_path)), load_collection(str(corpus)), start, start)
     assert found["retrieval"]["queries_in_text"] == 1
     (_, text), (kind, (header, table)) = labelled_blocks(found)[1:]
     assert "But 1 of the queries stand word for word in the text" in text
-    assert (kind, header[-2:], len(table)) == ("table", ["BM25", "after, with BM25 (0.3)"], 1)
+    assert (kind, header[-3:], len(table)) == ("table", ["95 % interval", "BM25", "after, with BM25 (0.3)"], 1)
+    assert table[0][4] == "–"  # the start was kept
     with pytest.raises(InputError, match="data_dir must hold labelled data in beir or sts/stsb, found neither"):
         load_labelled(str(tmp_path / "beir"))
     own = found["retrieval"]["after"]["retrieval"]["own"]
     words = [own[search]["ndcg@10"] for search in ("bm25", "hybrid")]
     assert [float(cell) for cell in table[0][-2:]] == pytest.approx(words, abs=0.01)
+
+
+def test_labelled_data_have_intervals(corpus, backbone_folders, data_dir, tmp_path):
+    """Of searches and of STS-B dev: the change before → after lies in its interval, which report and card show."""
+    (tmp_path / "sts").symlink_to(data_dir / "sts")
+    write_beir(tmp_path / "beir" / "own", corpus)
+    start, best = (load_start(backbone_folders[name], "avg", "cpu") for name in ("bert", "roberta"))
+    found = labelled_results(load_labelled(str(tmp_path)), load_collection(str(corpus)), start, best)
+    before, after = (found["retrieval"][side]["retrieval"]["own"] for side in ("before", "after"))
+    differences = found["retrieval"]["differences"]
+    for measure, scores in (("ndcg@10", (before, after)), ("hybrid ndcg@10", (before["hybrid"], after["hybrid"]))):
+        own = differences[measure]["own"]
+        assert own["difference"] == pytest.approx(scores[1]["ndcg@10"] - scores[0]["ndcg@10"], abs=1e-3)
+        assert own["low"] <= own["difference"] <= own["high"]
+    pairs = [found["stsb_dev"][side]["stsb_dev"]["spearman"] for side in ("before", "after")]
+    similar = found["stsb_dev"]["differences"]["stsb_dev"]
+    assert similar["difference"] == pytest.approx(pairs[1] - pairs[0], abs=1e-3)
+    assert similar["low"] < similar["high"]
+    rows = {row[0]: row[4] for row in labelled_blocks(found)[2][1][1]}
+    assert rows == {
+        "own, nDCG@10 × 100": "{low:+.2f} to {high:+.2f}".format(**differences["ndcg@10"]["own"]),
+        "stsb_dev, Spearman × 100": "{low:+.2f} to {high:+.2f}".format(**similar),
+    }
 
 
 def test_single_sentences_are_still_refused(encoder, tmp_path, monkeypatch, capsys):

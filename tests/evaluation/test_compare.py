@@ -13,7 +13,13 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation import plots
 from cmlmcse.evaluation.cache import CachedEncoder
 from cmlmcse.evaluation.command import check_models, main
-from cmlmcse.evaluation.compare import Scored, bootstrap_differences, format_differences
+from cmlmcse.evaluation.compare import (
+    Scored,
+    bootstrap_differences,
+    format_differences,
+    format_query_differences,
+    query_differences,
+)
 from cmlmcse.evaluation.published import PUBLISHED
 from cmlmcse.evaluation.sts_data import STS_SETS, Pairs
 from cmlmcse.evaluation.tables import csv_table, format_all_measures, latex_table
@@ -66,6 +72,62 @@ def test_bootstrap_of_equal_and_of_unequal_models() -> None:
     found = bootstrap_differences({"STS12": one["STS12"]}, flat, resamples=20)
     assert found["STS12"] == {"difference": None, "low": None, "high": None}
     assert one_space(format_differences({"flat": found}, "one")).splitlines()[2] == "| flat | – |"
+
+
+def test_query_differences() -> None:
+    """Of searches: the interval of a plain bootstrap over the queries; the mean over the sets only where it is asked
+    for, and every set has the measure; exactly 0 against itself."""
+    rng = np.random.default_rng(0)
+    one, other = ({"a": {"ndcg@10": 100 * rng.random(200), "hybrid ndcg@10": 100 * rng.random(200)},
+                   "b": {"ndcg@10": 100 * rng.random(50)}} for _ in range(2))  # fmt: skip
+    found = query_differences(one, other, average=True, resamples=4000)
+    assert {measure: list(sets) for measure, sets in found.items()} == {
+        "ndcg@10": ["a", "b", "avg"],
+        "hybrid ndcg@10": ["a"],
+    }
+    change = other["a"]["ndcg@10"] - one["a"]["ndcg@10"]
+    samples = [rng.choice(change, 200).mean() for _ in range(4000)]
+    low, high = np.percentile(samples, [2.5, 97.5])
+    measured = found["ndcg@10"]["a"]
+    assert measured["difference"] == pytest.approx(change.mean(), abs=1e-4)
+    assert [measured["low"], measured["high"]] == pytest.approx([low, high], abs=0.4)
+    mean = np.mean([found["ndcg@10"][name]["difference"] for name in "ab"])
+    assert found["ndcg@10"]["avg"]["difference"] == pytest.approx(mean, abs=1e-3)
+    assert "avg" not in query_differences(one, other, average=False, resamples=10)["ndcg@10"]
+    same = query_differences(one, one, average=True, resamples=10)
+    assert all(each == {"difference": 0, "low": 0, "high": 0} for sets in same.values() for each in sets.values())
+    lines = one_space(format_query_differences({"second": same}, "first")).splitlines()
+    assert lines[0] == "| Difference to first, nDCG@10 × 100 | a | b | avg |"
+    assert lines[3] == "| second, with BM25 | +0.00 [+0.00, +0.00] | – | – |"
+
+
+def test_searches_of_two_models(tmp_path: Path, backbone_folders: dict[str, str], capsys) -> None:
+    """The command prints the difference of the searches with its interval, alone and with BM25, and writes it."""
+    folder = tmp_path / "beir" / "own"
+    (folder / "qrels").mkdir(parents=True)
+    words = np.random.default_rng(0).choice(["one", "two", "three", "four", "five", "six"], (12, 5))
+    rows = [{"_id": str(place), "title": "", "text": " ".join(row)} for place, row in enumerate(words)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": f"q{row['_id']}", "text": row["text"][:9]}) + "\n" for row in rows)
+    )
+    judged = "".join(f"q{row['_id']}\t{row['_id']}\t1\n" for row in rows)
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    models = [backbone_folders["bert"], backbone_folders["roberta"]]
+    arguments = ["--pooling", "avg", "--data_dir", str(tmp_path), "--tasks", "retrieval"]
+    main([*models, *arguments, "--output", str(tmp_path / "out.json")])
+    printed = one_space(capsys.readouterr().out)
+    first, second = (Path(model).name for model in models)
+    assert f"| Difference to {first}, nDCG@10 × 100 | own |" in printed
+    assert f"| {second}, with BM25 | " in printed
+    assert f"| Difference to {first} |" not in printed  # no STS set was scored
+    held = json.loads((tmp_path / "out.json").read_text())
+    found = held["differences"][second]["retrieval"]
+    own = [result["retrieval"]["own"] for result in held["results"]]
+    assert found["ndcg@10"]["own"]["difference"] == pytest.approx(own[1]["ndcg@10"] - own[0]["ndcg@10"], abs=1e-3)
+    both = [each["hybrid"]["ndcg@10"] for each in own]
+    assert found["hybrid ndcg@10"]["own"]["difference"] == pytest.approx(both[1] - both[0], abs=1e-3)
+    assert found["ndcg@10"]["own"]["low"] <= found["ndcg@10"]["own"]["high"]
 
 
 def test_differences_table() -> None:

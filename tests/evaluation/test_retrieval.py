@@ -17,7 +17,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.beir_data import load_retrieval, missing_retrieval
 from cmlmcse.evaluation.bm25 import BM25, BM25OfFiles, BM25Shares
 from cmlmcse.evaluation.command import main
-from cmlmcse.evaluation.retrieval import exact_unit, measures, retrieval, search
+from cmlmcse.evaluation.retrieval import by_query, exact_unit, means, retrieval, search
 from cmlmcse.evaluation.sts_data import MissingData
 from cmlmcse.evaluation.tasks import TASKS
 from support.paths import DATA
@@ -114,7 +114,7 @@ def test_cosine_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     both[np.arange(80), np.arange(80)] = -9
     order = np.argsort(-both, axis=1, kind="stable")[:, :100]
     run = {f"d{i}": {f"d{place}": float(both[i, place]) for place in order[i]} for i in range(80)}
-    expected = measures(data["tiny"].qrels, run)
+    expected = means(by_query(data["tiny"].qrels, run))
     results = [retrieval(hashed, data, query_prefix="w1 ", block_size=size)["tiny"] for size in (7, 299, 4096)]
     assert all(result["hybrid"] == expected for result in results)
     assert expected["ndcg@10"] not in (results[0]["ndcg@10"], results[0]["bm25"]["ndcg@10"])
