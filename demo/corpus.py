@@ -77,6 +77,8 @@ def read_corpus(path: str | Path, limits: Limits | None = None, column: str | No
     found = check_size(path, limits)
     kind = kind_of(path)
     if kind == ".parquet" and (encoded := read_encoded(path, limits)) is not None:
+        if column not in (None, TEXT):
+            raise Refused(f"Expected no other column of texts for an encoded file, found {column!r}; leave it out.")
         return encoded
     if kind in TABLES:
         return Corpus(path.name, check_lines(read_column(path, column), limits))
@@ -129,9 +131,13 @@ def check_lines(lines: Sequence[str], limits: Limits) -> list[str]:
     """The lines that are not blank.
 
     Raises:
-        Refused: there is none, there are too many, or one is too long.
+        Refused: there is none, there are too many, or one is too long or no text.
     """
     for number, line in enumerate(lines, 1):
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            raise Refused(f"Expected text, found half a character in line {number:,}; remove it.") from None
         if limits.characters is not None and len(line) > limits.characters:
             found = f"found {len(line):,} in line {number:,}"
             raise Refused(f"Expected at most {limits.characters:,} characters a line, {found}; break it up.")

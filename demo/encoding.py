@@ -62,15 +62,19 @@ class Encoder:
                 self.answer(way, list(group))
 
     def answer(self, way: str, requests: list[tuple[str, Sequence[str], Future[NDArray[np.float32]]]]) -> None:
-        """Encode the texts of all requests in one pass, and give each its own rows, or the error."""
+        """Encode the texts of all requests in one pass, and give each its own rows. If that fails, each is encoded
+        alone, so that only the one at fault gets the error."""
         try:
             vectors = self.model([text for _, texts, _ in requests for text in texts], way)
             ends = np.cumsum([len(texts) for _, texts, _ in requests])
             for (_, _, future), part in zip(requests, np.split(vectors, ends[:-1]), strict=True):
                 future.set_result(part)
         except Exception as error:
-            for _, _, future in requests:
-                future.set_exception(error)
+            if len(requests) == 1:
+                requests[0][2].set_exception(error)
+                return
+            for request in requests:
+                self.answer(way, [request])
 
     def encode_corpus(self, corpus: Corpus) -> NDArray[np.float32]:
         """(N, K): the file's own embeddings if they are this model's, else new ones. The same texts are encoded once,
@@ -133,8 +137,9 @@ def nearest(encoder: Encoder, query: str, corpus: Corpus, hits: int) -> list[dic
     """The `hits` texts with the largest cosine to the query, best first."""
     vectors = encoder.encode_corpus(corpus)  # (N, K)
     asked = unit(encoder.encode([query], QUERY)[:, : vectors.shape[1]])[0]  # (K,)
-    cosines = vectors @ asked  # (N,)
-    best = np.argsort(-cosines, kind="stable")[:hits]
+    blank = np.array([not line.strip() for line in corpus.lines])  # rows of an encoded file; they answer nothing
+    cosines = np.where(blank, -np.inf, vectors @ asked)  # (N,)
+    best = np.argsort(-cosines, kind="stable")[: min(hits, int((~blank).sum()))]
     return [{"cosine": round(float(cosines[index]), 4), "text": corpus.lines[index]} for index in best]
 
 

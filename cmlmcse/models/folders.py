@@ -80,11 +80,18 @@ def recorded_prompts(name_or_path: str) -> Prompts:
     """The prompts that a model records. Every folder that this project writes records them for sentence-transformers.
 
     Raises:
-        InputError: the path does not exist; the file is malformed; or the pooling leaves out the prompts' tokens.
+        InputError: the path does not exist; the file is malformed, or cuts vectors; or the pooling leaves out the
+            prompts' tokens.
     """
     source = resolve_model(name_or_path)
+    recorded = read_json(source, PROMPTS_FILE, dict) or {}
     with as_input_error(f"{source}/{PROMPTS_FILE}: "):
-        prompts = Prompts.of(read_json(source, PROMPTS_FILE, dict) or {})
+        prompts = Prompts.of(recorded)
+    if recorded.get("truncate_dim") is not None:
+        raise InputError(
+            f"{source}/{PROMPTS_FILE}: expected whole vectors, found truncate_dim {recorded['truncate_dim']}, which is "
+            "for sentence-transformers alone; remove that entry, and cut vectors with --truncate_dim"
+        )
     if prompts.texts and (read_json(source, "1_Pooling/config.json", dict) or {}).get("include_prompt") is False:
         raise InputError(
             f"{source}: expected a pooling over all tokens, found include_prompt false, which leaves out those of the "

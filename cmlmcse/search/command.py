@@ -6,7 +6,9 @@ with its size. With --bm25 the texts are read once more before, to index the wor
 
 import argparse
 import json
+import math
 import sys
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +159,7 @@ def show_results(queries: list[str], found: list[list[dict[str, Any]]], columns:
         for result in nearest:
             named = [name for name in (columns.title, columns.text) if name]
             texts = [" ".join(str(result["columns"].get(name) or "").split()) for name in named]
-            shown = " | ".join(filter(None, texts))[:SHOWN_CHARACTERS] or f"row {result['row']}"
+            shown = without_controls(" | ".join(filter(None, texts)))[:SHOWN_CHARACTERS] or f"row {result['row']}"
             name = result["columns"][columns.file] if columns.file else None
             file = "" if name is None else printable(name if isinstance(name, str) else f"document {name}") + "  "
             print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {file}{shown}")
@@ -166,6 +168,20 @@ def show_results(queries: list[str], found: list[list[dict[str, Any]]], columns:
 def printable(name: str) -> str:
     """A file's name on one line, whatever signs it has."""
     return "".join(sign if sign.isprintable() else "?" for sign in name)
+
+
+def without_controls(text: str) -> str:
+    """A text without signs that move the cursor or colour the screen."""
+    return "".join("?" if unicodedata.category(sign) == "Cc" else sign for sign in text)
+
+
+def strict(value: Any) -> Any:
+    """A value for JSON, which has no NaN and no infinity: None stands for them."""
+    if isinstance(value, dict):
+        return {name: strict(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [strict(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any]]]) -> None:
@@ -177,7 +193,7 @@ def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any
     from cmlmcse.common.files import replace_text
 
     lines = [
-        json.dumps({"query": query, "results": nearest}, ensure_ascii=False, default=str)
+        json.dumps({"query": query, "results": strict(nearest)}, ensure_ascii=False, allow_nan=False, default=str)
         for query, nearest in zip(queries, found, strict=True)
     ]
     try:

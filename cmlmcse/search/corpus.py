@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,11 +13,16 @@ from numpy.typing import NDArray
 from pyarrow import compute, parquet, types
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.vectors import unit
 from cmlmcse.data import tables
 from cmlmcse.encode import EMBEDDING, METADATA, TEXT, mention_cut, mention_unread, model_provenance
 from cmlmcse.evaluation.encoding import encode_as
 from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse.prompts import DOCUMENT
+
+SAMPLE = 8  # texts that are encoded to see whether a file's embeddings are this model's
+SAME = 0.99  # cosine of an embedding with its own one, in half precision too
+UNRELATED = 0.5  # two models' cosines are near 0; other prompts or titles leave one model's far above
 
 
 class Block(NamedTuple):
@@ -93,9 +99,28 @@ def has_embeddings(path: Path) -> bool:
         raise InputError(f"{path}: expected a Parquet file, found one that cannot be read ({error})") from error
     if EMBEDDING not in schema.names:
         return False
+    if schema.names.count(EMBEDDING) > 1:
+        raise InputError(f"{path}: expected one column {EMBEDDING}, found several; rename the others")
     kind = schema.field(EMBEDDING).type
     lists = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
     return lists and types.is_floating(kind.value_type)
+
+
+def stored_record(path: Path, stored: bytes | None) -> dict[str, Any]:
+    """What a file says about how it was encoded; empty if it says nothing.
+
+    Raises:
+        InputError: the record is damaged.
+    """
+    try:
+        found = json.loads(stored or b"{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(
+            f"{path}: expected the record of cmlmcse encode in its metadata, found other data; encode it again"
+        )
+    return found
 
 
 class TextCorpus:
@@ -135,11 +160,10 @@ class EncodedCorpus:
                 f"{path}: expected a column {text_column}, found the columns {', '.join(schema.names)}; see "
                 "--text_column"
             )
-        stored = (schema.metadata or {}).get(METADATA)
-        self.stored: dict[str, Any] = json.loads(stored) if stored else {}
-        file = self.stored.get("file_column")
+        self.stored = stored_record(path, (schema.metadata or {}).get(METADATA))
+        file, title = self.stored.get("file_column"), self._title_column(title_column)
         self.columns = Columns(
-            file if file in schema.names else None, self._title_column(title_column), text_column or TEXT
+            file if file in schema.names else None, title if title in schema.names else None, text_column or TEXT
         )
 
     def _title_column(self, wanted: str | None) -> str | None:
@@ -167,6 +191,8 @@ class EncodedCorpus:
         if self.stored:
             self._check_model(model_provenance(model, encoder.settings["pooling"]))
             self._check_prompt(encoder.prompts.get("document", ""))
+        else:
+            self._check_sample(model, encoder)
         encoder.arguments["truncate_dim"] = self.stored.get("truncate_dim")
         width = self.stored.get("truncate_dim") or encoder.model.config.hidden_size
         with parquet.ParquetFile(self.path) as file:
@@ -199,6 +225,37 @@ class EncodedCorpus:
             f"{theirs.get('model')} with {theirs.get('pooling')} in it; give that model, or encode the corpus again"
         )
 
+    def _check_sample(self, model: str, encoder: Encoder) -> None:
+        """Encode the first texts again, where the file does not say which model encoded them, and compare.
+
+        Raises:
+            InputError: the model does not make such embeddings.
+        """
+        with parquet.ParquetFile(self.path) as file:
+            names = [field.name for field in file.schema_arrow if tables.is_text(field.type)]
+            batch = next(file.iter_batches(batch_size=SAMPLE), None)
+        texts = [] if batch is None or self.columns.text not in names else batch[self.columns.text].to_pylist()
+        rows = [row for row, text in enumerate(texts) if text and text.strip()]
+        unknown = f"warning: {self.path} does not say which model made its embeddings"
+        if batch is None or not rows:
+            print(f"{unknown}, and has no texts to find out with", file=sys.stderr)
+            return
+        kept = [batch[EMBEDDING][row].as_py() or [] for row in rows]
+        own = unit(encode_as(encoder, DOCUMENT, [texts[row] for row in rows]))  # (S, H)
+        if {len(vector) for vector in kept} != {own.shape[1]}:
+            return  # another check says so
+        cosines = (unit(np.array(kept, np.float64)) * own).sum(axis=1)
+        if cosines.mean() < UNRELATED:
+            raise InputError(
+                f"{self.path}: expected embeddings that {model} makes, found others: those of its first texts have a "
+                f"mean cosine of {cosines.mean():.2f} with MODEL's own; give the model that the corpus was encoded with"
+            )
+        if cosines.min() < SAME:
+            print(
+                f"{unknown}: those of its first texts have cosines down to {cosines.min():.2f} with MODEL's own",
+                file=sys.stderr,
+            )
+
     def _check_prompt(self, prompt: str) -> None:
         """Compare the prompt that the texts were encoded with with the model's own for documents."""
         found = self.stored.get("prompt", "")
@@ -212,7 +269,7 @@ class EncodedCorpus:
         """Yield all rows with their embeddings. A row whose title and text are blank was an empty text.
 
         Raises:
-            InputError: an embedding is missing or has another size.
+            InputError: an embedding is missing, has another size, or is no number.
         """
         with parquet.ParquetFile(self.path) as file:
             for batch in file.iter_batches(batch_size=tables.TABLE_ROWS):
@@ -225,6 +282,8 @@ class EncodedCorpus:
                         f"{self.path}: expected embeddings of one size in every row, found others; encode it again"
                     )
                 vectors = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+                if not np.isfinite(vectors).all():
+                    raise InputError(f"{self.path}: expected finite embeddings, found NaN or infinity; encode it again")
                 yield Block(table.drop_columns([EMBEDDING]), vectors, self._blank(table))
 
     def _blank(self, table: pyarrow.Table) -> NDArray[np.bool_]:

@@ -126,6 +126,11 @@ def check_contrast(model: ModelArguments, data: DataArguments) -> None:
             f"{needing[0]} expects hard negatives, found none; set --negative_column, --mined_negatives or "
             "--negative_prompt_template"
         )
+    if model.matryoshka_dims and model.contrastive_weight == 0:
+        raise InputError(
+            "matryoshka_dims expects a contrastive loss, which is taken of the cut vectors too, found "
+            "contrastive_weight 0; leave one of them out"
+        )
     if given and model.contrastive_weight == 0:  # the terms beside the contrastive loss read the two views alone
         raise InputError(
             f"{given[0]} expects a contrastive loss to compare hard negatives, found contrastive_weight 0; leave one "

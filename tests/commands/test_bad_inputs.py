@@ -142,6 +142,7 @@ BAD = [
     ("train", f"{TRAIN} --views words --train_file strangers.txt", ("that stand in several documents, found none",)),
     ("train", f"{TRAIN} --max_documents 9", ("max_documents expects views of documents or dev_set auto",)),
     ("train", f"{TRAIN} --views crops --max_documents 0", ("max_documents must be at least 1, found 0",)),
+    ("train", f"{TRAIN} --cmlm_weight 1 --contrastive_weight 0 --matryoshka_dims 8", ("found contrastive_weight 0",)),
     ("train", f"{TRAIN} --max_queries 9", ("max_queries expects views search", "found views dropout; leave it out")),
     ("train", f"{TRAIN} --views search --distillation_weight 1 --teacher bm25 --contrastive_weight 0 --max_queries 0",
      ("max_queries must be at least 1, found 0",)),

@@ -190,6 +190,58 @@ def test_embeddings_that_are_no_numbers(place, capsys) -> None:
     assert not Path("nan.npy").exists()
 
 
+def test_numbers_that_json_has_not_and_signs_of_a_terminal(place, capsys) -> None:
+    """NaN and infinity of a row are null in --output; a text cannot colour the screen. A vector that is no number is
+    the file's fault, not the model's."""
+    Path("odd.jsonl").write_text(
+        '{"text": "the dog", "p": NaN}\n{"text": "the \\u001b[31mcat 👩\u200d🔬", "p": 1e999}\n'
+    )
+    search.main(["model", "odd.jsonl", "dog", "--pooling", "avg", "--output", "odd.out"])
+    assert "the ?[31mcat 👩\u200d🔬" in capsys.readouterr().out
+    results = json.loads(Path("odd.out").read_text(), parse_constant=pytest.fail)["results"]
+    assert [one["columns"]["p"] for one in results] == [None, None]
+    table = parquet.read_table("texts.parquet")
+    vectors = table["embedding"].to_pylist()
+    vectors[3][0] = float("nan")
+    place_of = table.schema.names.index("embedding")
+    column = pyarrow.array(vectors, table.schema.field("embedding").type)
+    parquet.write_table(table.set_column(place_of, table.schema.field("embedding"), column), "nan.parquet")
+    with pytest.raises(SystemExit, match="2"):
+        search.main(["model", "nan.parquet", "dog", "--pooling", "avg"])
+    assert "error: nan.parquet: expected finite embeddings" in capsys.readouterr().err
+
+
+def test_a_file_that_does_not_name_its_model(place, backbone_folders, capsys) -> None:
+    """Its first texts are encoded again: the same model's are searched, another model's refused, and where there are no
+    texts the user is told."""
+    table = parquet.read_table("texts.parquet").replace_schema_metadata(None)
+    parquet.write_table(table, "anonymous.parquet")
+    search.main(["model", "anonymous.parquet", QUERY, "--pooling", "avg"])
+    assert "warning" not in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        search.main([backbone_folders["roberta"], "anonymous.parquet", QUERY, "--pooling", "avg"])
+    assert "anonymous.parquet: expected embeddings that " in capsys.readouterr().err
+    parquet.write_table(table.select(["embedding"]), "bare.parquet")
+    search.main(["model", "bare.parquet", QUERY, "--pooling", "avg"])
+    assert "warning: bare.parquet does not say which model made its embeddings" in capsys.readouterr().err
+
+
+def test_a_file_that_was_changed(place, capsys) -> None:
+    """The column of titles may be gone; a second column of embeddings and a damaged record are named."""
+    Path("titled.jsonl").write_text('{"title": "Pets", "text": "the dog"}\n{"title": "", "text": "the tree"}\n')
+    encode.main(["model", "titled.jsonl", "--pooling", "avg", "--title_column", "title", "--output", "titled.parquet"])
+    table = parquet.read_table("titled.parquet")
+    parquet.write_table(table.select(["text", "embedding"]), "untitled.parquet")
+    search.main(["model", "untitled.parquet", "dog", "--pooling", "avg", "--bm25"])
+    assert "the dog" in capsys.readouterr().out
+    parquet.write_table(table.append_column("embedding", table["embedding"]), "twice.parquet")
+    parquet.write_table(table.replace_schema_metadata({b"cmlmcse": b"[1]"}), "damaged.parquet")
+    for name, words in (("twice", "expected one column embedding"), ("damaged", "expected the record of cmlmcse")):
+        with pytest.raises(SystemExit, match="2"):
+            search.main(["model", f"{name}.parquet", "dog", "--pooling", "avg"])
+        assert words in capsys.readouterr().err
+
+
 def shares_by_hand(query: str, texts: list[str]) -> np.ndarray:
     """BM25 of a query of short words with each text, by the formula, over the best; "on" and "the" find nothing."""
     bags = [re.findall(r"\w+", text.lower()) for text in texts]

@@ -162,11 +162,36 @@ def test_checks_queries_and_sentences() -> None:
     for query in (None, "", " \n\t"):
         with pytest.raises(Refused, match="Expected a query, found none"):
             corpus.check_query(query)
+    with pytest.raises(Refused, match="found half a character in line 1"):
+        corpus.check_query("\ud800")
     with pytest.raises(Refused, match="at most 1,000 characters"):
         corpus.check_query("a" * 1001)
     for text, found in ((None, 0), (" \n", 0), ("a\n" * 21, 21)):
         with pytest.raises(Refused, match=f"1 to 20 sentences in the second box, one a line, found {found}"):
             corpus.check_sentences(text, "the second box")
+
+
+def test_one_broken_request_fails_alone() -> None:
+    """Those that wait with it get their vectors."""
+
+    class Breaks(Counting):
+        def __call__(self, texts, way=encoding.PLAIN):
+            if "broken" in texts:
+                raise ValueError("broken")
+            return super().__call__(texts, way)
+
+    encoder = Encoder(Breaks(seconds=0.05))
+    with ThreadPoolExecutor(20) as pool:
+        answers = [pool.submit(encoder.encode, ["broken" if index == 7 else f"a {index}"]) for index in range(20)]
+        failed = [index for index, answer in enumerate(answers) if answer.exception() is not None]
+    assert failed == [7]
+
+
+def test_blank_rows_answer_nothing() -> None:
+    """An encoded file keeps them, so that its rows keep their places."""
+    lines = [LINES[0], "", LINES[1]]
+    found = encoding.nearest(Encoder(Counting()), "a tree", Corpus("lines", lines), 3)
+    assert sorted(hit["text"] for hit in found) == sorted(LINES[:2])
 
 
 def test_nearest_and_similarity() -> None:

@@ -113,6 +113,14 @@ def test_kept_from_start_to_export(trust_free, folder, backbone_folders, tmp_pat
     assert written["default_prompt_name"] == ("topic" if trust_free else None)
 
 
+def test_a_folder_that_cuts_vectors_is_refused(folder) -> None:
+    """SentenceTransformer(…, truncate_dim=8).save_pretrained records it, and makes shorter vectors than we would."""
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": 8}))
+    with pytest.raises(InputError, match="expected whole vectors, found truncate_dim 8, which is for sentence-transf"):
+        load_model_encoder(str(folder))
+
+
 def test_prompts_outside_the_pooling_are_refused(folder) -> None:
     """Instructor's pooling leaves out the prompt's tokens; ours would not."""
     path = folder / "1_Pooling" / "config.json"
