@@ -12,7 +12,7 @@ ENCODER_COMPARED_STEPS = 20  # of a finished encoder, so that arms of two kinds 
 MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe rose for 40 to 120 steps
 # Of a finished encoder, in the first round and in all: no more than 80 were measured (docs/results/adapting-score.md).
 ENCODER_MAX_STEPS = 40, 80
-GRAIN = 5  # steps that a finished encoder's second round is planned in; only its last step is scored, and kept
+GRAIN = 5  # steps that a finished encoder's second round is planned in; its last step is the one that is kept
 
 
 def compared_steps(finished: bool) -> int:

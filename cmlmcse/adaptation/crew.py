@@ -2,12 +2,10 @@
 
 import contextlib
 import io
-import logging
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import numpy as np
-import transformers.trainer_utils
 from numpy.typing import NDArray
 
 from cmlmcse.common.distributed import from_first_process, kept_process_group, shutdown_process_group
@@ -26,14 +24,14 @@ def crew(on_cpu: bool) -> Iterator[Train | None]:
     """What trains a run on all processes of the launch, for the first process. It has the others end with the block.
 
     For every other process it is None, and comes when nothing is left to do. With a single process it is
-    :func:`train_run`. A process that fails while all of them train ends alone, as in a training run:
+    :func:`cmlmcse.training.command.run`. A process that fails while all of them train ends alone, as in a training run:
     the launcher then stops the others.
 
     Args:
         on_cpu: whether the processes compute on CPUs.
     """
     if launched_processes() == 1:
-        yield train_run
+        yield run
         return
     from accelerate import PartialState
 
@@ -42,18 +40,6 @@ def crew(on_cpu: bool) -> Iterator[Train | None]:
     else:
         follow()
         yield None
-
-
-def train_run(arguments: list[str], start_values: NDArray[np.float64] | None) -> None:
-    """Train a run on this process. A finalist that goes on is scored at other steps than before, on purpose:
-    transformers would warn of it."""
-    log = logging.getLogger(transformers.trainer_utils.__name__)
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        run(arguments, start_values)
-    finally:
-        log.setLevel(level)
 
 
 def lead() -> Iterator[Train]:
@@ -65,7 +51,7 @@ def lead() -> Iterator[Train]:
         training = True
         from_first_process((arguments, start_values))
         with kept_process_group():
-            train_run(arguments, start_values)
+            run(arguments, start_values)
         training = False
 
     try:
@@ -87,5 +73,5 @@ def follow() -> None:
     """The part of every other process: train what the first one sends, until it sends nothing."""
     while (sent := from_first_process(None)) is not None:
         with contextlib.redirect_stdout(io.StringIO()), kept_process_group():  # the first process keeps the log
-            train_run(*sent)
+            run(*sent)
     shutdown_process_group()

@@ -120,7 +120,7 @@ def new_plan(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
     names, besides, prepared = list(arms), None, 0.0
     if max_steps is None:
         start = time.perf_counter()
-        trial = run_arm(names[0], arms[names[0]], common, FIRST_STEPS, EVERY, EVERY)
+        trial = run_arm(names[0], arms[names[0]], common, FIRST_STEPS, EVERY)
         spent, prepared = time.perf_counter() - start, prepared_seconds(trial)
         kinds = len(best_of_each_kind(dict.fromkeys(names, trial), arms, common.finished))
         names, first, besides = plan_steps(names, kinds, trial, spent, seconds, common.finished)
@@ -195,10 +195,10 @@ class Rounds:
         assert self.plan.besides is not None
         records, first, seconds = [self.trials[name].record for name in names], self.plan.steps[0], self.left()
         each, again = [record["seconds_per_step"] for record in records], []
-        if self.common.finished:  # scored once, at the end; and then trained on the second split
+        if self.common.finished:  # the last step is scored too; and then they are trained on the second split
             seconds -= sum(record["score_seconds"] for record in records)
-            each = [record["unscored_seconds_per_step"] for record in records]
-            again = each if self.plan.averaged else [max(each)]
+            again = [record["unscored_seconds_per_step"] for record in records]
+            again = again if self.plan.averaged else [max(again)]
         last = finalist_steps(each, again, first, seconds, self.plan.besides)
         return max(min(last, most_steps(self.common.finished)[1]), first)
 
@@ -225,10 +225,8 @@ class Rounds:
         Raises:
             Diverged: it did not, on several processes, of which some may not know it.
         """
-        last_alone = self.common.finished and step > self.plan.steps[0]  # nothing is chosen by the scores before
-        scored = step if last_alone else self.plan.every
         try:
-            self.trials[name] = run_arm(name, self.plan.arms[name], self.common, step, self.plan.every, scored)
+            self.trials[name] = run_arm(name, self.plan.arms[name], self.common, step, self.plan.every)
         except Diverged as stop:
             if launched_processes() > 1:
                 raise

@@ -57,10 +57,10 @@ class Common(NamedTuple):
     finished: bool = False
 
 
-def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int, scored: int) -> Trial:
-    """Train one arm to `steps` steps; a run that has them already is only read. It is saved `every` so many steps, and
-    its score is taken every `scored` steps."""
-    own = {"max_steps": steps, "eval_steps": scored, "save_steps": every, "logging_steps": every}
+def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:
+    """Train one arm to `steps` steps, scored and saved `every` so many and at the end; a run that has them already is
+    only read."""
+    own = {"max_steps": steps, "eval_steps": every, "save_steps": every, "logging_steps": every}
     return train_run(name, run_folder(common.folder, name), {**fields, **own}, common, common.start_values)
 
 

@@ -21,8 +21,8 @@ class Killed(Exception):
     "minutes, step, expected",
     [
         (15, 1.0, ((5, 60, 200), (5, 40, 80))),
-        (8, 1.0, ((3, 40, 120), (5, 20, 80))),
-        (5, 1.0, ((1, 60, 180), (2, 20, 65))),
+        (8, 1.0, ((3, 40, 120), (5, 20, 65))),
+        (5, 1.0, ((1, 60, 180), (2, 20, 50))),
         (2.5, 1.0, ((1, 20, 80), (2, 20, 20))),
         (1.5, 1.0, ((1, 20, 20), (1, 20, 20))),
         (1, 1.0, ((1, 20, 20), (1, 20, 20))),
@@ -33,8 +33,8 @@ class Killed(Exception):
 @pytest.mark.parametrize("finished", [False, True])
 def test_plan(minutes, step, expected, prepared, finished, tmp_path):
     """More time gives more arms, then more steps, and all of them fit into it; the finalists get what is left. So do
-    the runs on another split, whose steps take half the time without scores. A finished encoder's finalists are scored
-    once. What the first arm's teachers took is paid once for each split."""
+    the runs on another split, whose steps take half the time without scores. What the first arm's teachers took is paid
+    once for each split."""
     trial = Trial(
         tmp_path,
         20,
@@ -49,11 +49,10 @@ def test_plan(minutes, step, expected, prepared, finished, tmp_path):
     again = min(2, count) if finished else 0
     spent = 30 + prepared + count * besides + (count * first - 20) * step
     bare = step / 2
-    each = bare if finished else step
-    last = finalist_steps([each] * finalists, [bare] * again, first, seconds - spent - prepared, besides)
+    last = finalist_steps([step] * finalists, [bare] * again, first, seconds - spent - prepared, besides)
     last = max(min(last, most_steps(finished)[1]), first)
     assert (count, first, last) == expected[finished]
-    taken = step * count * first + each * finalists * (last - first) + bare * again * last
+    taken = step * count * first + step * finalists * (last - first) + bare * again * last
     taken += (count + (first > 20) + finalists * (last > first) + again) * besides
     assert taken <= 45 * minutes or (count, first, last) == (1, 20, 20)
 
@@ -81,7 +80,7 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
     further without time."""
     asked, now = [], [0.0]
 
-    def run_arm(name, fields, common, steps, every, scored):
+    def run_arm(name, fields, common, steps, every):
         asked.append((name, steps))
         now[0] += 30.0 if len(asked) <= 2 else 5.0  # the finalists are faster than was planned
         scores = [0.0, *(float(min(step, 120)) for step in range(20, steps + 1, 20))]
@@ -113,7 +112,7 @@ def test_a_later_call_has_the_time_that_is_left(monkeypatch, tmp_path):
     """What an earlier call spent on its arms is taken from the time; the hours between the calls are not."""
     asked, now, done = [], [0.0], {}
 
-    def run_arm(name, fields, common, steps, every, scored):
+    def run_arm(name, fields, common, steps, every):
         asked.append((name, steps))
         if name == "b" and now[0] < 1000:
             raise Killed
@@ -149,7 +148,7 @@ def test_two_kinds_go_on_together(monkeypatch, tmp_path):
     scores = dict(zip(kinds, (1.0, 2.0, 4.0, 3.0, 9.0), strict=True))
     asked = []
 
-    def run_arm(name, fields, common, steps, every, scored):
+    def run_arm(name, fields, common, steps, every):
         asked.append((name, steps))
         return Trial(
             tmp_path,
@@ -177,7 +176,7 @@ def test_a_repeated_call_trains_the_same_finalists(monkeypatch, tmp_path):
               ("title, 1", 60): 1.0, ("search, 1", 60): 3.0}  # fmt: skip
     done, asked, killed = dict.fromkeys(tried, 0), [], []
 
-    def run_arm(name, fields, common, steps, every, scored):
+    def run_arm(name, fields, common, steps, every):
         if (name, steps) == ("search, 1", 60) and not killed:
             killed.append(name)
             raise Killed
@@ -200,7 +199,7 @@ def test_an_arm_that_diverges_is_left_out(monkeypatch, tmp_path, capsys):
     """The others go on without it; one that diverges later stays as it was. Where all do, the command ends."""
     limits = {"a": 0, "b": 40, "c": 60}
 
-    def run_arm(name, fields, common, steps, every, scored):
+    def run_arm(name, fields, common, steps, every):
         if steps > limits[name]:
             raise Diverged(f"{name}: the loss of a batch of step 5 is nan", "lower the rate")
         return Trial(tmp_path, steps, {"b": 2.0, "c": 1.0}[name], {"dev_scores": []})
