@@ -14,9 +14,9 @@ DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their texts differ by themselves (
 # The start and BM25 search the documents together, and the arm learns what they find. With this share it is the cosine
 # and 0.3 of BM25 (evaluation/bm25.py says why; training/searches.py scales BM25 by 0.05).
 START_SHARE = 1 / 7
-# Queries of that arm, of a finished encoder: its 80 steps of 64 read no more. Of 4,600 documents there were three times
-# as many, and encoding them took the teacher 69 seconds of a laptop's core, for each split of the text.
-SEARCHES = 5120
+# Batches of queries of that arm, of a finished encoder: on one process its 80 steps read no more. Of 4,600 documents
+# there were three times as many, and encoding them took the teacher 69 seconds of a laptop's core, for each split.
+SEARCHES, BATCH = 80, 64
 SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1.0, "distillation_loss": "list_net",
                              "distillation_temp": 0.05}  # fmt: skip
 # Who sets one of these, or a weight, wants that objective; the arm that searches has its own.
@@ -46,10 +46,15 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
     arms: Arms = {}
     for name, rate in choices:
         fields = {"views": name, "learning_rate": rate, **given}
+        queries = fields.pop("max_queries", None)
         if fields["views"] != "dropout":
             fields = DOCUMENT_VIEWS | fields
         if fields["views"] == SEARCH:
             fields = searching_fields(model, finished) | fields
+            if "per_device_train_batch_size" in fields and "max_queries" in fields:
+                fields["max_queries"] = SEARCHES * int(fields["per_device_train_batch_size"])
+            if queries is not None:
+                fields["max_queries"] = queries
         if fields not in arms.values():
             arms[f"{fields['views']}, rate {float(fields['learning_rate']):g}"] = fields
     return arms
@@ -62,4 +67,4 @@ def searching_fields(model: str, finished: bool) -> dict[str, Any]:
     if not finished:
         return SEARCHING | {"teacher": LEXICAL, "teacher_temp": temp}
     teachers = {"teacher": join_names([model, LEXICAL]), "teacher_share": START_SHARE, "teacher_temp": temp}
-    return SEARCHING | teachers | {"max_queries": SEARCHES}
+    return SEARCHING | teachers | {"max_queries": SEARCHES * BATCH}

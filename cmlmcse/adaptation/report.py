@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
+from cmlmcse.common.tables import DASH
 from cmlmcse.data.collection import SAME_WORDS
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
 from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
@@ -169,10 +170,9 @@ def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
         rows.append([name, cell(before), cell(after), change, interval_cell(interval), *map(cell, words)])
     if not rows:
         return []
-    said = (
-        "No choice has read these data. A change whose interval holds 0 may be chance: other queries of the same kind "
-        "could give the opposite."
-    )
+    said = "No choice has read these data."
+    if any(row[4] != DASH for row in rows):
+        said += " A change whose interval holds 0 may be chance: others of the same kind could show none."
     if known := labelled.get("retrieval", {}).get("queries_in_text", 0):
         said += (
             f" But {known:,} of the queries stand word for word in the text that was adapted to, so their scores are "

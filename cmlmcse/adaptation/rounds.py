@@ -141,8 +141,8 @@ def check_arms(plan: Plan, arms: Arms, folder: Path) -> None:
     """
     if {name: arms.get(name) for name in plan.arms} != plan.arms:
         raise InputError(
-            f"{folder} expects the arms that it was started with ({', '.join(plan.arms)}), found other fields; start "
-            "again with another --output_dir"
+            f"{folder} expects the arms that it was started with ({', '.join(plan.arms)}), found other fields, or the "
+            "plan of another version of cmlmcse; start again with another --output_dir"
         )
 
 

@@ -15,6 +15,7 @@ from .sts_data import STS_SETS, Pairs
 from .tables import STS_COLUMNS
 
 LEVEL = 0.95
+FEWEST = 10  # queries of which samples say something
 MAX_SIMILARITIES = 1 << 21  # similarities of resampled sets in memory at a time: 16 MiB
 
 
@@ -81,7 +82,7 @@ def query_differences(
         average: whether "avg", the mean over the sets, is added.
 
     Returns:
-        measure → set → `difference`, `low` and `high`.
+        measure → set → `difference`, `low` and `high`; None for the ends with fewer than `FEWEST` queries.
     """
     found: dict[str, Any] = {}
     for measure in dict.fromkeys(measure for values in first.values() for measure in values):
@@ -91,6 +92,8 @@ def query_differences(
             drawn = _resample_rows(np.random.default_rng([seed, place]), len(change), resamples)
             points.append(float(change.mean()))
             samples.append(np.concatenate([change[rows].mean(axis=1) for rows in drawn]))
+        samples = [each if len(change) >= FEWEST else np.full(resamples, np.nan)
+                   for each, change in zip(samples, changes.values(), strict=True)]  # fmt: skip
         found[measure] = dict(zip(changes, map(_interval, points, samples), strict=True))
         if average and len(changes) == len(first):
             found[measure]["avg"] = _interval(float(np.mean(points)), np.mean(samples, axis=0))

@@ -15,6 +15,7 @@ from modeling_cmlmcse.pooling import POOLINGS
 from .folders import (
     PLAIN_POOLINGS,
     cached_file,
+    check_whole_vectors,
     own_settings,
     read_json,
     recorded_max_length,
@@ -129,6 +130,7 @@ def load_model_encoder(
     tokenizer = load_tokenizer(source)
     model = _load_model(source, ours is not None, chosen, normalize)
     recorded_prompts(source).give(model)
+    check_whole_vectors(source, model.config.hidden_size)
     if ours is None and POOLINGS[chosen].reads_mask:
         tokenizer = _give_template(model, tokenizer, prompt_template)
     elif prompt_template is not None:

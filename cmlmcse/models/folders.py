@@ -80,24 +80,32 @@ def recorded_prompts(name_or_path: str) -> Prompts:
     """The prompts that a model records. Every folder that this project writes records them for sentence-transformers.
 
     Raises:
-        InputError: the path does not exist; the file is malformed, or cuts vectors; or the pooling leaves out the
-            prompts' tokens.
+        InputError: the path does not exist; the file is malformed; or the pooling leaves out the prompts' tokens.
     """
     source = resolve_model(name_or_path)
-    recorded = read_json(source, PROMPTS_FILE, dict) or {}
     with as_input_error(f"{source}/{PROMPTS_FILE}: "):
-        prompts = Prompts.of(recorded)
-    if recorded.get("truncate_dim") is not None:
-        raise InputError(
-            f"{source}/{PROMPTS_FILE}: expected whole vectors, found truncate_dim {recorded['truncate_dim']}, which is "
-            "for sentence-transformers alone; remove that entry, and cut vectors with --truncate_dim"
-        )
+        prompts = Prompts.of(read_json(source, PROMPTS_FILE, dict) or {})
     if prompts.texts and (read_json(source, "1_Pooling/config.json", dict) or {}).get("include_prompt") is False:
         raise InputError(
             f"{source}: expected a pooling over all tokens, found include_prompt false, which leaves out those of the "
             "prompts and is not supported; use another model"
         )
     return prompts
+
+
+def check_whole_vectors(source: str, width: int) -> None:
+    """Check that sentence-transformers does not cut a model's vectors, of `width` numbers, as its folder may say.
+
+    Raises:
+        InputError: it does.
+    """
+    cut = (read_json(source, PROMPTS_FILE, dict) or {}).get("truncate_dim")
+    if isinstance(cut, int) and cut < width:
+        raise InputError(
+            f"{source}/{PROMPTS_FILE}: expected whole vectors, found truncate_dim {cut}, which only "
+            "sentence-transformers follows; save a copy of the model without that entry, and cut vectors with "
+            "--truncate_dim of encode and evaluate"
+        )
 
 
 def recorded_templates(name_or_path: str) -> dict[str, str]:

@@ -179,7 +179,7 @@ def strict(value: Any) -> Any:
     """A value for JSON, which has no NaN and no infinity: None stands for them."""
     if isinstance(value, dict):
         return {name: strict(each) for name, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):  # a map is a list of pairs
         return [strict(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

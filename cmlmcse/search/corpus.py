@@ -22,7 +22,6 @@ from modeling_cmlmcse.prompts import DOCUMENT
 
 SAMPLE = 8  # texts that are encoded to see whether a file's embeddings are this model's
 SAME = 0.99  # cosine of an embedding with its own one, in half precision too
-UNRELATED = 0.5  # two models' cosines are near 0; other prompts or titles leave one model's far above
 
 
 class Block(NamedTuple):
@@ -192,7 +191,7 @@ class EncodedCorpus:
             self._check_model(model_provenance(model, encoder.settings["pooling"]))
             self._check_prompt(encoder.prompts.get("document", ""))
         else:
-            self._check_sample(model, encoder)
+            self._mention_sample(model, encoder)
         encoder.arguments["truncate_dim"] = self.stored.get("truncate_dim")
         width = self.stored.get("truncate_dim") or encoder.model.config.hidden_size
         with parquet.ParquetFile(self.path) as file:
@@ -225,34 +224,27 @@ class EncodedCorpus:
             f"{theirs.get('model')} with {theirs.get('pooling')} in it; give that model, or encode the corpus again"
         )
 
-    def _check_sample(self, model: str, encoder: Encoder) -> None:
-        """Encode the first texts again, where the file does not say which model encoded them, and compare.
-
-        Raises:
-            InputError: the model does not make such embeddings.
-        """
+    def _mention_sample(self, model: str, encoder: Encoder) -> None:
+        """Encode the first texts again, where the file does not say which model encoded them, and say so if that gives
+        other embeddings. They may be another model's; or titles, a prompt or another column may have been encoded."""
         with parquet.ParquetFile(self.path) as file:
             names = [field.name for field in file.schema_arrow if tables.is_text(field.type)]
             batch = next(file.iter_batches(batch_size=SAMPLE), None)
-        texts = [] if batch is None or self.columns.text not in names else batch[self.columns.text].to_pylist()
-        rows = [row for row, text in enumerate(texts) if text and text.strip()]
-        unknown = f"warning: {self.path} does not say which model made its embeddings"
-        if batch is None or not rows:
-            print(f"{unknown}, and has no texts to find out with", file=sys.stderr)
+        said = f"warning: {self.path} does not say which model made its embeddings"
+        if batch is None or self.columns.text not in names:
+            print(f"{said}, and has no column {self.columns.text} to find out with", file=sys.stderr)
             return
-        kept = [batch[EMBEDDING][row].as_py() or [] for row in rows]
-        own = unit(encode_as(encoder, DOCUMENT, [texts[row] for row in rows]))  # (S, H)
-        if {len(vector) for vector in kept} != {own.shape[1]}:
+        columns = (batch.column(batch.schema.names.index(name)) for name in (self.columns.text, EMBEDDING))
+        texts, kept = (column.to_pylist() for column in columns)
+        rows = [row for row, text in enumerate(texts) if text and text.strip()]
+        own = unit(encode_as(encoder, DOCUMENT, [texts[row] for row in rows])) if rows else np.zeros((0, 0))  # (S, H)
+        if not rows or {len(kept[row] or []) for row in rows} != {own.shape[1]}:
             return  # another check says so
-        cosines = (unit(np.array(kept, np.float64)) * own).sum(axis=1)
-        if cosines.mean() < UNRELATED:
-            raise InputError(
-                f"{self.path}: expected embeddings that {model} makes, found others: those of its first texts have a "
-                f"mean cosine of {cosines.mean():.2f} with MODEL's own; give the model that the corpus was encoded with"
-            )
+        cosines = (unit(np.array([kept[row] for row in rows], np.float64)) * own).sum(axis=1)
         if cosines.min() < SAME:
             print(
-                f"{unknown}: those of its first texts have cosines down to {cosines.min():.2f} with MODEL's own",
+                f"{said}; those of its first texts have cosines from {cosines.min():.2f} to {cosines.max():.2f} with "
+                f"{model}'s own. If they are another model's, the results mean nothing",
                 file=sys.stderr,
             )
 
@@ -288,11 +280,12 @@ class EncodedCorpus:
 
     def _blank(self, table: pyarrow.Table) -> NDArray[np.bool_]:
         """(B,) whether the texts that `cmlmcse encode` read are blank; False where it left them out, or where another
-        program wrote the file."""
+        program wrote the file or dropped its titles."""
         names = table.schema.names
         # behind the embeddings stand copied columns, one of which may have the same name
         kept = bool(self.stored) and TEXT in names and names.index(TEXT) < names.index(EMBEDDING)
-        if not kept:
+        titles_are_gone = self.stored.get("title_column") not in (None, self.columns.title)
+        if not kept or titles_are_gone:
             return np.zeros(len(table), bool)
         read = [name for name in (self.columns.title, TEXT) if name]
         rows = zip(*(table[name].to_pylist() for name in read), strict=True)

@@ -110,16 +110,17 @@ def test_a_large_text_is_drawn_from(corpus, backbone, recipe):
     assert asked.queries == text.criterion.queries
 
 
-def write_beir(folder, corpus):
-    """A labelled set whose documents are those of the corpus: one query is a title, the other is new."""
+def write_beir(folder, corpus, asked=1):
+    """A labelled set whose documents are those of the corpus: one query is a title, so many others are new."""
     (folder / "qrels").mkdir(parents=True)
     rows = [json.loads(line) for line in corpus.read_text().splitlines()]
     (folder / "corpus.jsonl").write_text(corpus.read_text())
-    queries = {"known": rows[3]["title"].upper() + "?", "new": "where is w3 and w4"}
+    queries = {"known": rows[3]["title"].upper() + "?", **{f"new{i}": f"where is w{i} and w4" for i in range(asked)}}
     (folder / "queries.jsonl").write_text(
         "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in queries.items())
     )
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nknown\t3\t1\nnew\t4\t1\n")
+    judged = "".join(f"new{i}\t{4 + i}\t1\n" for i in range(asked))
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\nknown\t3\t1\n{judged}")
 
 
 def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
@@ -142,7 +143,7 @@ def test_labelled_data_that_the_text_knows(corpus, backbone_folders, tmp_path):
 def test_labelled_data_have_intervals(corpus, backbone_folders, data_dir, tmp_path):
     """Of searches and of STS-B dev: the change before → after lies in its interval, which report and card show."""
     (tmp_path / "sts").symlink_to(data_dir / "sts")
-    write_beir(tmp_path / "beir" / "own", corpus)
+    write_beir(tmp_path / "beir" / "own", corpus, asked=15)
     start, best = (load_start(backbone_folders[name], "avg", "cpu") for name in ("bert", "roberta"))
     found = labelled_results(load_labelled(str(tmp_path)), load_collection(str(corpus)), start, best)
     before, after = (found["retrieval"][side]["retrieval"]["own"] for side in ("before", "after"))

@@ -31,6 +31,11 @@ def test_arms():
     assert default_arms("start", False, True, {"teacher": "other"})["search, rate 3e-05"]["teacher"] == "other"
     for own in ("cmlm_weight", "mined_negatives"):  # the user's objective is that of all arms
         assert not any("search" in name for name in default_arms("start", True, True, {own: "1"}))
+    wide = default_arms("start", True, True, {"per_device_train_batch_size": "128"})
+    own = default_arms("start", True, True, {"max_queries": "500"})
+    counts = [arms["search, rate 3e-05"].get("max_queries") for arms in (wide, own)]
+    assert counts == [80 * 128, "500"]
+    assert not any("max_queries" in arms["title_body, rate 3e-05"] for arms in (wide, own))
     plain = default_arms("start", True, False, {"views": "search"})["search, rate 0.0003"]
     assert (plain["teacher"], plain["teacher_temp"]) == ("bm25", search["teacher_temp"])
     alike = default_arms("start", False, True, {"views": "dropout"})  # which nothing else makes two views of

@@ -94,6 +94,9 @@ def test_query_differences() -> None:
     mean = np.mean([found["ndcg@10"][name]["difference"] for name in "ab"])
     assert found["ndcg@10"]["avg"]["difference"] == pytest.approx(mean, abs=1e-3)
     assert "avg" not in query_differences(one, other, average=False, resamples=10)["ndcg@10"]
+    few = {name: {measure: each[:9] for measure, each in values.items()} for name, values in one.items()}
+    few_found = query_differences(few, few, average=True, resamples=10)["ndcg@10"]
+    assert few_found["a"] == few_found["avg"] == {"difference": 0, "low": None, "high": None}
     same = query_differences(one, one, average=True, resamples=10)
     assert all(each == {"difference": 0, "low": 0, "high": 0} for sets in same.values() for each in sets.values())
     lines = one_space(format_query_differences({"second": same}, "first")).splitlines()

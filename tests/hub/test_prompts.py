@@ -117,8 +117,10 @@ def test_a_folder_that_cuts_vectors_is_refused(folder) -> None:
     """SentenceTransformer(…, truncate_dim=8).save_pretrained records it, and makes shorter vectors than we would."""
     path = folder / "config_sentence_transformers.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": 8}))
-    with pytest.raises(InputError, match="expected whole vectors, found truncate_dim 8, which is for sentence-transf"):
+    with pytest.raises(InputError, match="expected whole vectors, found truncate_dim 8, which only sentence-transf"):
         load_model_encoder(str(folder))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": 32}))  # which is all of them
+    load_model_encoder(str(folder))
 
 
 def test_prompts_outside_the_pooling_are_refused(folder) -> None:
