@@ -17,7 +17,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.beir_data import load_retrieval, missing_retrieval
 from cmlmcse.evaluation.bm25 import BM25, BM25OfFiles, BM25Shares
 from cmlmcse.evaluation.command import main
-from cmlmcse.evaluation.retrieval import by_query, exact_unit, means, retrieval, search
+from cmlmcse.evaluation.retrieval import by_query, exact_unit, means, retrieval, search, search_sets
 from cmlmcse.evaluation.sts_data import MissingData
 from cmlmcse.evaluation.tasks import TASKS
 from support.paths import DATA
@@ -425,7 +425,7 @@ def test_what_the_model_does_not_see_is_said(tmp_path: Path, backbone_folders, c
 
 def test_options_are_those_of_the_function() -> None:
     """The command line and a call from Python have the same defaults."""
-    defaults = {name: one.default for name, one in inspect.signature(retrieval).parameters.items()}
+    defaults = {name: one.default for name, one in inspect.signature(search_sets).parameters.items()}
     assert {name: defaults[name] for name in TASKS["retrieval"].options} == {
         name: option.default for name, option in TASKS["retrieval"].options.items()
     }

@@ -422,8 +422,13 @@ def test_card_of_adapt(tmp_path) -> None:
     assert "Join them so before you encode" in card
     assert "Join them" not in adapted_card({**ADAPTED, "text": {**ADAPTED["text"], "titles": 0}})
     assert "60.00 after, 50.00 before: +10.00 (95 % interval +5.00 to +15.00)" in card
-    assert "| data | before | after | BM25 | after, with BM25 (0.3) |" in one_space(card)
-    assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | 40.00 | 45.00 |" in one_space(card)
+    head = "| data | before | after | 95 % interval of the change | BM25 | after, with BM25 (0.3) |"
+    assert head in one_space(card)
+    assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | – | 40.00 | 45.00 |" in one_space(card)  # an older record
+    differences = {"ndcg@10": {"own": {"difference": 2.5, "low": -0.5, "high": 5.25}}}
+    labelled = {"retrieval": {**ADAPTED["labelled"]["retrieval"], "differences": differences}}
+    card = adapted_card({**ADAPTED, "labelled": labelled})
+    assert "| own, nDCG@10 × 100 | 30.00 | 32.50 | -0.50 to +5.25 | 40.00 | 45.00 |" in one_space(card)
     worse = {"chosen": "start", "after": 50.0, "best_candidate": 51.0, "interval": [-1.0, 3.0]}
     kept = adapted_card({**ADAPTED, "adapt": {**ADAPTED["adapt"], **worse}})
     assert "`owner/start`, kept as it was" in kept
