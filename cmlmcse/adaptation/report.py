@@ -172,7 +172,7 @@ def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
         return []
     said = "No choice has read these data."
     if any(row[4] != DASH for row in rows):
-        said += " A change whose interval holds 0 may be chance: others of the same kind could show none."
+        said += " A change whose interval holds 0 may be chance: other queries or pairs could show none."
     if known := labelled.get("retrieval", {}).get("queries_in_text", 0):
         said += (
             f" But {known:,} of the queries stand word for word in the text that was adapted to, so their scores are "
