@@ -14,8 +14,8 @@ DOCUMENT_VIEWS = {"backbone_dropout": 0.0}  # their texts differ by themselves (
 # The start and BM25 search the documents together, and the arm learns what they find. With this share it is the cosine
 # and 0.3 of BM25 (evaluation/bm25.py says why; training/searches.py scales BM25 by 0.05).
 START_SHARE = 1 / 7
-# Batches of queries of that arm, of a finished encoder: on one process its 80 steps read no more. Of 4,600 documents
-# there were three times as many, and encoding them took the teacher 69 seconds of a laptop's core, for each split.
+# Batches of queries of that arm, of a finished encoder: on one process its 80 steps read no more. Four of each document
+# are three times as many on SciFact, and the teacher encodes all that there are, once for each split of the text.
 SEARCHES, BATCH = 80, 64
 SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1.0, "distillation_loss": "list_net",
                              "distillation_temp": 0.05}  # fmt: skip
@@ -34,6 +34,7 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
         finished: whether the model is a finished encoder, and not a plain backbone.
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
     """
+    batch = int(given.get("per_device_train_batch_size", BATCH))
     searches = not any(name.endswith("_weight") or name in OBJECTIVE for name in given)
     if finished:  # `words`, alone or with `sentence`, lost on MED (docs/results/adapting-history.md)
         views = [SEARCH] * searches + ["title_body"] * titles  # first what has a teacher, so that its time is known
@@ -46,25 +47,22 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
     arms: Arms = {}
     for name, rate in choices:
         fields = {"views": name, "learning_rate": rate, **given}
-        queries = fields.pop("max_queries", None)
         if fields["views"] != "dropout":
             fields = DOCUMENT_VIEWS | fields
         if fields["views"] == SEARCH:
-            fields = searching_fields(model, finished) | fields
-            if "per_device_train_batch_size" in fields and "max_queries" in fields:
-                fields["max_queries"] = SEARCHES * int(fields["per_device_train_batch_size"])
-            if queries is not None:
-                fields["max_queries"] = queries
+            fields = searching_fields(model, finished, batch) | fields
+        else:
+            fields.pop("max_queries", None)
         if fields not in arms.values():
             arms[f"{fields['views']}, rate {float(fields['learning_rate']):g}"] = fields
     return arms
 
 
-def searching_fields(model: str, finished: bool) -> dict[str, Any]:
-    """The fields of an arm that learns what its teachers find: a finished encoder and BM25, or for a plain backbone
-    BM25 alone."""
+def searching_fields(model: str, finished: bool, batch: int = BATCH) -> dict[str, Any]:
+    """The fields of an arm that learns what its teachers find, in batches of `batch` queries: a finished encoder and
+    BM25, or for a plain backbone BM25 alone."""
     temp = START_SHARE * SEARCHING["distillation_temp"]  # shares shrink the differences of the similarities
     if not finished:
         return SEARCHING | {"teacher": LEXICAL, "teacher_temp": temp}
     teachers = {"teacher": join_names([model, LEXICAL]), "teacher_share": START_SHARE, "teacher_temp": temp}
-    return SEARCHING | teachers | {"max_queries": SEARCHES * BATCH}
+    return SEARCHING | teachers | {"max_queries": SEARCHES * batch}

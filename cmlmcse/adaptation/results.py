@@ -11,7 +11,6 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import letters
 from cmlmcse.evaluation.compare import bootstrap_differences, query_differences, score_pairs
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.retrieval import search_sets
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
 
@@ -121,15 +120,15 @@ def labelled_results(labelled: dict[str, Any], documents: Dataset, start: Encode
 
 def compare_by_labels(name: str, data: Any, sides: list[EncodeOnce]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The results of one encoder or two in a task; of two also the entry `differences`, with the intervals."""
-    found: dict[str, Any] = {}
-    if name == "retrieval":
-        searched = [search_sets(encode, data) for encode in sides]
-        scores = [{name: each.results} for each in searched]
+    task, found = TASKS[name], {}
+    if task.by_query is not None:
+        entries, queries = zip(*(task.by_query(encode, data) for encode in sides), strict=True)
+        scores = [{name: entry} for entry in entries]
         if len(sides) > 1:
-            first, second = (each.queries for each in searched)
-            found = query_differences(first, second, average="avg" in searched[0].results)
+            first, second = queries
+            found = query_differences(first, second, average="avg" in entries[0])
     else:
-        scores = [TASKS[name].run(encode, data) for encode in sides]
+        scores = [task.run(encode, data) for encode in sides]
         if len(sides) > 1:
             one, other = (score_pairs(encode, {name: {name: data}}) for encode in sides)
             found = bootstrap_differences(one, other)

@@ -15,7 +15,7 @@ from .sts_data import STS_SETS, Pairs
 from .tables import STS_COLUMNS
 
 LEVEL = 0.95
-FEWEST = 10  # queries of which samples say something
+FEWEST = 10  # queries, below which a set has no interval: samples of so few repeat each other. A choice by hand
 MAX_SIMILARITIES = 1 << 21  # similarities of resampled sets in memory at a time: 16 MiB
 
 
@@ -91,9 +91,9 @@ def query_differences(
         for place, change in enumerate(changes.values()):
             drawn = _resample_rows(np.random.default_rng([seed, place]), len(change), resamples)
             points.append(float(change.mean()))
-            samples.append(np.concatenate([change[rows].mean(axis=1) for rows in drawn]))
-        samples = [each if len(change) >= FEWEST else np.full(resamples, np.nan)
-                   for each, change in zip(samples, changes.values(), strict=True)]  # fmt: skip
+            enough = len(change) >= FEWEST
+            means = [change[rows].mean(axis=1) for rows in drawn] if enough else [np.full(resamples, np.nan)]
+            samples.append(np.concatenate(means))
         found[measure] = dict(zip(changes, map(_interval, points, samples), strict=True))
         if average and len(changes) == len(first):
             found[measure]["avg"] = _interval(float(np.mean(points)), np.mean(samples, axis=0))

@@ -22,10 +22,12 @@ RTD = {"rtd_weight": 0.1, "projection": "batchnorm", "mlm_probability": 0.3}
 LABELLED = {"train_file": "pairs.csv", "text_column": "text", "positive_column": "same", "negative_column": "other"}
 METHODS = {
     "simcse": {"cmlm_weight": 0},
+    "simcse with mlm": {"cmlm_weight": 0, "mlm_weight": 0.1},
     "cmlm-cse": AUXILIARY,
     "infocse": {**AUXILIARY, "projection": "batchnorm", "lexical_dropout": True, "fusion_init": "random"},
     "diffcse": {**RTD, "cmlm_weight": 0},
-    "rtd, sampled, and cmlm": {**RTD, **AUXILIARY, "rtd_fill": "sample"},
+    "diffcse, sampled": {**RTD, "cmlm_weight": 0, "rtd_fill": "sample"},
+    "rtd and cmlm": {**RTD, **AUXILIARY},
     "clear": {
         "cmlm_weight": 0,
         "mlm_weight": 1,
@@ -64,9 +66,9 @@ METHODS = {
 }
 
 
-STEPS, EVERY = 12, 4  # of 7 steps an epoch; development scores and checkpoints
-LATE = 8  # a checkpoint within the second epoch
-SCORES = {4: 50.0, 8: 40.0, 12: 60.0}  # with a patience of 1 a run stops at step 8
+STEPS, EVERY = 12, 3  # of 7 steps an epoch; development scores and checkpoints
+LATE = 9  # a checkpoint within the second epoch
+SCORES = {3: 50.0, 6: 40.0, 9: 45.0, 12: 60.0}  # with a patience of 2 a run stops at step 9
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +133,10 @@ def simcse(recipe):
 
 @pytest.fixture(scope="module")
 def impatient(recipe):
-    """A run that early stopping ended at step 8."""
+    """A run that early stopping ended at step 9."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ContrastiveTrainer, "dev_metrics", forged_score)
-        return whole(recipe("impatient", cmlm_weight=0, early_stopping_patience=1))
+        return whole(recipe("impatient", cmlm_weight=0, early_stopping_patience=2))
 
 
 @pytest.fixture(scope="module")
@@ -214,15 +216,15 @@ def test_streamed_text(step, workers, stream, tmp_path):
     assert_same_end(resumed(stream(workers), step, tmp_path / "part"), stream(workers).folder)
 
 
-@pytest.mark.parametrize("step", (4, 8))
+@pytest.mark.parametrize("step", (3, 6, 9))
 def test_early_stopping(step, impatient, monkeypatch, tmp_path):
     """Scores that are no better count from where they had got to; the best checkpoint is what is exported."""
     monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", forged_score)
     part = resumed(impatient, step, tmp_path / "part")
     for folder in (part, impatient.folder):
-        assert history(folder, "eval_dev_score")[1:] == [50.0, 40.0]
-        assert len(history(folder, "loss")) == 8
-    if step == 4:  # the best one is there
+        assert history(folder, "eval_dev_score")[1:] == [50.0, 40.0, 45.0]
+        assert len(history(folder, "loss")) == 9
+    if step == 3:  # the best one is there
         assert (part / "export" / "model.safetensors").read_bytes() == (
             impatient.folder / "export" / "model.safetensors"
         ).read_bytes()
@@ -231,8 +233,8 @@ def test_early_stopping(step, impatient, monkeypatch, tmp_path):
 def test_more_patience_than_before(impatient, monkeypatch, tmp_path):
     """A run that had lost patience goes on where it is given more: the patience asked for now counts."""
     monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", forged_score)
-    part = resumed(impatient, 8, tmp_path / "part", "--early_stopping_patience", 2)
-    assert history(part, "eval_dev_score")[1:] == [50.0, 40.0, 60.0]
+    part = resumed(impatient, 9, tmp_path / "part", "--early_stopping_patience", 3)
+    assert history(part, "eval_dev_score")[1:] == [50.0, 40.0, 45.0, 60.0]
 
 
 def test_auto_without_a_checkpoint_starts_anew(simcse, tmp_path, capsys):
@@ -267,16 +269,16 @@ def test_the_time_before_counts(simcse, tmp_path):
 def test_a_checkpoint_that_knew_less(simcse, monkeypatch, tmp_path):
     """Of a run without early stopping, and without a clock as older versions had none: both are there from now on."""
     monkeypatch.setattr(ContrastiveTrainer, "dev_metrics", forged_score)
-    kept = copied(simcse, EVERY, tmp_path / "part") / "trainer_state.json"
+    kept = copied(simcse, 3, tmp_path / "part") / "trainer_state.json"
     found = json.loads(kept.read_text())
     del found["stateful_callbacks"]["TrainingTime"]
     for row in [found, *found["log_history"]]:  # the score that this checkpoint had
         row.update(
-            {name: SCORES[EVERY] for name in ("eval_dev_score", "best_metric") if row.get("step") != 0 and name in row}
+            {name: SCORES[3] for name in ("eval_dev_score", "best_metric") if row.get("step") != 0 and name in row}
         )
     kept.write_text(json.dumps(found))
-    go_on(simcse, tmp_path / "part", "--early_stopping_patience", 1)
-    assert history(tmp_path / "part", "eval_dev_score")[1:] == [50.0, 40.0]
+    go_on(simcse, tmp_path / "part", "--early_stopping_patience", 2)
+    assert history(tmp_path / "part", "eval_dev_score")[1:] == [50.0, 40.0, 45.0]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +323,7 @@ def test_what_may_differ(simcse, tmp_path):
         fields[name] = str(tmp_path / kept.name)
     moved = tmp_path / "moved.yaml"
     moved.write_text(yaml.safe_dump(fields))
-    more = ("--dev_set", "none", "--save_steps", 5, "--logging_steps", 2, "--max_steps", 10, "--mini_batch_size", 8)
+    more = ("--dev_set", "none", "--save_steps", 4, "--logging_steps", 2, "--max_steps", 10, "--mini_batch_size", 8)
     part = resumed(Run(moved, simcse.folder), LATE, tmp_path / "part", *more)
     assert json.loads((part / "run.json").read_text())["steps"] == 10
 
