@@ -22,7 +22,16 @@ from cmlmcse.data.search_words import SEARCH_WORDS, SearchWords
 from cmlmcse.evaluation.beir_data import RetrievalSet, from_folder
 from cmlmcse.evaluation.bm25 import BM25, WEIGHT, BM25Shares
 from cmlmcse.evaluation.encoding import Encode, EncodeOnce
-from cmlmcse.evaluation.retrieval import BLOCK, Nearest, as_run, encode_blocks, exact_unit, measures, search_words
+from cmlmcse.evaluation.retrieval import (
+    BLOCK,
+    Nearest,
+    as_run,
+    by_query,
+    encode_blocks,
+    exact_unit,
+    means,
+    search_words,
+)
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.folders import recorded_pooling
 
@@ -78,7 +87,7 @@ def score(found: Encoded, weights: list[float], words: SearchWords = SEARCH_WORD
         for vectors in found.blocks:
             nearest.add(vectors)
         runs[f"cosine and {weight:g} BM25" if weight else "cosine"] = as_run(nearest, names, ids)
-    return {title: measures(found.dataset.qrels, run)["ndcg@10"] for title, run in runs.items()}
+    return {title: means(by_query(found.dataset.qrels, run))["ndcg@10"] for title, run in runs.items()}
 
 
 if __name__ == "__main__":

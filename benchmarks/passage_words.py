@@ -20,7 +20,7 @@ from cmlmcse.data import folder
 from cmlmcse.evaluation.beir_data import RetrievalSet, from_folder
 from cmlmcse.evaluation.bm25 import BM25, WEIGHT, WEIGHT_FOR_WEAK, BM25OfFiles, BM25Shares
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.retrieval import BLOCK, DEPTH, encode_blocks, exact_unit, measures
+from cmlmcse.evaluation.retrieval import BLOCK, DEPTH, by_query, encode_blocks, exact_unit, means
 from cmlmcse.models.encoders import load_model_encoder
 
 RECORD = Path(__file__).parent / "records" / "passage-words.json"
@@ -93,7 +93,7 @@ def ndcg(dataset: RetrievalSet, names: list[str], ids: list[str], scores: np.nda
     for name, row in zip(names, scores, strict=True):
         best = [place for place in np.argsort(-row, kind="stable")[: DEPTH + 1] if ids[place] != name][:DEPTH]
         run[name] = {ids[place]: float(row[place]) for place in best}
-    return measures(dataset.qrels, run)["ndcg@10"]
+    return means(by_query(dataset.qrels, run))["ndcg@10"]
 
 
 if __name__ == "__main__":
