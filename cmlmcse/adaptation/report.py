@@ -9,13 +9,12 @@ from cmlmcse.common.tables import DASH
 from cmlmcse.data.collection import SAME_WORDS
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
 from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
-from cmlmcse.hub.adapted_card import on_practice, tokens_trained_on
+from cmlmcse.hub.adapted_card import on_practice, tokens_trained_on, why_kept
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .pages import Block, write_pages
 
 CURVE = "curves"
-NOT_BETTER = "Nothing was better than the start beyond chance. So export/ is the model that it started from."
 # Share of the held-out documents that repeat other documents, from which the report warns. What it does to the scores
 # was not measured.
 OVERLAPS = 0.1
@@ -39,7 +38,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     """The report as a list of pieces."""
     found, text = results["adapt"], results["text"]
     kept = found["chosen"] == "start"
-    verdict = NOT_BETTER if kept else f"The adapted model is better for this text. Chosen: {found['chosen']}."
+    verdict = not_better(found) if kept else f"The adapted model is better for this text. Chosen: {found['chosen']}."
     blocks: list[Block] = [
         ("h1", "Adapted"),
         ("p", verdict),
@@ -139,6 +138,11 @@ def change_cells(scores: dict[str, Any]) -> list[str]:
     ]
 
 
+def not_better(found: dict[str, Any]) -> str:
+    """Why the start is handed back."""
+    return f"{why_kept(found)} So export/ is the model that it started from."
+
+
 def on_second_split(found: dict[str, Any]) -> list[Block]:
     """What the table is of, if the text was split twice."""
     if found.get("second_split") is None:
@@ -158,7 +162,7 @@ def last_line(results: dict[str, Any]) -> str:
     before, after, change, interval = change_cells(found)
     said = f"{found['title']}: {before} before, {after} after, {change} (95 % interval {interval})"
     if found["chosen"] == "start":
-        return f"{said}. {NOT_BETTER}"
+        return f"{said}. {not_better(found)}"
     return f"{said}. Better; chosen: {found['chosen']}"
 
 

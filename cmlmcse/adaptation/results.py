@@ -15,7 +15,7 @@ from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.models.encoders import Encoder
 
 from .arms import Arms
-from .choice import Change, Choice
+from .choice import LEAST_GAIN, Change, Choice
 from .runs import Trial
 from .text import Text
 
@@ -58,6 +58,7 @@ def change_results(change: Change) -> dict[str, Any]:
         "before": round(change.before, 4),
         "best_candidate": round(change.after, 4),
         "interval": [round(end, 4) for end in change.interval],
+        "least_gain": LEAST_GAIN,
     }
 
 

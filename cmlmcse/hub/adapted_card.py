@@ -40,9 +40,7 @@ def adapted_card(
     if same and not (identity and identity.license):  # unchanged weights keep their licence
         identity = (identity or Identity())._replace(license=(known or {}).get("license"))
     name = name or (start if same else f"{start}, adapted")
-    done = (
-        "kept as it was: `cmlmcse adapt` found nothing better beyond chance" if same else "adapted by `cmlmcse adapt`"
-    )
+    done = "kept as it was: `cmlmcse adapt` found nothing clearly better" if same else "adapted by `cmlmcse adapt`"
     if pooling := (kept.get("encoder") or {}).get("pooling"):
         use = use._replace(pooling=pooling)
     values = {
@@ -146,6 +144,16 @@ def on_practice(found: dict[str, Any]) -> str:
     )
 
 
+def why_kept(found: dict[str, Any]) -> str:
+    """What the best that was tried lacks. Before records had `least_gain`, chance alone decided."""
+    if found["interval"][0] <= 0 or "least_gain" not in found:
+        return "Nothing was better than the start beyond chance."
+    return (
+        f"The best that was tried is better by less than {found['least_gain']:.1%} of the score. That is more than "
+        "chance, but too little to expect it in real searches."
+    )
+
+
 def measured(kept: Record, same: bool) -> str:
     """The scores without labels, and those on labelled data if there are any.
 
@@ -158,7 +166,7 @@ def measured(kept: Record, same: bool) -> str:
     change = (f"{best:.2f} with the best setting" if same else f"{best:.2f} after") + f", {before:.2f} before: "
     change += f"{best - before:+.2f} (95 % interval {{:+.2f}} to {{:+.2f}}).".format(*found["interval"])
     if same:
-        change += " Nothing was better than the start beyond chance, so these are the start's weights."
+        change += f" {why_kept(found)} So these are the start's weights."
     rows = [
         [data, cell(before), cell(after), interval_cell(interval), *map(cell, words)]
         for data, (before, after, interval, *words) in sorted(labelled_scores(kept.get("labelled", {})).items())

@@ -163,7 +163,7 @@ def test_the_score_is_the_mean_over_the_documents_of_both_splits():
 
 
 def test_no_change_is_not_better():
-    """The start is handed back unless the interval lies above 0."""
+    """The start is handed back unless the interval lies above 0, and the change is 1.5 % of the score or more."""
     before = np.random.default_rng(0).uniform(0, 100, 100)
     noise = np.random.default_rng(1).normal(0, 10, 100)
     noise -= noise.mean()
@@ -175,6 +175,9 @@ def test_no_change_is_not_better():
     assert not change(before).better
     assert not change(before + noise).better
     assert change(before + noise + 5).better
+    small, enough = change(1.014 * before), change(1.016 * before)
+    assert 0 < small.interval[0] < small.after - small.before
+    assert (small.better, enough.better) == (False, True)
 
 
 def test_advice_to_search_by_words():

@@ -439,7 +439,10 @@ def test_card_of_adapt(tmp_path) -> None:
     assert ModelCard(kept_too).data.license == "cc-by-sa-3.0"
     assert "No licence is named" not in kept_too
     assert "No licence is named" in adapted_card({**ADAPTED, "start": start})
-    assert "Nothing was better than the start beyond chance, so these are the start's weights." in kept
+    assert "Nothing was better than the start beyond chance. So these are the start's weights." in kept
+    little = {**worse, "best_candidate": 50.7, "interval": [0.2, 1.2], "least_gain": 0.015}
+    kept = adapted_card({**ADAPTED, "adapt": {**ADAPTED["adapt"], **little}})
+    assert "better by less than 1.5% of the score. That is more than chance, but too little to expect it in" in kept
     with pytest.raises(InputError, match=r"results.json: expected the entry 'adapt'"):
         adapted_card({})
 

@@ -71,10 +71,18 @@ def as_verb(command: str) -> tuple[str, list[str]] | None:
 
 
 def alike(verb: str, arguments: list[str]) -> tuple[str, ...]:
-    """What tells two commands apart well enough to run both: the verb, a recipe, and the names of the options."""
+    """What tells two commands apart well enough to run both: the verb, a recipe, and the names of the options, without
+    those that the tests replace (`run`) and those that only name a place."""
     recipe = arguments[:1] if verb == "train" else []
-    same = ("--workers", "--index") if verb == "study" else ()  # the tests do one run of a study, by its index
+    same = SAME.get(verb, ())
     return (verb, *recipe, *sorted(word for word in arguments if word.startswith("--") and word not in same))
+
+
+SAME = {
+    "study": ("--workers", "--index"),  # the tests do one run of a study, by its index
+    "adapt": ("--minutes", "--output_dir"),
+    "train": ("--max_steps", "--output_dir", "--data_dir"),
+}
 
 
 def each_once() -> list[tuple[str, str]]:

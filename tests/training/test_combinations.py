@@ -15,14 +15,12 @@ PROMPT = {"pooling": "prompt", "prompt_template": "w1 {sentence} w2 {mask}", "pr
           "second_prompt_template": "w3 {sentence} {mask}"}  # fmt: skip
 NEGATED = {**PROMPT, "negative_prompt_template": "w1 {sentence} w4 {mask}", "contrastive_loss": "extended_info_nce"}
 OPTIONS = {
-    "prompt": PROMPT,
     "negated prompt": NEGATED,
-    "no dropout in negatives": {"contrastive_loss": "off_dropout", "positive_ratio": 0.9},
     "dimensions": {"dimension_weight": WEIGHT},
     "consistency": {"consistency_weight": WEIGHT},
     "teacher": {"distillation_weight": WEIGHT, "teacher": "itself", "teacher_pooling": "avg"},
     "mined negatives": {"mined_negatives": 1},
-    "mined, no dropout": {"mined_negatives": 1, "contrastive_loss": "off_dropout"},
+    "mined, no dropout": {"mined_negatives": 1, "contrastive_loss": "off_dropout", "positive_ratio": 0.9},
     "nested": {"matryoshka_dims": "16,8"},
     "scored pairs": {"contrastive_loss": "cosent", "train_file": "pairs.csv", "text_column": "one",
                      "positive_column": "two", "score_column": "score"},

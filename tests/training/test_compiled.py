@@ -23,9 +23,9 @@ LINES = [f"{'the big red dog ' * count}sat on the mat" for count in range(1, 7)]
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory) -> str:
-    """A folder with a backbone of two blocks, for each is traced by itself."""
+    """A folder with a backbone of one block, for each is traced by itself."""
     folder = tmp_path_factory.mktemp("bert")
-    tiny_backbone("bert", num_hidden_layers=2).save_pretrained(folder)
+    tiny_backbone("bert", num_hidden_layers=1).save_pretrained(folder)
     tiny_tokenizer("bert").save_pretrained(folder)
     return str(folder)
 

@@ -79,8 +79,10 @@ def test_mlm_alone(tmp_path):
     assert_equal(gradients(model), expected)
 
 
-@pytest.mark.parametrize("condition", ("before_head", "after_head"))
-@pytest.mark.parametrize(("projection", "views"), (("mlp", 2), ("batchnorm", 2), ("mlp", 1)))
+@pytest.mark.parametrize(
+    ("projection", "views", "condition"),
+    (("mlp", 2, "before_head"), ("batchnorm", 2, "after_head"), ("mlp", 1, "after_head")),
+)
 @pytest.mark.parametrize(
     "weights",
     (
