@@ -138,7 +138,7 @@ def test_separable(data_dir: Path) -> None:
 @pytest.mark.slow
 def test_nested_equals_plain_loops() -> None:
     """The nested cross-validation gives what loops over scikit-learn's classifier give."""
-    part = noisy(2, 120, seed=3)
+    part = noisy(2, 60, seed=3)
     accuracies = []
     for rest, held in StratifiedKFold(10, shuffle=True, random_state=1111).split(*part):
         train = Part(part.features[rest], part.labels[rest])
