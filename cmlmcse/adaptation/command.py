@@ -204,22 +204,26 @@ def run_alone(args: argparse.Namespace, bf16: bool, variable_length: bool, train
     check_request(folder, args)
     if (folder / "results.json").exists():
         return finished(folder, args)
-    kept = f"finished arms and checkpoints in {folder} are kept; go on with the same command and " \
-           "--resume_from_checkpoint auto"  # fmt: skip
     from modeling_cmlmcse.variable_length import padded_attention
 
     from .work import adapt_in
 
+    def kept() -> str:
+        if not any((folder / name).exists() for name in OWN):
+            return "nothing was written yet; the same command starts again"
+        return f"finished arms and checkpoints in {folder} are kept; go on with the same command and " \
+               "--resume_from_checkpoint auto"  # fmt: skip
+
     several = launched_processes() > 1
     pads = padded_attention(not variable_length)
     try:
-        with pads, nullcontext() if several else terminable(), interruptible(lambda: kept):
+        with pads, nullcontext() if several else terminable(), interruptible(kept):
             return Adapted(folder, adapt_in(folder, args, bf16, train))
     except Stopped as stop:  # perhaps inside an arm, which speaks of its own folder
         causes = {128 + signal.SIGINT: "by Ctrl-C", 128 + signal.SIGTERM: "by SIGTERM"}
         if stop.status not in causes:
             raise
-        raise Stopped(f"{causes[stop.status]}; {kept}", status=stop.status) from stop
+        raise Stopped(f"{causes[stop.status]}; {kept()}", status=stop.status) from stop
 
 
 def finished(folder: Path, args: argparse.Namespace) -> Adapted:

@@ -17,9 +17,10 @@ from pickle import UnpicklingError
 from typing import NoReturn
 
 from .cpu import limit_kernel_caches
-from .launch import launched_processes
+from .launch import launched_processes, says_it_first
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+LEFT = re.compile("Connection (closed|reset) by peer")  # what gloo says in a process that waits for one that has ended
 
 
 class InputError(ValueError):
@@ -115,7 +116,8 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command's `main`, so that expected errors print one line on stderr and set the exit status.
 
     The status is 2 after an :class:`InputError` and on a full disk, 130 after Ctrl-C, its own after :class:`Stopped`,
-    and 141 without a line where nobody reads the output any more, as after `| head`.
+    and 141 without a line where nobody reads the output any more, as after `| head`. Of several launched processes one
+    says what all of them meet, and one that another has left says so.
     """
 
     @functools.wraps(main)
@@ -136,23 +138,32 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
                 raise
             status = 128 + signal.SIGPIPE
         except InputError as error:
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            say(f"error: {' '.join(str(error).split())}")
             status = 2
         except Stopped as stop:
-            print(f"stopped: {' '.join(str(stop).split())}", file=sys.stderr)
+            say(f"stopped: {' '.join(str(stop).split())}")
             status = stop.status
         except Exception as error:
-            full = full_disk(error)
-            if full is None:
+            if full := full_disk(error):
+                say(f"error: {full}; free space and repeat")
+                status = 2
+            elif launched_processes() > 1 and LEFT.search(str(error)):
+                say("stopped: another process of this launch has ended, and its line says why")
+                status = 1
+            else:
                 raise
-            print(f"error: {full}; free space and repeat", file=sys.stderr)
-            status = 2
         if immediate_exit:
             immediate_exit.status = status
         if status:
             sys.exit(status)
 
     return wrapped
+
+
+def say(line: str) -> None:
+    """Print a line on stderr, unless another process of this launch has."""
+    if says_it_first(line):
+        print(line, file=sys.stderr)
 
 
 def full_disk(error: Exception) -> str | None:

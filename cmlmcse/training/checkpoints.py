@@ -96,6 +96,7 @@ class WholeCheckpointTrainer(Trainer):
         except (OSError, SafetensorError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and ZIP_WRITER not in str(error):
                 raise
+            shutil.rmtree(folder / TEMPORARY, ignore_errors=True)  # it takes the room that is missing
             reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
             raise InputError(
                 f"{folder / name} cannot be written: {reason}; earlier checkpoints are complete: make room and resume "

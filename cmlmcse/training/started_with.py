@@ -14,7 +14,7 @@ from cmlmcse.common.names import split_names
 from cmlmcse.data.text import fingerprint_text
 from cmlmcse.models.fingerprint import fingerprint_model
 from cmlmcse.models.folders import resolve_model
-from modeling_cmlmcse.distributed import rank
+from modeling_cmlmcse.distributed import processes, rank
 
 from .fields import DataArguments, ModelArguments, RunArguments
 
@@ -28,6 +28,7 @@ LEARNED = ("stage", "seed", "data_seed", "per_device_train_batch_size", "gradien
            "dataloader_drop_last", "optim", "optim_args", "optim_target_modules", "weight_decay", "adam_beta1",
            "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_type", "lr_scheduler_kwargs",
            "warmup_steps")  # fmt: skip
+BATCH = ("per_device_train_batch_size", "processes")
 TEXTS = ("train_file", "synonyms")
 MODELS = ("model_name_or_path", "teacher", "mining_model", "rtd_generator", "tokenizer_name")
 # Schedules without a formula: the rate is a state that goes down with the scores.
@@ -52,6 +53,7 @@ def kept_fields(model: ModelArguments, data: DataArguments, run: RunArguments) -
         fields[name] = [model_content(each) for each in split_names(fields[name])]
     fields["dev_set"] = "auto" if data.dev_set.startswith("auto") else "another"  # auto holds documents out
     fields["auxiliary_learning_rate"] = "none" if run.auxiliary_learning_rate is None else "one of its own"
+    fields["processes"] = processes()
     if data.streaming:
         fields["dataloader_num_workers"] = run.dataloader_num_workers  # the order of a stream depends on it
     sharded = run.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
@@ -95,12 +97,37 @@ def check_started_with(checkpoint: str | None, fields: dict[str, Any]) -> None:
     for name in set(TEXTS) & set(kept):  # which an older version kept without a list
         kept[name] = kept[name] if isinstance(kept[name], list) else [kept[name]] if kept[name] else []
     changed = [name for name in now if name in kept and kept[name] != now[name]]
+    if BATCH[1] in kept and not now.get("streaming"):  # they may change together
+        check_batch(checkpoint, *((each[BATCH[0]], each[BATCH[1]]) for each in (kept, now)))
+        changed = [name for name in changed if name not in BATCH]
     if not changed:
         return
     name = changed[0]
     raise InputError(
         f"{checkpoint} expects the {name} that the run was started with, {before_and_now(kept[name], now[name])}; give "
         "the same one, or start another run with another --output_dir"
+    )
+
+
+def check_batch(checkpoint: str, kept: tuple[int, int], now: tuple[int, int]) -> None:
+    """Check that the batch of all processes together is what it was: it is the negatives of a sentence, and the rows of
+    the epoch that are done.
+
+    Args:
+        checkpoint: the folder that the run goes on from.
+        kept, now: `per_device_train_batch_size` and the number of processes.
+
+    Raises:
+        InputError: it is another.
+    """
+    (each, count), (given, found), whole = kept, now, kept[0] * kept[1]
+    if given * found == whole:
+        return
+    advice = f"give a per_device_train_batch_size of {whole // found}, or " if whole % found == 0 else ""
+    raise InputError(
+        f"{checkpoint} expects a batch of {each} on each of {count} processes ({whole} in all), as the run was "
+        f"started, found {given} on each of {found} ({given * found} in all); {advice}start another run with another "
+        "--output_dir"
     )
 
 

@@ -115,7 +115,7 @@ class LossTrainer(WholeCheckpointTrainer):
                 f"{checkpoint}: expected the optimizer's state of a run with these fields, found another; give the "
                 "fields of the run that wrote it, also --optim and --auxiliary_learning_rate"
             ) from error
-        if isinstance(self.lr_scheduler, LambdaLR) and self.lr_scheduler.base_lrs != rates:
+        if isinstance(self.lr_scheduler, LambdaLR):  # its rates may be others, and so may the number of its steps
             self._set_rates(self.lr_scheduler, rates)
 
     def _set_rates(self, schedule: LambdaLR, rates: list[float | Tensor]) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -127,7 +128,7 @@ def test_disk_full(error, reason, recipe, tmp_path, monkeypatch, capsys) -> None
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert f"checkpoint-4 cannot be written: {reason}" in line
     assert "earlier checkpoints are complete" in line
-    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoint-2", "dev_start.npz"}
     monkeypatch.setattr(checkpoints.Trainer, "_save_checkpoint", save)
     run(monkeypatch, recipe, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", "auto")
     assert (tmp_path / "run" / f"checkpoint-{STEPS}").is_dir()
@@ -443,6 +444,25 @@ def test_what_an_interrupted_run_says(tmp_path) -> None:
     for name in ("trainer_state.json", "rng_state.pth"):
         (tmp_path / "checkpoint-2" / name).touch()
     assert kept_checkpoint(tmp_path).endswith("checkpoint-2 is kept; go on with --resume_from_checkpoint auto")
+
+
+def test_another_number_of_processes(tmp_path) -> None:
+    """The batch of all processes together must stay; of a stream the number of processes too. Older versions did not
+    keep it."""
+    two = {"per_device_train_batch_size": 9, "processes": 2, "streaming": False}
+    check, path = partial(check_started_with, str(tmp_path)), tmp_path / FIELDS
+    path.write_text(json.dumps(two))
+    check({**two, "per_device_train_batch_size": 18, "processes": 1})
+    with pytest.raises(InputError, match=r"expects a batch of 9 on each of 2 processes \(18 in all\), as "):
+        check({**two, "processes": 1})
+    with pytest.raises(InputError, match=r"found 10 on each of 2 \(20 in all\); give a .*_batch_size of 9, or "):
+        check({**two, "per_device_train_batch_size": 10})
+    path.write_text(json.dumps({**two, "streaming": True}))
+    with pytest.raises(InputError, match="expects the processes that the run was started with, 2, found 1"):
+        check({"per_device_train_batch_size": 9, "processes": 1, "streaming": True})
+    path.write_text(json.dumps({"per_device_train_batch_size": 9, "streaming": False}))
+    with pytest.raises(InputError, match="expects the per_device_train_batch_size that the run was started"):
+        check({**two, "per_device_train_batch_size": 18})
 
 
 def test_a_checkpoint_that_kept_one_text(tmp_path) -> None:

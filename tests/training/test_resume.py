@@ -326,6 +326,7 @@ def test_what_may_differ(simcse, tmp_path):
     more = ("--dev_set", "none", "--save_steps", 4, "--logging_steps", 2, "--max_steps", 10, "--mini_batch_size", 8)
     part = resumed(Run(moved, simcse.folder), LATE, tmp_path / "part", *more)
     assert json.loads((part / "run.json").read_text())["steps"] == 10
+    assert history(part, "learning_rate")[-1] == pytest.approx(1e-3 / 10)  # the last of ten steps, linear
 
 
 def test_another_learning_rate(simcse, tmp_path):

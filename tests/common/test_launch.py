@@ -1,0 +1,57 @@
+"""Of the processes that a launcher starts one says what all of them meet."""
+
+import socket
+
+import pytest
+from torch.distributed import TCPStore
+
+from cmlmcse.common.errors import InputError, command
+from cmlmcse.common.launch import says_it_first
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """The launcher's, as torchrun has it, and the environment that it gives to its processes."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    launched = {"WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port)}  # fmt: skip
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+
+
+def test_one_speaks(store, monkeypatch):
+    """Once for each message and start; everyone where there is no store, or no launcher."""
+    assert [says_it_first(each) for each in ("one", "one", "two")] == [True, False, True]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert says_it_first("one")
+    monkeypatch.setenv("MASTER_PORT", "no number")
+    assert says_it_first("one")
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
+    assert says_it_first("one")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (InputError("expected a, found b"), 2, "error: expected a, found b"),
+        (RuntimeError("[gloo/pair.cc:547] Connection closed by peer [127.0.0.1]:7"), 1, "stopped: another process of"),
+    ],
+)
+def test_a_command_of_two_processes(error, status, line, store, monkeypatch, capsys):
+    """Both end with the status, and one line is printed, without a traceback."""
+    monkeypatch.setattr("cmlmcse.common.errors.ImmediateExit", lambda: None)
+
+    @command
+    def fails():
+        raise error
+
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stop:
+            fails()
+        assert stop.value.code == status
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(line)
