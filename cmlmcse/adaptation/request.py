@@ -8,6 +8,7 @@ from typing import Any
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
+from cmlmcse.common.launch import launched_processes
 from cmlmcse.training.started_with import before_and_now, model_content, text_content
 
 REQUEST = "request.json"
@@ -16,6 +17,7 @@ SAME = ("text_column", "title_column", "max_documents", "max_seq_length", "pooli
 
 def check_request(folder: Path, args: argparse.Namespace) -> None:
     """Check that a later call asks for what the first one asked for. The time and the device may differ.
+    The number of processes may not, because all arms must have one batch.
 
     Args:
         folder: the output folder.
@@ -28,6 +30,7 @@ def check_request(folder: Path, args: argparse.Namespace) -> None:
     if not path.exists():
         return
     asked, kept = request_of(args), json.loads(path.read_text(encoding="utf-8"))
+    kept.setdefault("processes", asked["processes"])  # which older versions did not keep
     if other := [name for name in {**kept, **asked} if asked.get(name) != kept.get(name)]:
         name = other[0]
         raise InputError(
@@ -45,4 +48,5 @@ def keep_request(folder: Path, args: argparse.Namespace) -> None:
 def request_of(args: argparse.Namespace) -> dict[str, Any]:
     """What all calls for one folder have in common. Local files are known by their content, not by their path."""
     known = {"model": model_content(args.model), "text": text_content(str(args.text))}
-    return {**known, **{name: getattr(args, name) for name in SAME}, **args.fields}
+    common = {name: getattr(args, name) for name in SAME}
+    return {**known, **common, "processes": launched_processes(), **args.fields}  # of which the batch is

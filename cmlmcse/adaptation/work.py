@@ -294,7 +294,7 @@ def choose(
     assert first is not None  # check_questions
     confirming = Splits((first,))
     change = judge(confirming, start.once, [average.once])
-    again = text.finished or (not change.better and seconds_of(chosen.values()) <= left)
+    again = text.finished or (change.interval[0] <= 0 and seconds_of(chosen.values()) <= left)
     more = text.confirming_again(views, args.seed) if change.after > change.before and again else None
     second = None
     if more is not None:

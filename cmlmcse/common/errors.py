@@ -20,7 +20,7 @@ from .cpu import limit_kernel_caches
 from .launch import launched_processes, says_it_first
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-LEFT = re.compile("Connection (closed|reset) by peer")  # what gloo says in a process that waits for one that has ended
+LEFT = re.compile("gloo.*Connection (closed|reset) by peer")  # in a process that waits for one that has ended
 
 
 class InputError(ValueError):
@@ -116,8 +116,8 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command's `main`, so that expected errors print one line on stderr and set the exit status.
 
     The status is 2 after an :class:`InputError` and on a full disk, 130 after Ctrl-C, its own after :class:`Stopped`,
-    and 141 without a line where nobody reads the output any more, as after `| head`. Of several launched processes one
-    says what all of them meet, and one that another has left says so.
+    and 141 without a line where nobody reads the output any more, as after `| head`. Of the launched processes of a
+    machine one says what all of them meet, and one that another has left says so.
     """
 
     @functools.wraps(main)
@@ -147,8 +147,8 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
             if full := full_disk(error):
                 say(f"error: {full}; free space and repeat")
                 status = 2
-            elif launched_processes() > 1 and LEFT.search(str(error)):
-                say("stopped: another process of this launch has ended, and its line says why")
+            elif launched_processes() > 1 and isinstance(error, RuntimeError) and LEFT.search(str(error)):
+                say("stopped: another process of this launch has ended; its line says why, or the launcher's report")
                 status = 1
             else:
                 raise

@@ -25,12 +25,37 @@ def store(monkeypatch):
 def test_one_speaks(store, monkeypatch):
     """Once for each message and start; everyone where there is no store, or no launcher."""
     assert [says_it_first(each) for each in ("one", "one", "two")] == [True, False, True]
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert says_it_first("one")
+    for name in ("TORCHELASTIC_RESTART_COUNT", "GROUP_RANK"):  # another start, another machine
+        monkeypatch.setenv(name, "1")
+        assert [says_it_first("one"), says_it_first("one")] == [True, False]
     monkeypatch.setenv("MASTER_PORT", "no number")
     assert says_it_first("one")
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
     assert says_it_first("one")
+
+
+@pytest.mark.parametrize("listens", (False, True))
+def test_a_store_that_does_not_answer(listens, store, monkeypatch, capfd):
+    """The launcher has gone, or is stopped: everyone speaks, soon, and PyTorch prints nothing."""
+    monkeypatch.setattr("cmlmcse.common.launch.SECONDS", 0.5)
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        if listens:
+            mute.listen()
+        monkeypatch.setenv("MASTER_PORT", str(mute.getsockname()[1]))
+        assert says_it_first("one")
+        assert capfd.readouterr().err == ""
+
+
+def test_a_network_error_is_none_of_the_launch(store):
+    """It keeps its traceback."""
+
+    @command
+    def fails():
+        raise ConnectionError("('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))")
+
+    with pytest.raises(ConnectionError):
+        fails()
 
 
 @pytest.mark.parametrize(

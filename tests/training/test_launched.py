@@ -23,6 +23,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
 from cmlmcse.training.frozen_weights import checkpoint_weights
 from cmlmcse.training.run_checks import check_launch
+from cmlmcse.training.started_with import FIELDS
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support import warm
@@ -212,6 +213,13 @@ def test_resume_on_two_processes(streaming, folder, tmp_path):
         assert history(tmp_path / "part", name) == history(tmp_path / "whole", name), name
     one, other = (checkpoint_weights(tmp_path / name / "checkpoint-8") for name in ("part", "whole"))
     assert all(torch.equal(value, one[name]) for name, value in other.items())
+    if not streaming:  # one process goes on with the batch of both, and reads the same rows
+        options = (*options, "--per_device_train_batch_size", 16, "--output_dir", tmp_path / "alone")
+        train_together(1, folder, folder / "tiny.yaml", *options, *more)
+        kept = [json.loads((tmp_path / name / "checkpoint-8" / FIELDS).read_text()) for name in ("whole", "alone")]
+        assert [each["processes"] for each in kept] == [2, 1]
+        tokens = [json.loads((tmp_path / name / "run.json").read_text())["tokens"] for name in ("whole", "alone")]
+        assert tokens[0] == tokens[1]
 
 
 @pytest.mark.slow
