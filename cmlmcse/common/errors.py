@@ -161,7 +161,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
 
 
 def say(line: str) -> None:
-    """Print a line on stderr, unless another process of this launch has."""
+    """Print a line on stderr, unless another process of this launch and machine has."""
     if says_it_first(line):
         print(line, file=sys.stderr)
 

@@ -97,8 +97,8 @@ def check_started_with(checkpoint: str | None, fields: dict[str, Any]) -> None:
     for name in set(TEXTS) & set(kept):  # which an older version kept without a list
         kept[name] = kept[name] if isinstance(kept[name], list) else [kept[name]] if kept[name] else []
     changed = [name for name in now if name in kept and kept[name] != now[name]]
-    if BATCH[1] in kept and not now.get("streaming"):  # they may change together
-        check_batch(checkpoint, *((each[BATCH[0]], each[BATCH[1]]) for each in (kept, now)))
+    if "processes" in kept and not now.get("streaming"):  # it and the batch of each may change together
+        check_batch(checkpoint, kept, now)
         changed = [name for name in changed if name not in BATCH]
     if not changed:
         return
@@ -109,18 +109,19 @@ def check_started_with(checkpoint: str | None, fields: dict[str, Any]) -> None:
     )
 
 
-def check_batch(checkpoint: str, kept: tuple[int, int], now: tuple[int, int]) -> None:
+def check_batch(checkpoint: str, kept: dict[str, Any], now: dict[str, Any]) -> None:
     """Check that the batch of all processes together is what it was: it is the negatives of a sentence, and the rows of
     the epoch that are done.
 
     Args:
         checkpoint: the folder that the run goes on from.
-        kept, now: `per_device_train_batch_size` and the number of processes.
+        kept, now: the fields of the checkpoint, and of this run.
 
     Raises:
         InputError: it is another.
     """
-    (each, count), (given, found), whole = kept, now, kept[0] * kept[1]
+    (each, count), (given, found) = ([fields[name] for name in BATCH] for fields in (kept, now))
+    whole = each * count
     if given * found == whole:
         return
     advice = f"give a per_device_train_batch_size of {whole // found}, or " if whole % found == 0 else ""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from cmlmcse.adaptation import budget, crew, rounds, work
 from cmlmcse.adaptation.choice import Change
 from cmlmcse.adaptation.clock import Clock
 from cmlmcse.adaptation.command import main
-from cmlmcse.adaptation.request import REQUEST
+from cmlmcse.adaptation.request import REQUEST, SAME, check_request, keep_request
 from cmlmcse.common.errors import InputError, Stopped, terminable
 from cmlmcse.training.checkpoints import TEMPORARY
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
@@ -242,6 +243,32 @@ def test_another_request_does_not_go_on(change, words, corpus, backbone, tmp_pat
     words = words.format(model=Path(backbone).name)
     status, said = stopped_by([*given, "--max_steps", "8", *more, *RESUME], tmp_path / "out", capsys)
     assert (status, words in said) == (2, True), said
+
+
+def test_another_number_of_processes_does_not_go_on(tmp_path, monkeypatch):
+    """The batch is that of all processes. Older versions did not keep their number."""
+    args = SimpleNamespace(model="owner/name", text="absent.txt", fields={}, **dict.fromkeys(SAME))
+    keep_request(tmp_path, args)
+    check_request(tmp_path, args)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="expects the processes that it was started with, 1, found 2; give the same c"):
+        check_request(tmp_path, args)
+    kept = json.loads((tmp_path / REQUEST).read_text())
+    del kept["processes"]
+    (tmp_path / REQUEST).write_text(json.dumps(kept))
+    check_request(tmp_path, args)
+
+
+def test_stopped_before_anything_is_written(words, tmp_path, capsys, monkeypatch):
+    """Nothing is kept then, and nothing is said to be."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, "adapt_in", interrupted)
+    status, said = stopped_by(words, tmp_path / "out", capsys)
+    assert (status, "stopped: by Ctrl-C; nothing was written yet; the same command starts again" in said) == (130, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_seconds_of_all_calls_are_added(tmp_path, monkeypatch):
