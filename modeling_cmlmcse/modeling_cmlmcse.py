@@ -60,13 +60,13 @@ from .configuration_cmlmcse import (
     OWN_FUSION_INITS,
     CMLMCSEConfig,
     check_fields,
-    in_range,
     with_config_fields,
 )
 from .denoising import DenoSent
 from .encoder_mlm import EncoderMLM
 from .enhanced_decoding import EnhancedDecoding
 from .families import TRANSFORMERS_5, Module
+from .field_checks import in_range
 from .packing import Packing, Selection
 from .pooling import POOLINGS
 from .pretrained_auxiliary import PretrainedAuxiliary, find_file

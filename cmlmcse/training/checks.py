@@ -6,8 +6,9 @@ from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.data.augmentation import check_augmentation
 from cmlmcse.data.searches import LEXICAL, SEARCH
 from cmlmcse.data.views import view_names
-from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range, one_of
+from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
+from modeling_cmlmcse.field_checks import in_range, one_of
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from modeling_cmlmcse.pooling import POOLINGS

@@ -24,8 +24,9 @@ from cmlmcse.data.pretraining_text import (
 from cmlmcse.data.tokenizer_training import train_tokenizer
 from cmlmcse.models.encoders import load_tokenizer
 from modeling_cmlmcse.backbone import load_backbone, max_positions
-from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig, in_range
+from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 from modeling_cmlmcse.distributed import processes, rank
+from modeling_cmlmcse.field_checks import in_range
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 
 from .build_collator import check_length
