@@ -9,7 +9,7 @@ from cmlmcse.common.tables import DASH
 from cmlmcse.data.collection import SAME_WORDS
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
 from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
-from cmlmcse.hub.adapted_card import on_practice, tokens_trained_on, why_kept
+from cmlmcse.hub.adapted_card import few_questions, on_practice, tokens_trained_on, why_kept
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .pages import Block, write_pages
@@ -55,6 +55,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
               "them. "
               f"BM25 reaches {found['bm25']:.2f}."),
         ("p", on_practice(found)),
+        *[("p", said) for said in [few_questions(found)] if said],
         *on_second_split(found),
         ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
     ]  # fmt: skip
@@ -119,7 +120,9 @@ def text_and_cost(results: dict[str, Any]) -> list[str]:
     text = results["text"]
     return [
         f"{text['documents']:,} documents, {text['titles']:,} with a title; {text['held_out']:,} were held out",
-        f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time",
+        f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time: "
+        f"`dropout` the first ones, all others later ones too. {text['share_beyond_training']:.1%} of all tokens come "
+        "after the first ones",
         f"the model reads at most {text['model_tokens']} tokens of a document: {text['share_cut_off']:.1%} of all "
         "tokens are cut off",
         f"{results['seconds']:.0f} seconds in all, in {results['precision']}; "
@@ -160,10 +163,9 @@ def last_line(results: dict[str, Any]) -> str:
     """Before, after, and whether the difference is more than chance, in one line."""
     found = results["adapt"]
     before, after, change, interval = change_cells(found)
-    said = f"{found['title']}: {before} before, {after} after, {change} (95 % interval {interval})"
-    if found["chosen"] == "start":
-        return f"{said}. {not_better(found)}"
-    return f"{said}. Better; chosen: {found['chosen']}"
+    said = f"{found['title']}: {before} before, {after} after, {change} (95 % interval {interval})."
+    verdict = not_better(found) if found["chosen"] == "start" else f"Better; chosen: {found['chosen']}"
+    return " ".join(filter(None, [said, few_questions(found), verdict]))
 
 
 def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:

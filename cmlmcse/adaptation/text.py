@@ -52,6 +52,7 @@ class Text(NamedTuple):
         held_out: how many training never sees.
         length: tokens that training texts are cut to, from the 95th percentile of the documents.
         percentile: that percentile, in tokens.
+        beyond: share of the text's tokens that come after the first `length` of their document.
         cut: share of the text's tokens that encoding cuts off, because the model takes no more.
         limit: tokens that the model takes.
         titles_ask: whether enough documents have a title that is a good query.
@@ -71,6 +72,7 @@ class Text(NamedTuple):
     held_out: int
     length: int
     percentile: int
+    beyond: float
     cut: float
     limit: int
     titles_ask: bool
@@ -88,8 +90,8 @@ class Text(NamedTuple):
         drawn = f" of {self.found:,}" if self.found > self.documents else ""
         return (
             f"{self.documents:,}{drawn} documents, {self.titles:,} with a title; 95 % have at most {self.percentile} "
-            f"tokens, and training reads {self.length} at a time; encoding cuts off {self.cut:.1%} of the text, beyond "
-            f"{self.limit} tokens; {self.held_out:,} documents are held out"
+            f"tokens, and training reads {self.length} at a time ({self.beyond:.1%} of the text comes later); encoding "
+            f"cuts off {self.cut:.1%} of the text, beyond {self.limit} tokens; {self.held_out:,} documents are held out"
         )
 
     def record(self) -> dict[str, Any]:
@@ -102,7 +104,8 @@ class Text(NamedTuple):
             "training_tokens": self.length,
             "percentile_95": self.percentile,
             "model_tokens": self.limit,
-            "share_cut_off": round(self.cut, 4),
+            "share_beyond_training": round(self.beyond, 6),
+            "share_cut_off": round(self.cut, 6),
             "note": self.note,
             "share_overlapping": round(self.overlap, 4),
         }
@@ -241,6 +244,7 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
         held_out=len(held_out),
         length=length,
         percentile=sizes.percentile,
+        beyond=sizes.cut(length),
         cut=cut,
         limit=limit,
         titles_ask=titles_ask,

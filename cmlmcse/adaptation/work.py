@@ -178,6 +178,8 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
         return load_start(args.model, pooling, args.device, bf16=bf16)
 
     encoder = load()
+    if args.pooling and recorded not in (None, args.pooling):
+        say(f"--pooling {args.pooling} replaces {recorded}, which {args.model} records: it was trained with that one")
     if POOLINGS[encoder.model.config.pooling].keeps_head:
         raise InputError(
             f"cmlmcse adapt expects a pooling without a head, found {encoder.model.config.pooling} in {args.model}; "

@@ -1,12 +1,13 @@
 """adapt's report.html in a browser. The results are made up, so nothing is trained."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cmlmcse.adaptation.report import write_report
+from cmlmcse.adaptation.report import last_line, write_report
 from support.browser import CHROMIUM, look_at
 
 ARM = {"steps": 160, "score": 33.97, "seconds": 180.0, "tokens": 1_206_613}
@@ -33,11 +34,13 @@ def page(tmp_path_factory) -> Path:
         "shares": {"0.0": 22.42, "0.75": 23.35, "1.0": 23.51},
     }  # fmt: skip
     text = {"documents": 200_000, "titles": 0, "held_out": 300, "note": "", "percentile_95": 812,
-            "training_tokens": 64, "model_tokens": 256, "share_cut_off": 0.31, "share_overlapping": 0.37}  # fmt: skip
+            "training_tokens": 64, "share_beyond_training": 0.63, "model_tokens": 256, "share_cut_off": 0.31,
+            "share_overlapping": 0.37}  # fmt: skip
     results = {"adapt": found, "text": text, "seconds": 890.0, "precision": "bf16"}
     side = {"rank": 1234, "nearest": "a passage of some words that is shown next to its query " * 4}
     rows = [{"query": query, "before": side, "after": side} for query in (NASTY, "w1 w2", "why do cats sleep all day")]
     write_report(folder, results, rows)
+    (folder / "results.json").write_text(json.dumps(results))
     return folder / "report.html"
 
 
@@ -46,6 +49,22 @@ def test_what_the_report_warns_of(page):
     report = (page.parent / "report.md").read_text()
     assert "37% of the documents that were held out have 13 words or more in a row in common" in report
     assert "nearest with the best that was tried" in report
+    assert "63.0% of all tokens come after the first ones" in report
+    assert "below 100 documents the interval is rough" not in report
+
+
+def test_few_documents_and_foreign_text(page, tmp_path):
+    """The report has both sentences, and the last line the first one, before the verdict."""
+    results = json.loads((page.parent / "results.json").read_text())
+    results["text"]["note"] = "The model's tokenizer may not fit this text: it cuts the words into pieces."
+    results["adapt"]["documents"]["confirm"] = 11
+    write_report(tmp_path, results, [])
+    report = (tmp_path / "report.md").read_text()
+    few = "Only 11 documents asked, among 1,967 passages: below 100 documents the interval is rough"
+    assert few in report
+    assert results["text"]["note"] in report
+    line = last_line(results)
+    assert line.index("95 % interval") < line.index(few) < line.index("Nothing was better")
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Pooling, Transformer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -72,7 +74,23 @@ def test_how_much_of_a_text_training_reads(words, takes, device, given, expected
     args.max_seq_length = given
     model = SimpleNamespace(config=SimpleNamespace(pooling="avg"), device=torch.device(device))
     start = Encoder(model, tiny_tokenizer("bert"), {}, {"max_seq_length": takes})
-    assert read_text(args, start, finished=False).length == expected
+    text = read_text(args, start, finished=False)
+    assert text.length == expected
+    beyond = max(0, words + 2 - expected) / (words + 2)  # each document has two special tokens more
+    assert text.record()["share_beyond_training"] == pytest.approx(beyond, abs=1e-6)
+    assert f"({beyond:.1%} of the text comes later)" in text.summary()
+
+
+def test_a_pooling_in_place_of_the_recorded_one(corpus, backbone, tmp_path):
+    """A line says what changes. (Exports of ours refuse it.)"""
+    transformer, encoder = Transformer(backbone), str(tmp_path / "encoder")
+    pooling = Pooling(transformer.get_embedding_dimension(), "mean")
+    SentenceTransformer(modules=[transformer, pooling], device="cpu").save(encoder)
+    said: list[str] = []
+    words = [encoder, str(corpus), "--output_dir", "new", "--device", "cpu", "--pooling", "avg_first_last"]
+    start = work.begin(parse(words), False, said.append)
+    assert start.encoder.model.config.pooling == "avg_first_last"
+    assert f"--pooling avg_first_last replaces avg, which {encoder} records: it was trained with that one" in said
 
 
 @pytest.mark.parametrize(("views", "name"), [
@@ -105,6 +123,7 @@ def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, mo
     assert start.text.finished == finished
     assert start.choosing.name == ("halves+words" if finished else "parts")
     assert start.encoder.model.config.pooling == "avg"
+    assert "replaces" not in "".join(said)
     assert start.text.weak is not finished
     assert ("this finished encoder finds clearly less than BM25" in "".join(said)) is not finished
     tried = arms.default_arms(encoder, start.text.titles_ask, start.text.finished, {})

@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.tasks import TASKS
 from cmlmcse.hub import push
-from cmlmcse.hub.adapted_card import adapted_card
+from cmlmcse.hub.adapted_card import adapted_card, few_questions
 from cmlmcse.hub.card import Identity, bare_card, model_card, plots_of
 from cmlmcse.hub.card_results import results_text
 from cmlmcse.hub.eval_results import write_eval_results
@@ -451,6 +451,7 @@ def test_card_of_adapt(tmp_path) -> None:
     ("learned", "said", "not_said"),
     [
         ({"finished_encoder": False}, "has little to lose", "found clearly less than BM25"),
+        ({"finished_encoder": True}, "cannot find the best step: where labels existed, its rank correlation", "0.94"),
         ({"finished_encoder": False, "weak_encoder": True}, "found clearly less than BM25, so it learned", "did not"),
         ({"finished_encoder": True}, "did not train on the questions of this score", "has little to lose"),
         ({}, "Your users' queries", "in any case"),  # of an older version
@@ -463,6 +464,19 @@ def test_card_of_adapt_says_what_practice_does(learned, said, not_said) -> None:
     assert said in limits
     assert not_said not in limits
     assert ("gets better at them in any case" in limits) is bool(learned)
+
+
+@pytest.mark.parametrize(
+    ("confirm", "candidates", "said"),
+    [(99, 1000, "Only 99 documents asked, among 1,000 passages"), (100, 999, "among 999 passages"), (100, 1000, "")],
+)
+def test_few_documents_are_said(confirm, candidates, said) -> None:
+    """An interval of a few documents looks like any other. The card tells them apart, as the report does."""
+    found = {**ADAPTED["adapt"], "documents": {"choose": 99, "confirm": confirm}, "candidates": candidates}
+    sentence = few_questions(found)
+    assert said in sentence
+    assert bool(sentence) is bool(said)
+    assert ("the interval is rough" in adapted_card({**ADAPTED, "adapt": found})) is bool(said)
 
 
 def test_records_of_the_folder_that_one_is_in(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 from pandas.compat._optional import VERSIONS
 from torch.autograd import DeviceType
 
+from cmlmcse.hub.adapted_card import on_practice
 from cmlmcse.study.plan import load_study
 from support.paths import DATA, ROOT
 
@@ -88,6 +89,34 @@ def test_work_of_a_gpu(gpu):
     names = "device_type", "is_user_annotation", "self_device_time_total", "count"
     events = [SimpleNamespace(**dict(zip(names, kind, strict=True))) for kind in kinds]
     assert gpu.gpu_work(events, 3) == {"busy": 1.2, "launches": 12.0}
+
+
+def test_what_adapt_says_of_its_score(monkeypatch):
+    """The correlations that each report and card names are those of the records."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    criteria = importlib.import_module("criteria")
+    records = ROOT / "benchmarks" / "records"
+    plain, finished = (
+        [row for row in json.loads((records / name).read_text()) if row["step"]]
+        for name in ("criteria.json", "criteria-finished.json")
+    )
+
+    def within(rows, measure, *keys):
+        groups = {tuple(row[key] for key in keys): [] for row in rows}
+        for row in rows:
+            groups[tuple(row[key] for key in keys)].append(row)
+        return criteria.mean([criteria.agreement(group, measure) for group in groups.values()])
+
+    run, unseen = ("collection", "setting"), [row for row in plain if row["collection"] == "cacm"]
+    over, inside, in_unseen = (
+        within(plain, "parts", "collection"),
+        within(plain, "parts", *run),
+        within(unseen, "parts", *run),
+    )
+    said = on_practice({"finished_encoder": False})
+    assert f"{over} over the settings of a collection, but only {inside} within a run ({in_unseen} on the one" in said
+    assert all(abs(float(within(finished, measure, *run))) < 0.15 for measure in ("halves", "words"))
+    assert "within a run was about 0" in on_practice({"finished_encoder": True})
 
 
 @pytest.fixture
