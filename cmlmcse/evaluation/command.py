@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -321,6 +321,7 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
     from cmlmcse.models.folders import records_pooling, resolve_model
 
     from .encoding import EncodeOnce
+    from .short_sight import short_sight
 
     # With several models, --pooling applies only to those that record none. With one model, a different --pooling is an
     # error of load_encoder.
@@ -335,7 +336,7 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
         from .truncation import check_size
 
         check_size(max(args.truncate_dim), width)
-    for line in short_sight(model, encoder, data.get("retrieval") or {}):
+    for line in short_sight(model, encoder, data):
         print(f"warning: {line}", file=sys.stderr)
     if args.cache:
         from cmlmcse.models.fingerprint import fingerprint_model
@@ -356,35 +357,6 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
         encode, found = with_ranks(encode, data, args.rank_corpus, args.rank_sentences, args.rank_weight)
         settings = settings | found
     return encode, settings
-
-
-def short_sight(model: str, encoder: Any, sets: dict[str, Any]) -> Iterator[str]:
-    """A line for what the model does not see: positions that its tokenizer forbids, and long passages' ends.
-
-    Args:
-        model: its name.
-        encoder: the model; word vectors have no limit.
-        sets: the retrieval sets.
-    """
-    from cmlmcse.data.lengths import LARGE_CUT
-
-    from .retrieval import cut_off
-
-    limit = encoder.settings.get("max_seq_length")
-    if limit is None or not sets:
-        return
-    if encoder.tokenizer.model_max_length < encoder.model.max_positions:
-        yield (
-            f"{model}: its tokenizer allows {encoder.tokenizer.model_max_length} tokens, the model has "
-            f"{encoder.model.max_positions} positions; if the model was trained on all of them, raise model_max_length "
-            "in tokenizer_config.json"
-        )
-    for name, dataset in sets.items():
-        if dataset is not None and (share := cut_off(dataset, encoder.tokenizer, limit)) > LARGE_CUT:
-            yield (
-                f"{name}: {model} reads the first {limit} tokens of a passage, which cuts off {share:.0%} of the text; "
-                "split long passages, or choose a model that reads more"
-            )
 
 
 def print_results(results: dict[str, dict[str, Any]], differences: dict[str, Any], published: bool) -> None:

@@ -6,11 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.vectors import unit
-from cmlmcse.data.lengths import SAMPLE, measure_lengths
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .beir_data import RetrievalSet
@@ -102,12 +100,6 @@ def search_sets(
     if len(complete) == len(data) > 1:
         results["avg"] = rounded(float(np.mean([results[name][NDCG] for name in complete])))
     return Searched(results, {name: queries for name, (_, queries) in found.items()})
-
-
-def cut_off(dataset: RetrievalSet, tokenizer: PreTrainedTokenizerBase, limit: int) -> float:
-    """The share of the passages' tokens that lies beyond `limit` tokens of a passage, counted on a sample of them."""
-    step = max(len(dataset.passages) // SAMPLE, 1)
-    return measure_lengths(list(islice(dataset.texts(), 0, None, step)), tokenizer).cut(limit)
 
 
 def score_set(

@@ -416,11 +416,26 @@ def test_what_the_model_does_not_see_is_said(tmp_path: Path, backbone_folders, c
     start = [backbone_folders["bert"], "--data_dir", str(tmp_path / "data"), "--pooling", "avg", "--tasks", "retrieval"]
     main([*start, "--max_seq_length", "16"])
     said = capsys.readouterr().err
-    assert f"warning: tiny: {start[0]} reads the first 16 tokens of a passage, which cuts off 80% of the text" in said
+    assert f"warning: tiny: {start[0]} reads the first 16 tokens of a text, which cuts off 80% of all; split" in said
     assert "its tokenizer allows 64 tokens, the model has 66 positions" in said
     write(tmp_path / "data", [(name, text[:20]) for name, text in passages], [("q", WORDS[3])], [("q", "d3", 1)])
     main(start)
     assert "cuts off" not in capsys.readouterr().err
+
+
+def test_what_is_not_seen_of_other_texts_is_said(tmp_path: Path, backbone_folders, data_dir, capsys) -> None:
+    """Documents of pairs too; and the tokenizer's limit with every task, also where all texts are sentences."""
+    (tmp_path / "pairs").mkdir()
+    texts = [f"{WORDS[i]} " * 80 for i in range(12)]
+    lines = (f"{i}\t{one}\t{other}\n" for i, (one, other) in enumerate(zip(texts, reversed(texts), strict=True)))
+    (tmp_path / "pairs" / "mine.tsv").write_text("".join(lines))
+    model = backbone_folders["bert"]
+    main([model, "--pooling", "avg", "--data_dir", str(tmp_path), "--tasks", "pairs", "--max_seq_length", "16"])
+    assert "warning: mine: " in (said := capsys.readouterr().err)
+    assert "which cuts off 80% of all" in said
+    main([model, "--pooling", "avg", "--data_dir", str(data_dir), "--tasks", "stsb_dev"])
+    assert "its tokenizer allows 64 tokens, the model has 66 positions" in (said := capsys.readouterr().err)
+    assert "cuts off" not in said
 
 
 def test_options_are_those_of_the_function() -> None:
