@@ -1,6 +1,7 @@
 """`cmlmcse train RECIPE --stage pretrain`: pre-trains a backbone and its auxiliary network (InfoCSE §3.1)."""
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +40,11 @@ from .resume import find_checkpoint
 from .run_checks import check_checkpointing
 from .started_with import check_started_with, started_with
 from .trainer import LossTrainer
+
+NO_HEAD = (
+    "found no masked-language-model head, as in a finished encoder; it starts from the word embeddings and fresh "
+    "weights, so give it some thousand steps before the losses mean much"
+)
 
 
 def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
@@ -174,7 +180,9 @@ def build_pretraining_model(
     pretrained: PreTrainedModel | None = None
     with as_input_error():
         if data.model_type is None:
-            pretrained, _ = load_backbone(path, fresh=model_args.from_scratch)
+            pretrained, has_head = load_backbone(path, fresh=model_args.from_scratch)
+            if not has_head and not model_args.from_scratch and rank() == 0:
+                print(f"{model_args.model_name_or_path}: {NO_HEAD}", file=sys.stderr)
         config = new_config(data, tokenizer) if pretrained is None else pretrained.config
         names = "lexical_layers", "fusion_layers", "fusion_init", "decoder_hidden_share"
         fields = {name: getattr(model_args, name) for name in names}

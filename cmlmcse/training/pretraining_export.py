@@ -67,7 +67,8 @@ def finalize_pretraining(
     write_records(folder, record, results)
     for name, value in results.get("pretraining", {}).items():
         print(f"{name.replace('_', ' ')}: {value:g}")
-    print(f"\nWritten to {folder}: export/ (a model_name_or_path for stage 2), results.json, run.json, plots/")
+    pooling = f", with --pooling {model_args.pooling}" if data_args.auxiliary_weight > 0 else ""
+    print(f"\nWritten to {folder}: export/ (a model_name_or_path for stage 2{pooling}), results.json, run.json, plots/")
 
 
 def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenizerBase, folder: Path, card: str) -> None:

@@ -8,9 +8,11 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, pipeline
 from transformers.utils import logging
 
+from cmlmcse.training.fields import DataArguments, ModelArguments
+from cmlmcse.training.pretraining import NO_HEAD, build_pretraining_model
 from cmlmcse.training.pretraining_export import export_pretrained
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
 from cmlmcse.training.training_losses import TrainingLosses
@@ -102,13 +104,16 @@ def test_retromae_from_scratch(recipe, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ("bert", "roberta"))
-def test_goes_on_from_a_backbone(kind, recipe, backbone_folders, monkeypatch, tmp_path):
+def test_goes_on_from_a_backbone(kind, recipe, backbone_folders, monkeypatch, tmp_path, capsys):
     """From a backbone with its tokenizer, on single sentences, in bf16: the export keeps kind and vocabulary."""
     options = ("--model_name_or_path", backbone_folders[kind], "--sequences", "sentences")
     fields = yaml.safe_load(recipe.read_text())
     del fields["model_type"], fields["config_overrides"]
     recipe.write_text(yaml.safe_dump(fields))
     run(monkeypatch, recipe, *options, "--bf16", True, "--max_steps", 6)
+    said = capsys.readouterr()
+    assert "export/ (a model_name_or_path for stage 2, with --pooling cls_before_pooler)" in said.out
+    assert NO_HEAD not in said.err
     exported = AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "export")
     assert exported.config.model_type == kind
     assert AutoTokenizer.from_pretrained(tmp_path / "run" / "export").get_vocab() == tiny_tokenizer(kind).get_vocab()
@@ -240,6 +245,15 @@ def test_another_pooling_than_the_network_reads_is_told(stage_one, caplog):
     logging.disable_propagation()
     assert "was trained with the pooling cls_before_pooler" in caplog.text
     assert "pre-train with --pooling avg" in caplog.text
+
+
+def test_a_finished_encoder_has_no_head(backbone_folders, tmp_path, capsys):
+    """It can be pre-trained further, with a fresh head, and a line says so."""
+    folder, tokenizer = str(tmp_path / "encoder"), AutoTokenizer.from_pretrained(backbone_folders["bert"])
+    AutoModel.from_pretrained(backbone_folders["bert"]).save_pretrained(folder)
+    model = build_pretraining_model(ModelArguments(model_name_or_path=folder), DataArguments(), tokenizer)
+    assert f"{folder}: {NO_HEAD}" in capsys.readouterr().err
+    assert model.masked_lm.get_output_embeddings().weight is model.masked_lm.get_input_embeddings().weight
 
 
 WRONG = [
