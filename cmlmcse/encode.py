@@ -103,12 +103,15 @@ def main(argv: list[str] | None = None) -> None:
     import torch
     from accelerate import PartialState
 
+    from cmlmcse.common.gpu import check_bf16
     from cmlmcse.data.file_parts import Job
     from cmlmcse.models.encoders import load_model_encoder
 
     on_cpu = args.device == "cpu" or not torch.cuda.is_available()
     state = PartialState(cpu=on_cpu, timeout=WAIT)
     device = args.device or str(state.device)
+    if args.dtype == "bf16" and torch.device(device).type == "cuda":
+        check_bf16("use --dtype fp16")
     encoder = load_model_encoder(
         args.model, args.pooling, args.max_seq_length, args.batch_size, device, show_progress_bar=False
     )

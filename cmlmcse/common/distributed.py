@@ -1,9 +1,11 @@
 """Communication between the processes of one run. With a single process they change nothing."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -56,9 +58,15 @@ def from_first_process(value: Value) -> Value:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace every gradient by its mean over the processes, as DDP does in its backward pass."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    pending = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
-    for gradient, work in zip(gradients, pending, strict=True):
-        work.wait()
-        gradient.div_(processes())
+    """Replace every gradient by its mean over the processes, as DDP does in its backward pass. All gradients of one
+    type go in one message: a message for each weight would wait for the network as many times."""
+    kinds = defaultdict(list)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            kinds[parameter.grad.dtype].append(parameter.grad)
+    for gradients in kinds.values():
+        together = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(together)
+        means = together.div_(processes()).split([gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, means, strict=True):
+            gradient.copy_(mean.view_as(gradient))

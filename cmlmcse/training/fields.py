@@ -230,6 +230,9 @@ class DataArguments(PretrainingArguments):
         return self.reads_documents and self.views != SEARCH
 
 
+LAUNCHED_DYNAMIC = "ACCELERATE_DYNAMO_USE_DYNAMIC"
+
+
 @dataclass
 class RunArguments(TrainingArguments):
     """The arguments of transformers' Trainer, with the defaults of SimCSE's unsupervised script."""
@@ -295,6 +298,10 @@ class RunArguments(TrainingArguments):
         if ("LOCAL_RANK" in os.environ or self.bf16) and not torch.accelerator.is_available() and not fsdp_requested():
             # Accelerate's launcher does not pass its use_cpu to its processes, and Trainer wants it for bf16.
             self.use_cpu = True
+        if os.environ.get(LAUNCHED_DYNAMIC, "").lower() == "false":
+            # Accelerate's launcher writes it where nobody has chosen. Then torch.compile would compile each batch anew,
+            # for it has another number of tokens. Without it the second batch makes the sizes dynamic.
+            del os.environ[LAUNCHED_DYNAMIC]
         super().__post_init__()
         self.dataloader_pin_memory &= torch.cuda.is_available()
         assert isinstance(self.accelerator_config, AcceleratorConfig)

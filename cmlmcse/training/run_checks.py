@@ -1,6 +1,7 @@
 """Checks of the fields that say how a run trains: their numbers, what training does not use, and the machine."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.optimization import get_scheduler
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.gpu import check_bf16
 from cmlmcse.common.recipes import recipe_folder
 
 from .fields import RunArguments, fsdp_requested
@@ -44,7 +46,7 @@ def check_run(run: RunArguments) -> None:
     check_numbers(run)
     check_unused(run)
     check_schedule(run)
-    check_bf16(run)
+    check_precision(run)
     check_launch(run)
 
 
@@ -148,18 +150,18 @@ def check_schedule(run: RunArguments) -> None:
         ) from None
 
 
-def check_bf16(run: RunArguments) -> None:
-    """Check that the GPU computes in bf16 if that is asked for. PyTorch emulates it on older ones, and crawls.
+def check_precision(run: RunArguments) -> None:
+    """Check that the device computes in the precision that the fields or the launcher ask for. PyTorch emulates bf16 on
+    older GPUs, and crawls; on a CPU Accelerate would train in fp32 instead of fp16, and the records would say fp16.
 
     Raises:
         InputError: it does not.
     """
-    asked = run.bf16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
-    if asked and run.device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise InputError(
-            f"bf16 expects a GPU of the Ampere generation or newer, found {torch.cuda.get_device_name()}; use --fp16 "
-            "true, or launch with one-gpu-fp16.yaml or multi-gpu-fp16.yaml"
-        )
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
+    if (run.bf16 or launched == "bf16") and run.device.type == "cuda":
+        check_bf16("use --fp16 true, or launch with --mixed_precision fp16")
+    if launched == "fp16" and run.device.type == "cpu":
+        raise InputError("mixed_precision fp16 needs a GPU, found none; launch with --mixed_precision no, or bf16")
 
 
 def check_launch(run: RunArguments) -> None:
@@ -174,6 +176,8 @@ def check_launch(run: RunArguments) -> None:
             f"accelerate launch expects GPUs for its {launched} processes, found none; choose "
             f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
         )
+    if launched > 1 and run.device.type == "cpu" and run.process_index == 0:
+        print(f"no GPU is used: {launched} processes train on CPUs", file=sys.stderr)
     on_cpu = run.distributed_state is not None and run.distributed_state.distributed_type == DistributedType.MULTI_CPU
     if on_cpu and fsdp_requested():
         raise InputError(

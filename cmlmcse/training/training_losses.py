@@ -81,7 +81,8 @@ class TrainingLosses(nn.Module):
             with without_dropout(self.model.backbone):
                 found.append(self._pooled(views["plain"]))
         rows = len(found[0][0]) // views["num_views"]
-        return torch.cat([vectors.unflatten(0, (-1, rows)) for part in zip(*found, strict=True) for vectors in part])
+        parts = [vectors.unflatten(0, (-1, rows)) for part in zip(*found, strict=True) for vectors in part]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _pooled(self, packed: dict[str, Any]) -> tuple[Tensor, ...]:
         """B packed rows → (B, H) vectors before the training head. With `template_of` E templates without sentences

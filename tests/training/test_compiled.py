@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from transformers import AutoModel
 
 import train as command
@@ -118,10 +119,13 @@ def test_the_plain_view_is_compiled_without_dropout(backbone):
 
 
 def test_train(tmp_path, text_file, backbone, monkeypatch):
-    """With `--torch_compile`: the same losses, and an export that loads. The first test compiles the backward pass."""
+    """With `--torch_compile` under Accelerate's launcher, which says that no size is dynamic: the same losses, two
+    graphs for five batches of different lengths, an export that loads. The first test compiles the backward pass."""
+    monkeypatch.setenv("ACCELERATE_DYNAMO_USE_DYNAMIC", "False")
+    counters.clear()
     common = {
         "model_name_or_path": backbone, "train_file": text_file, "backbone_dropout": 0.0,
-        "cmlm_weight": 0.1, "lexical_layers": 1, "fusion_layers": 1, "per_device_train_batch_size": 16, "max_steps": 3,
+        "cmlm_weight": 0.1, "lexical_layers": 1, "fusion_layers": 1, "per_device_train_batch_size": 16, "max_steps": 5,
         "logging_steps": 1, "dev_set": "none", "final_evaluation": "none", "use_cpu": True, "disable_tqdm": True,
     }  # fmt: skip
     losses = {}
@@ -132,5 +136,6 @@ def test_train(tmp_path, text_file, backbone, monkeypatch):
         command.main()
         log = json.loads((tmp_path / name / "run.json").read_text())["log"]
         losses[name] = [row["loss"] for row in log if "loss" in row]
+    assert counters["stats"]["unique_graphs"] == 2
     assert losses["compiled"] == pytest.approx(losses["plain"], rel=1e-4)
     assert AutoModel.from_pretrained(tmp_path / "compiled" / "export", add_pooling_layer=False).config.hidden_size == 32

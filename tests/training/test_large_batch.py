@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -164,7 +165,9 @@ def process(rank: int, size: int, out: str, folder: str) -> None:
         torch.nn.parallel.DistributedDataParallel(model)  # its hooks must not interfere
         half = collate(2, rows=range(rank * 4, rank * 4 + 4), **options)
         step_in_parts(model, half["parts"])
-        average_gradients(model.parameters())
+        with mock.patch.object(torch.distributed, "all_reduce", wraps=torch.distributed.all_reduce) as sent:
+            average_gradients(model.parameters())
+        assert sent.call_count == 1
         if rank == 0:
             torch.save(gradients(model), f"{out}/{name}.pt")
 

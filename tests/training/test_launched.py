@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
 from cmlmcse.training.frozen_weights import checkpoint_weights
-from cmlmcse.training.run_checks import check_launch
+from cmlmcse.training.run_checks import check_launch, check_precision
 from cmlmcse.training.started_with import FIELDS
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -312,17 +312,26 @@ def test_too_few_sentences_for_a_batch(fields, expected, folder, tmp_path, monke
     assert f"{expected}, because each needs others as negatives, found 37" in capsys.readouterr().err
 
 
-def test_launch_for_absent_gpus_is_refused(monkeypatch):
+def test_launch_for_absent_gpus_is_refused(monkeypatch, capsys):
     """Processes that know nothing of one another, and FSDP that Accelerate would leave out, are errors."""
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="expects GPUs for its 2 processes, found none"):
         check_launch(SimpleNamespace(world_size=1, distributed_state=None))
     state = SimpleNamespace(distributed_type=DistributedType.MULTI_CPU)
-    check_launch(SimpleNamespace(world_size=2, distributed_state=state))
+    launched = SimpleNamespace(world_size=2, distributed_state=state, device=torch.device("cpu"), process_index=0)
+    check_launch(launched)
+    assert capsys.readouterr().err == "no GPU is used: 2 processes train on CPUs\n"
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(InputError, match="FSDP expects GPUs, found use_cpu"):
-        check_launch(SimpleNamespace(world_size=2, distributed_state=state))
+        check_launch(launched)
+
+
+def test_fp16_of_a_launcher_without_a_gpu_is_refused(monkeypatch):
+    """Accelerate would train in fp32, and the records and the card would say fp16."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    with pytest.raises(InputError, match="mixed_precision fp16 needs a GPU, found none; launch with --mixed_precision"):
+        check_precision(SimpleNamespace(bf16=None, device=torch.device("cpu")))
 
 
 LEAVES_EARLY = """

@@ -1,0 +1,19 @@
+"""What a GPU computes in."""
+
+import torch
+
+from .errors import InputError
+
+
+def check_bf16(advice: str) -> None:
+    """Check that the GPU computes in bf16, and does not emulate it.
+
+    Args:
+        advice: what to do instead, for the message.
+
+    Raises:
+        InputError: it emulates it.
+    """
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        name = torch.cuda.get_device_name()
+        raise InputError(f"bf16 expects a GPU of the Ampere generation or newer, found {name}; {advice}")
