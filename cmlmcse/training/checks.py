@@ -18,6 +18,9 @@ from .pretraining_model import DECODERS
 from .run_checks import check_run
 
 LOSSES = ("contrastive", *CONTRAST_TERMS)  # those beside the auxiliary objectives
+# Fields of the data that stage pretrain does not read: it has no views, no labels and no hard negatives.
+OF_STAGE_TRAIN = ("augmentation", "augmented_views", "deletion_rate", "synonyms", "positive_column", "mining_margin",
+                  "mining_candidates", "pad_to_multiple_of")  # fmt: skip
 
 
 def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
@@ -46,7 +49,7 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
     check_scores(model, data)
     if not 0.0 < data.mlm_probability < 1.0:
         raise InputError(f"mlm_probability must be between 0 and 1, found {data.mlm_probability}; fix the recipe")
-    check_tokens(data, run.stage)
+    check_tokens(data)
     if model.lora_r is not None and model.lora_r < 1:
         raise InputError(f"lora_r must be at least 1, found {model.lora_r}; a usual rank is 8")
     if run.stage == "pretrain":
@@ -79,11 +82,11 @@ def check_model(model: ModelArguments, backbone: PretrainedConfig | None = None)
         CMLMCSEConfig(backbone_config=backbone, **fields)
 
 
-def check_tokens(data: DataArguments, stage: str) -> None:
+def check_tokens(data: DataArguments) -> None:
     """Check the number of sentences, and of tokens of a sentence and of a batch.
 
     Raises:
-        InputError: too few, or filler where batches have no views.
+        InputError: too few.
     """
     if data.max_train_samples is not None and data.max_train_samples < 1:
         raise InputError(f"max_train_samples must be at least 1, found {data.max_train_samples}; leave it out for all")
@@ -91,13 +94,10 @@ def check_tokens(data: DataArguments, stage: str) -> None:
         raise InputError(
             f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; fix the recipe"
         )
-    if data.pad_to_multiple_of is not None:
-        if stage == "pretrain":
-            raise InputError("pad_to_multiple_of is for stage train, found it with stage pretrain; leave it out")
-        if data.pad_to_multiple_of < 2:
-            raise InputError(
-                f"pad_to_multiple_of must be at least 2 tokens, found {data.pad_to_multiple_of}; leave it out for none"
-            )
+    if data.pad_to_multiple_of is not None and data.pad_to_multiple_of < 2:
+        raise InputError(
+            f"pad_to_multiple_of must be at least 2 tokens, found {data.pad_to_multiple_of}; leave it out for none"
+        )
 
 
 def check_contrast(model: ModelArguments, data: DataArguments) -> None:
@@ -322,6 +322,13 @@ def check_pretraining(data: DataArguments, run: RunArguments) -> None:
         in_range("auxiliary_weight", data.auxiliary_weight, float, 0.0, 1e6)
         one_of("auxiliary_decoder", data.auxiliary_decoder, DECODERS)
         in_range("validation_split_percentage", data.validation_split_percentage, float, 0.0, 99.0)
+    for name in OF_STAGE_TRAIN:
+        value, default = getattr(data, name), getattr(DataArguments, name)
+        if value != default:
+            raise InputError(
+                f"{name} is for stage train, found {value} with stage pretrain; leave it out, or set "
+                f"--{name} {'null' if default is None else default}"
+            )
     if data.streaming:
         raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")
     if run.auxiliary_learning_rate is not None:

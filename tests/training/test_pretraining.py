@@ -277,6 +277,12 @@ WRONG = [
     (["--decoder_hidden_share", "1.5"], ["decoder_hidden_share must be a number from 0"]),
     (["--auxiliary_weight", "-1"], ["auxiliary_weight must be a number from 0"]),
     (["--streaming", "true"], ["found streaming"]),
+    (["--augmentation", "delete_tokens", "--deletion_rate", "0.6"],
+     ["augmentation is for stage train, found delete_tokens with stage pretrain", "set --augmentation none"]),
+    (["--deletion_rate", "0.6"], ["deletion_rate is for stage train, found 0.6 with stage pretrain"]),
+    (["--augmented_views", "both"], ["augmented_views is for stage train, found both with stage pretrain"]),
+    (["--positive_column", "answer"],
+     ["positive_column is for stage train, found answer with stage pretrain", "set --positive_column null"]),
     (["--mini_batch_size", "4"], ["mini_batch_size is for the contrast", "gradient_accumulation_steps"]),
     (["--train_file", "{tmp}/absent.txt"], ["absent.txt", "expected a file or a Hub dataset id"]),
 ]  # fmt: skip
