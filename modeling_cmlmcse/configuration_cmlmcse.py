@@ -99,7 +99,8 @@ class CMLMCSEConfig(PretrainedConfig):
         lexical_layers: number of frozen lower layers that extract lexical features. The default is 8 of 12 in
             proportion to the backbone's depth (CMLM-CSE Table 6). With 0 the features are the embeddings alone, so
             that the context comes from the vector and the fusion layers.
-        fusion_layers: number of trainable fusion layers. The default is 3 of 12 in proportion (CMLM-CSE Table 6).
+        fusion_layers: number of trainable fusion layers, at most the backbone's. The default is 3 of 12 in proportion
+            (CMLM-CSE Table 6).
         fusion_init: weights that the fusion layers start from; the paper does not say. `last` is the backbone's last
             layers, which were trained to feed its MLM head. `next` is those after the extractor. `random` is fresh
             weights. `pretrained` is the auxiliary network that was pre-trained with the backbone (InfoCSE §3.1). A
@@ -128,7 +129,8 @@ class CMLMCSEConfig(PretrainedConfig):
             (RetroMAE: 0.5).
         denosent_weight: weight of DenoSent's decoder, which restores a sentence from its vector and its word embeddings
             under noise. DenoSent's code has 7 beside a contrastive weight of 5, which is 1.4 beside 1; 0 is without.
-        denosent_layers: blocks of this decoder, with fresh weights. DenoSent has 16 for BERT-base.
+        denosent_layers: blocks of this decoder, with fresh weights. They may be more than the backbone's: DenoSent has
+            16 beside the 12 of BERT-base.
         denosent_noise: share of the numbers of a word embedding that are dropped before this decoder (DenoSent: 0.825).
         exported_dropouts: the backbone's own dropout probabilities by name, which an export has again, where training
             uses others (`backbone_dropout`). :meth:`from_backbone` fills it in.
@@ -328,17 +330,17 @@ class CMLMCSEConfig(PretrainedConfig):
             self._check_condenser(depth)
         if self.cmlm_weight == 0 and self.condenser_weight == 0:
             return
-        if self.lexical_layers > depth:
+        for name in ("lexical_layers", "fusion_layers"):
+            if getattr(self, name) > depth:
+                raise ValueError(
+                    f"{name} must be at most {depth}, the backbone's depth, found {getattr(self, name)}; lower it in "
+                    "the recipe"
+                )
+        if self.fusion_init == "next" and self.lexical_layers + self.fusion_layers > depth:
             raise ValueError(
-                f"lexical_layers must be at most {depth}, the backbone's depth, found {self.lexical_layers}; "
-                "lower it in the recipe"
-            )
-        taken = {"last": self.fusion_layers, "next": self.lexical_layers + self.fusion_layers}
-        if taken.get(self.fusion_init, 0) > depth:
-            raise ValueError(
-                f"fusion_init {self.fusion_init!r} takes the fusion layers from the backbone's {depth}, found "
-                f"lexical_layers {self.lexical_layers} and fusion_layers {self.fusion_layers}; lower them or choose "
-                "fusion_init 'random'"
+                f"fusion_init 'next' takes the fusion layers from the backbone's {depth}, found lexical_layers "
+                f"{self.lexical_layers} and fusion_layers {self.fusion_layers}; lower them or choose fusion_init "
+                "'random'"
             )
 
     def _check_condenser(self, depth: int) -> None:

@@ -192,6 +192,7 @@ def build_pretraining_model(
             fields |= network.check(fields) | {"fusion_init": "pretrained"}
         if pretrained is None or not fuses:
             fields["fusion_init"] = "random"
+        fields["cmlm_weight"] = float(fuses)  # depths are checked where fusion layers are built
         sizes = CMLMCSEConfig(backbone_config=config, **fields)
         dropout = model_args.backbone_dropout
         if dropout is not None:

@@ -7,6 +7,7 @@ import pytest
 from transformers import BertConfig, RobertaConfig
 
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.configuration_cmlmcse import FUSION_INITS
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,17 @@ from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
         ({"lexical_layers": -1}, "lexical_layers must be a whole number of at least 0, found -1"),
         ({"fusion_layers": 0}, "fusion_layers must be a whole number of at least 1, found 0"),
         ({"fusion_layers": 1.5}, "fusion_layers must be a whole number of at least 1, found 1.5"),
-        ({"fusion_layers": 13}, "fusion_init 'last' takes the fusion layers from the backbone's 12"),
+        *(
+            (
+                {"fusion_layers": 13, "fusion_init": init},
+                "fusion_layers must be at most 12, the backbone's depth, found 13",
+            )
+            for init in FUSION_INITS
+        ),
+        (
+            {"cmlm_weight": 0, "condenser_weight": 1, "fusion_layers": 13, "fusion_init": "random"},
+            "fusion_layers must be at most 12, the backbone's depth, found 13",
+        ),
         ({"fusion_init": "next", "lexical_layers": 10}, "fusion_init 'next' takes the fusion layers"),
         (
             {"fusion_init": "first"},
@@ -77,8 +88,9 @@ def test_the_usual_head(fields, head, tmp_path):
 
 def test_depths_of_no_auxiliary_network_are_not_checked():
     """SimCSE from a recipe of CMLM-CSE, on a backbone that is not deep enough for its auxiliary network."""
-    shallow = {"backbone_config": BertConfig(num_hidden_layers=4), "lexical_layers": 8, "fusion_layers": 3}
-    assert CMLMCSEConfig(cmlm_weight=0, **shallow).lexical_layers == 8
+    shallow = {"backbone_config": BertConfig(num_hidden_layers=4), "lexical_layers": 8, "fusion_layers": 6}
+    unchecked = CMLMCSEConfig(cmlm_weight=0, **shallow)
+    assert (unchecked.lexical_layers, unchecked.fusion_layers) == (8, 6)
     with pytest.raises(ValueError, match="lexical_layers must be at most 4"):
         CMLMCSEConfig(**shallow)
 

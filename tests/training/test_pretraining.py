@@ -222,6 +222,14 @@ def test_every_kind_of_backbone_through_both_stages(kind, backbone_folders, sent
     assert found.item() == pytest.approx(losses["auxiliary"].total.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("fields", ({"auxiliary_weight": 0}, {"auxiliary_decoder": "retromae"}))
+def test_depths_of_no_fusion_layers_are_not_checked(fields, backbone_folders):
+    """Without InfoCSE's or Condenser's decoder a recipe's depths may exceed the backbone's."""
+    model = ModelArguments(backbone_folders["shallow"], lexical_layers=8, fusion_layers=6)
+    built = build_pretraining_model(model, DataArguments(**fields), tiny_tokenizer("bert"))
+    assert (len(blocks(built.backbone)), built.fusion_layers) == (3, 0)
+
+
 @pytest.mark.slow
 def test_stage_two_trains(stage_one, recipe, monkeypatch, tmp_path):
     """The command goes on from a stage 1 folder."""
@@ -268,6 +276,9 @@ WRONG = [
     (["--stage", "pretrian"], ["stage must be one of train, pretrain, found 'pretrian'"]),
     (["--sequences", "paragraphs"], ["sequences must be one of documents, sentences, found 'paragraphs'"]),
     (["--lexical_layers", "4"], ["lexical_layers must be from 1 to 3", "found 4"]),
+    (["--fusion_layers", "5"], ["fusion_layers must be at most 4, the backbone's depth, found 5"]),
+    (["--model_type", "null", "--config_overrides", "null", "--model_name_or_path", "{bert}", "--fusion_init", "random",
+      "--fusion_layers", "7"], ["fusion_layers must be at most 6, the backbone's depth, found 7"]),
     (["--model_type", "llama9"], ["model_type", "found 'llama9'"]),
     (["--config_overrides", "depth=3"], ["config_overrides expects", "depth"]),
     (["--vocab_size", "20"], ["vocab_size must be at least 300, found 20"]),
