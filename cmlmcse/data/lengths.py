@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
@@ -32,6 +33,11 @@ def measure_lengths(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) ->
     """Tokenise the texts and count."""
     blocks = (list(texts[start : start + BLOCK]) for start in range(0, len(texts), BLOCK))
     return Lengths(np.array([len(ids) for block in blocks for ids in tokenizer(block, verbose=False)["input_ids"]]))
+
+
+def token_counts(pieces: Dataset, column: str) -> NDArray[np.int64]:
+    """(N,) how many tokens each row of a tokenised text has in a column. The tokens themselves are not read."""
+    return pc.list_value_length(pieces.with_format("arrow").data[column]).to_numpy()
 
 
 def sample_rows(rows: Dataset, seed: int) -> Dataset:

@@ -18,6 +18,7 @@ from .telling_words import LEAST_LETTERS, TellingWords
 WINDOW = 256  # tokens of a document that one epoch reads (Contriever §5: chunks of 256 tokens)
 CROP_SHARE = (0.1, 0.5)  # of the window (the README of Contriever's code; its appendix A.1 has 0.05 to 0.5)
 MIN_PIECE = 5  # tokens; a shorter piece says too little to be a positive
+MANY = 0.1  # share of documents that give one text twice above which users are warned; a few do no harm
 CUT_SHARE = (0.2, 0.8)  # where neighbours are cut, as a share of the window: both have something to say
 ASKED_WORDS = (2, 7)  # words of a query: users type a few
 ASKED_TOKENS = (8, 32)  # tokens of a passage that asks, a short sentence or a long one
@@ -185,6 +186,13 @@ class DocumentViews:
             if tokens is not None:
                 return tokens
         return dropout(document, view, self.limit, shared, own)
+
+    def repeats(self, document: Pieces, seed: int) -> bool:
+        """Whether the two views that the document draws by the seed are the same text."""
+        first, second = (
+            self(document, view, np.random.default_rng(seed), np.random.default_rng([seed, view])) for view in (0, 1)
+        )
+        return first == second
 
 
 def check_words(documents: Iterable[Pieces]) -> None:

@@ -1,5 +1,9 @@
 """Builds the collator, which turns rows of the text into packed batches, from the fields of a recipe."""
 
+import sys
+from functools import cache
+
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
@@ -9,10 +13,11 @@ from cmlmcse.data.batches import (
     ViewCollator,
     special_tokens,
 )
+from cmlmcse.data.lengths import SAMPLE, token_counts
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.telling_words import TellingWords
 from cmlmcse.data.templates import Templates
-from cmlmcse.data.views import DocumentViews, Pieces, check_words, needs_words
+from cmlmcse.data.views import MANY, MIN_PIECE, DocumentViews, Pieces, check_words, needs_words, view_names
 from modeling_cmlmcse.contrast_terms import contrasts
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -50,7 +55,7 @@ def build_collator(
         masked_views=2 if model.config.masked_views == "both" else 1,
         augmented=augmented,
         mini_batch_size=run.mini_batch_size,
-        documents=build_views(data, tokenizer, documents) if documents is not None else None,
+        documents=build_views(data, tokenizer, documents, run) if documents is not None else None,
         templates=templates,
         plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
         contrasts=contrasts(model.config),
@@ -72,7 +77,9 @@ def check_length(data: DataArguments, positions: int) -> None:
         )
 
 
-def build_views(data: DataArguments, tokenizer: PreTrainedTokenizerBase, documents: TrainingSentences) -> DocumentViews:
+def build_views(
+    data: DataArguments, tokenizer: PreTrainedTokenizerBase, documents: TrainingSentences, run: RunArguments
+) -> DocumentViews:
     """The views of the documents, for some of which their words are counted.
 
     Raises:
@@ -83,5 +90,32 @@ def build_views(data: DataArguments, tokenizer: PreTrainedTokenizerBase, documen
         words = TellingWords.count(documents.table, tokenizer)
         rows = (documents[row] for row in range(len(documents)))  # mostly the first one can
         check_words(Pieces(row.title or [], row.tokens, words) for row in rows)
-    around = sum(map(len, special_tokens(tokenizer)))
-    return DocumentViews(data.views, data.max_seq_length - around, words)
+    limit = data.max_seq_length - sum(map(len, special_tokens(tokenizer)))
+    if meant := [name for name in view_names(data.views) if name != "dropout"]:  # which gives one text on purpose
+        say_repeated(DocumentViews("+".join(meant), limit, words), data, documents, run)
+    return DocumentViews(data.views, limit, words)
+
+
+def say_repeated(views: DocumentViews, data: DataArguments, documents: TrainingSentences, run: RunArguments) -> None:
+    """Say on the first process if many documents are so short that both of their views are the same text.
+
+    Lengths are known of all documents; of the short ones the views of a sample are compared.
+    """
+    short = np.flatnonzero(token_counts(documents.table, "input_ids") < 2 * MIN_PIECE)
+    if run.process_index > 0 or len(short) <= MANY * len(documents):
+        return
+    sample = TrainingSentences(documents.table.select(short[:: -(-len(short) // SAMPLE)]))  # spread over the text
+    rows = (sample[row] for row in range(len(sample)))
+    repeated = [views.repeats(Pieces(row.title or [], row.tokens), row.row) for row in rows]
+    if (count := round(np.mean(repeated) * len(short))) > MANY * len(documents):
+        say_once(
+            f"{count:,} of {len(documents):,} documents are too short for views {data.views}: of fewer than "
+            f"{2 * MIN_PIECE} tokens both views are the same text; join short texts into longer documents, or choose "
+            "the views dropout"
+        )
+
+
+@cache
+def say_once(line: str) -> None:
+    """Print a line on stderr, once: the runs of `adapt` read the same text in turn."""
+    print(line, file=sys.stderr)

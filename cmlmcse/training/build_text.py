@@ -3,7 +3,6 @@
 import time
 
 import datasets
-import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
@@ -18,7 +17,7 @@ from cmlmcse.data.batches import (
 from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.columns import check_scores
 from cmlmcse.data.folder import has_passages
-from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows
+from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows, token_counts
 from cmlmcse.data.searches import SEARCH
 from cmlmcse.data.text import load_sentences, source_kind
 from cmlmcse.data.views import check_views
@@ -132,10 +131,7 @@ def build_pieces(
     """
     with run.main_process_first(desc="tokenising the text"):
         pieces = tokenize_pieces(documents, tokenizer)
-    lengths = [
-        np.asarray(pieces.with_format("arrow").data[name].combine_chunks().value_lengths())
-        for name in ("title_ids", "input_ids")
-    ]
+    lengths = [token_counts(pieces, name) for name in ("title_ids", "input_ids")]
     if "dropout" in data.views:  # the other views choose a window of each document
         around = sum(map(len, special_tokens(tokenizer)))
         say_lengths(Lengths(lengths[0] + lengths[1] + around), data, run)

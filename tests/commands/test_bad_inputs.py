@@ -147,6 +147,10 @@ BAD = [
     ("train", f"{TRAIN} --views search --distillation_weight 1 --teacher bm25 --contrastive_weight 0 --max_queries 0",
      ("max_queries must be at least 1, found 0",)),
     ("train", f"{TRAIN} --dev_set auto --train_file one.jsonl", ("at least 100 documents, found 1",)),
+    *(
+        ("train", f"{TRAIN} --views {name}", f"views {name} expects documents of at least 10 tokens, found none")
+        for name in ("crops", "neighbours", "sentence")  # each line of six words is a document
+    ),
     ("train", f"{TRAIN} --views title_body --train_file titles.jsonl", ("documents with a title and another text",)),
     (
         "train",
