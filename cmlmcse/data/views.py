@@ -2,7 +2,8 @@
 
 A view is a pure function of the document's tokens and two random generators. `shared` starts in the same state for all
 views of a document in one epoch, so that views can agree, for example on a cut. `own` differs between the views. The
-negatives of a document are other documents of the batch: no negative ever comes from the document itself.
+negatives of a document are other documents of the batch. In a folder of few files, or a single Markdown file, each
+passage is a document (collection.py), so passages of one file can be negatives of one another.
 """
 
 from collections.abc import Callable, Iterable
