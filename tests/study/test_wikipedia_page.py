@@ -1,4 +1,4 @@
-"""What docs/results/wikipedia.md shows of several records: its picture."""
+"""What docs/results/wikipedia.md takes from several records: its picture, and which aims were met."""
 
 import csv
 import importlib
@@ -79,3 +79,84 @@ def test_the_picture_has_the_records_figures(script: ModuleType) -> None:
     assert after[script.EARLIER] == dot
     before = [dot for label, dot in drawn[1].items() if label.startswith("_")]
     assert before == [pytest.approx(found, abs=0.005) for found in ((49.44, 13.15), (51.20, 13.98), (55.98, 24.42))]
+
+
+FIVE, THREE = ("med", "cisi", "cacm", "npl", "scifact"), ("cranfield", "lisa", "time")
+FOUR = FIVE[:4]
+Scores = dict[str, float]
+
+
+def adapted(name: str, seed: int | None = None) -> tuple[Scores, Scores]:
+    """The score of each collection before `adapt` and after it, of one seed or as the mean of all."""
+    rows = json.loads((ROOT / "benchmarks" / "records" / name).read_text("utf-8"))
+    found: dict[str, dict[str, list[float]]] = {"before": defaultdict(list), "after": defaultdict(list)}
+    for row in rows:
+        if seed in (None, row["seed"]):
+            for when, scores in found.items():
+                scores[row["collection"]].append(row["ndcg@10"][when])
+    before, after = ({name: fmean(several) for name, several in scores.items()} for scores in found.values())
+    return before, after
+
+
+def mean_of(scores: Scores, names: tuple[str, ...]) -> float:
+    """The average of some collections."""
+    return fmean(scores[name] for name in names)
+
+
+def test_twice_the_untrained_score() -> None:
+    """The four collections without SciFact, before and after, in-domain and from Wikipedia."""
+    aims = PAGE.partition("## What we had aimed at")[2]
+
+    def passed(before: Scores, after: Scores) -> str:
+        first, last = mean_of(before, FOUR), mean_of(after, FOUR)
+        return f"{'met' if last >= 2 * first else 'missed'}: {first:.2f} → {last:.2f}, {last / first:.1f} times"
+
+    def wikipedia(name: str) -> Scores:
+        return {each: record(name)["results"]["retrieval"][each]["ndcg@10"] for each in FIVE}
+
+    earlier, in_domain = adapted("adapting-backbone.json")
+    today, in_domain_today = adapted("adapting-backbone-208m.json", 42)
+    _, second = adapted("adapting-backbone-208m.json", 43)
+    ours, ours_today = wikipedia("encoder-2624-steps.json"), wikipedia("encoder-mini-en.json")
+    again = f"the second seed {mean_of(second, FOUR):.2f}, {mean_of(second, FOUR) / mean_of(today, FOUR):.1f} times"
+    row = "at least twice the untrained score"
+    both = f"{passed(earlier, in_domain)} | {passed(today, in_domain_today)}; {again} |"
+    assert f"| the four in-domain: {row} | {both}" in aims
+    assert f"| the four from Wikipedia: {row} | {passed(earlier, ours)} | {passed(today, ours_today)} |" in aims
+
+    gains = [mean_of(last, FOUR) - mean_of(first, FOUR) for last, first in (
+        (in_domain_today, today), (in_domain, earlier), (ours_today, today), (ours, earlier))]  # fmt: skip
+    assert "{:.2f} in-domain (earlier: {:.2f}) and {:.2f} from Wikipedia ({:.2f})".format(*gains) in aims
+    assert f"missed: [{in_domain['scifact']:.2f}]" in aims
+    assert f"met: [{in_domain_today['scifact']:.2f} and {second['scifact']:.2f}]" in aims
+    assert f"met: [{ours['scifact']:.2f}](#" in aims
+    assert f"met: [{ours_today['scifact']:.2f}](#" in aims
+
+
+def test_the_aims_of_adapt() -> None:
+    """Average gains from the small backbones, and from all-MiniLM-L6-v2 with the rule of the least gain and without."""
+    aims = PAGE.partition("## What we had aimed at")[2]
+
+    def gain(name: str, seed: int | None, *several: tuple[str, ...], kept: str = "") -> list[float]:
+        before, after = adapted(name, seed)
+        return [fmean(0 if each == kept else after[each] - before[each] for each in names) for names in several]
+
+    small = "adapting-backbone-208m.json"
+    assert "met: {:+.2f} on the five |".format(*gain("adapting-backbone.json", None, FIVE)) in aims
+    assert "met: {:+.2f} on the five, {:+.2f} on the three;".format(*gain(small, 42, FIVE, THREE)) in aims
+    assert "the second seed {:+.2f} and {:+.2f} |".format(*gain(small, 43, FIVE, THREE)) in aims
+
+    titles, none = ("cisi", "cacm", "scifact"), ("med", "npl")
+    runs = (("adapting-time.json", 43), ("adapting-time-44.json", 44))
+    ruled = [gain(*run, titles, none, THREE[:2], THREE[2:], kept="scifact") for run in runs]
+    with_titles, without, others, time = zip(*ruled, strict=True)
+    assert min(with_titles) >= 2.0
+    assert min(without) >= 1.0
+    assert "met: {:+.2f} and {:+.2f}. Two versions before missed it".format(*with_titles) in aims
+    assert "at least +1.0 on average | met: {:+.2f} and {:+.2f} |".format(*without) in aims
+    assert (
+        "gain {:.2f} and {:.2f} on average. TIME, without titles, has {:+.2f} and {:+.2f}.".format(*others, *time)
+        in aims
+    )
+    bare = [gain(*run, titles)[0] for run in runs]
+    assert "with titles is then {:+.2f} and {:+.2f}.".format(*bare) in aims
