@@ -134,12 +134,17 @@ def test_the_table_of_all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
             for measure in ("sts.avg", "retrieval.avg")
             for cell in (mean(measure, alone), mean(measure, both), pair(measure, both, alone))
         ]
+        cells += [mean("indomain.r@1", arm) for arm in (alone, both)]
         assert f"| {title} | {' | '.join(cells)} |" in page
     for title, arm in OTHERS.items():
         cells = [mean("dev.spearman", arm)]
         for measure in ("sts.avg", "retrieval.avg"):
             cells += [mean(measure, arm), pair(measure, arm, "simcse")]
         assert f"| {title} | {' | '.join([*cells, mean('indomain.r@1', arm)])} |" in page
+    parts = sorted(float(pair("indomain.r@1", both, alone).split()[0]) for alone, both in options.values())
+    *ten, cot = parts
+    assert f"zero in all eleven rows, {ten[0]:+.2f} to {ten[-1]:+.2f} in ten and {cot:+.2f} beside" in page
+    assert f"CMLM-CSE has {pair('indomain.r@1', 'cmlm', 'simcse')}. 97 pairs" in page
     readme = (STUDIES.parent / "README.md").read_text("utf-8").replace("**", "")
     for title, arm in {"CMLM-CSE, λ = 0.5": "cmlm", "CMLM-CSE and mined negatives": "cmlm-mined"}.items():
         pairs = {measure: pair(measure, arm, "simcse") for measure in ("sts.avg", "retrieval.avg")}
