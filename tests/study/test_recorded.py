@@ -101,6 +101,17 @@ def test_differences_of_search(page: str, arm: str, other: str, measures: list[s
     assert expected in (STUDIES.parent / "docs" / "results" / f"{page}.md").read_text("utf-8")
 
 
+def test_the_table_of_templates_before_training() -> None:
+    """Each row is the record's."""
+    folder = STUDIES.parent / "docs" / "results"
+    page = (folder / "methods.md").read_text("utf-8").replace("**", "")
+    rows = json.loads((folder / "records" / "prompt-untrained-208m.json").read_text("utf-8"))["results"]
+    assert len(rows) == 4
+    for row in rows.values():
+        title = "average of first and last layer" if row["settings"]["pooling"] == "avg_first_last" else ""
+        assert f"{title} | {row['stsb_dev']['spearman']:.2f} | {row['sts']['avg']:.2f} |" in page
+
+
 OTHERS = {
     "SimCSE, 600 steps": "simcse-600",
     "CLEAR": "clear",
