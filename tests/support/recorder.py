@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import TrainerCallback
 
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "equal", "multinomial")  # a GPU is waited for
+CHECK = "cmlmcse/training/trainer.py:_watch"  # it reads the loss; on a GPU a copy of that of the step before
 COPY = "lift_fresh"  # a tensor of Python's numbers: on a GPU a copy from memory that is not pinned, which waits too
 BETWEEN = ("torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.py")  # frames that say nothing
 
@@ -34,6 +36,19 @@ class Recorder(TorchDispatchMode):
             if not files[0].rsplit(":", 1)[0].endswith(self.allowed):
                 self.waits.append(f"{name} at {' < '.join(files[:6])}")
         return func(*args, **options)
+
+
+class RecordsSteps(TrainerCallback):
+    """Records from the beginning of a step to its optimizer, whose counters are tensors of the host."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(CHECK)
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.recorder.__enter__()
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self.recorder.__exit__(None, None, None)
 
 
 def needs_values(name: str, args: Any, options: dict[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """Stage 1, the command: its run, its resume, and stage 2 from what it leaves."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, pipeline
 from transformers.utils import logging
 
+from cmlmcse.training import pretraining
 from cmlmcse.training.fields import DataArguments, ModelArguments
-from cmlmcse.training.pretraining import NO_HEAD, build_pretraining_model
+from cmlmcse.training.pretraining import NO_HEAD, PretrainingTrainer, build_pretraining_model
 from cmlmcse.training.pretraining_export import export_pretrained
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
 from cmlmcse.training.training_losses import TrainingLosses
@@ -20,6 +22,7 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks, load_backbone
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 from support.batches import make_masked_batch
+from support.recorder import RecordsSteps
 from support.tiny import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer
 from support.training import history, run
 
@@ -253,6 +256,17 @@ def test_another_pooling_than_the_network_reads_is_told(stage_one, caplog):
     logging.disable_propagation()
     assert "was trained with the pooling cls_before_pooler" in caplog.text
     assert "pre-train with --pooling avg" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", ("fusion", "retromae"))
+def test_a_step_does_not_wait(decoder, recipe, monkeypatch):
+    """As in stage train: nothing in a step would make the host wait for a GPU."""
+    steps = RecordsSteps()
+    monkeypatch.setattr(pretraining, "PretrainingTrainer", partial(PretrainingTrainer, callbacks=[steps]))
+    run(monkeypatch, recipe, "--auxiliary_decoder", decoder, "--max_steps", 2)
+    assert steps.recorder.names.count("embedding_dense_backward") >= 2
+    assert steps.recorder.waits == []
 
 
 def test_a_finished_encoder_has_no_head(backbone_folders, tmp_path, capsys):

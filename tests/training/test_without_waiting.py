@@ -14,7 +14,6 @@ import datasets
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import TrainerCallback
 
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -23,25 +22,11 @@ from modeling_cmlmcse.variable_length import flash, memory_efficient
 from support.batches import make_batch, moved
 from support.objectives import CONTRASTS, OBJECTIVES, fields_of, write_scored_pairs
 from support.processes import launch
-from support.recorder import Recorder
+from support.recorder import Recorder, RecordsSteps
 from support.tiny import KINDS, OTHER_KINDS
 from support.training import build_trainer, run
 
 KERNELS = (None, flash, memory_efficient)
-CHECK = "cmlmcse/training/trainer.py:_watch"  # it reads the loss; on a GPU a copy of that of the step before
-
-
-class RecordsSteps(TrainerCallback):
-    """Records from the beginning of a step to its optimizer, whose counters are tensors of the host."""
-
-    def __init__(self) -> None:
-        self.recorder = Recorder(CHECK)
-
-    def on_step_begin(self, *args, **kwargs) -> None:
-        self.recorder.__enter__()
-
-    def on_pre_optimizer_step(self, *args, **kwargs) -> None:
-        self.recorder.__exit__(None, None, None)
 
 
 @pytest.fixture
