@@ -34,7 +34,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "bf16, AdamW that is not fused": {"optim": "adamw_torch"},
     "bf16, two batches of half the size a step": {"per_device_train_batch_size": 64, "gradient_accumulation_steps": 2},
     "bf16, batches four times as large": {"per_device_train_batch_size": 512},
-    "bf16, documents of 512 tokens": LONG,
+    "bf16, documents of 512 tokens, dropout 0.1": {**LONG, "backbone_dropout": 0.1},
     "bf16, documents, RetroMAE, dropout 0.1, 30 % masked": {**LONG, **RETROMAE, "backbone_dropout": 0.1,
                                                            "mlm_probability": 0.3},
     "bf16, torch.compile": {"torch_compile": True},

@@ -110,11 +110,11 @@ def main(argv: list[str] | None = None) -> None:
     on_cpu = args.device == "cpu" or not torch.cuda.is_available()
     state = PartialState(cpu=on_cpu, timeout=WAIT)
     device = args.device or str(state.device)
-    if args.dtype == "bf16" and torch.device(device).type == "cuda":
-        check_bf16("use --dtype fp16")
     encoder = load_model_encoder(
         args.model, args.pooling, args.max_seq_length, args.batch_size, device, show_progress_bar=False
     )
+    if args.dtype == "bf16" and encoder.model.device.type == "cuda":
+        check_bf16("use --dtype fp16")
     encoder.model.to(getattr(torch, {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[args.dtype]))
     width = encoder.model.config.hidden_size
     if args.truncate_dim is not None and args.truncate_dim > width:

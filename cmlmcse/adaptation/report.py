@@ -121,8 +121,8 @@ def text_and_cost(results: dict[str, Any]) -> list[str]:
     return [
         f"{text['documents']:,} documents, {text['titles']:,} with a title; {text['held_out']:,} were held out",
         f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time: "
-        f"`dropout` the first ones, all others later ones too. {text['share_beyond_training']:.1%} of all tokens come "
-        "after the first ones",
+        "`title_body`, `search` and `dropout` the first ones, the others later ones too. "
+        f"{text['share_beyond_training']:.1%} of all tokens come after the first ones",
         f"the model reads at most {text['model_tokens']} tokens of a document: {text['share_cut_off']:.1%} of all "
         "tokens are cut off",
         f"{results['seconds']:.0f} seconds in all, in {results['precision']}; "

@@ -179,7 +179,7 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
 
     encoder = load()
     if args.pooling and recorded not in (None, args.pooling):
-        say(f"--pooling {args.pooling} replaces {recorded}, which {args.model} records: it was trained with that one")
+        say(f"{args.model} was trained with the pooling {recorded}; --pooling {args.pooling} replaces it")
     if POOLINGS[encoder.model.config.pooling].keeps_head:
         raise InputError(
             f"cmlmcse adapt expects a pooling without a head, found {encoder.model.config.pooling} in {args.model}; "

@@ -1,15 +1,16 @@
 """Communication between the processes of one run. With a single process they change nothing."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from modeling_cmlmcse.distributed import processes
+
+BUCKET = 25 * 2**20  # bytes of a message, as in DDP
 
 Value = TypeVar("Value")
 
@@ -58,15 +59,25 @@ def from_first_process(value: Value) -> Value:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace every gradient by its mean over the processes, as DDP does in its backward pass. All gradients of one
-    type go in one message: a message for each weight would wait for the network as many times."""
-    kinds = defaultdict(list)
-    for parameter in parameters:
-        if parameter.grad is not None:
-            kinds[parameter.grad.dtype].append(parameter.grad)
-    for gradients in kinds.values():
-        together = torch.cat([gradient.flatten() for gradient in gradients])
+    """Replace every gradient by its mean over the processes, as DDP does in its backward pass: in few messages, with
+    little more memory."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    for bucket in buckets(gradients):
+        together = torch.cat([gradient.flatten() for gradient in bucket])
         dist.all_reduce(together)
-        means = together.div_(processes()).split([gradient.numel() for gradient in gradients])
-        for gradient, mean in zip(gradients, means, strict=True):
+        means = together.div_(processes()).split([gradient.numel() for gradient in bucket])
+        for gradient, mean in zip(bucket, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
+
+
+def buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors of one type in their order, as many as fit into `BUCKET` bytes, at least one."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        full = sum(each.nbytes for each in bucket) + tensor.nbytes > BUCKET
+        if bucket and (full or tensor.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket

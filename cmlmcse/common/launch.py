@@ -2,7 +2,9 @@
 
 import os
 import socket
+import sys
 from datetime import timedelta
+from functools import cache
 from hashlib import sha256
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -13,6 +15,12 @@ SECONDS = 3  # that an error waits for the launcher's store
 def launched_processes() -> int:
     """The processes that a launcher started for this run; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", 1))
+
+
+@cache
+def say_once(line: str) -> None:
+    """Print a line on stderr, once in this process: the runs of `adapt` come to the same places in turn."""
+    print(line, file=sys.stderr)
 
 
 def says_it_first(message: str) -> bool:

@@ -37,7 +37,8 @@ def measure_lengths(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) ->
 
 def token_counts(pieces: Dataset, column: str) -> NDArray[np.int64]:
     """(N,) how many tokens each row of a tokenised text has in a column. The tokens themselves are not read."""
-    return pc.list_value_length(pieces.with_format("arrow").data[column]).to_numpy()
+    whole = pieces if pieces._indices is None else pieces.flatten_indices()  # of a selection `data` has all rows
+    return pc.list_value_length(whole.with_format("arrow").data[column]).to_numpy()
 
 
 def sample_rows(rows: Dataset, seed: int) -> Dataset:

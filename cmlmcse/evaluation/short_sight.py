@@ -39,6 +39,6 @@ def short_sight(model: str, encoder: Any, data: dict[str, Any]) -> Iterator[str]
         for name, texts in LONG_TEXTS[task](data[task]).items():
             if (share := measure_lengths(texts, encoder.tokenizer).cut(limit)) > LARGE_CUT:
                 yield (
-                    f"{name}: {model} reads the first {limit} tokens of a text, which cuts off {share:.0%} of all; "
-                    "split long texts, or choose a model that reads more"
+                    f"{name}: {model} reads the first {limit} tokens of a text, which cuts off {share:.0%} of all "
+                    "tokens; choose a model that reads more, or split long texts"
                 )

@@ -139,8 +139,8 @@ def on_practice(found: dict[str, Any]) -> str:
     if found["finished_encoder"]:
         return (
             f"{practice} What was chosen did not train on the questions of this score. The score can confirm a choice. "
-            "It cannot find the best step: where labels existed, its rank correlation with them within a run was about "
-            "0."
+            "It cannot find the best step: where labels existed, its rank correlation with them within a run was -0.22 "
+            "on average."
         )
     weak = (
         " The start, a finished encoder, found clearly less than BM25, so it learned with the settings of a plain "
@@ -155,15 +155,14 @@ def on_practice(found: dict[str, Any]) -> str:
 
 
 def few_questions(found: dict[str, Any]) -> str:
-    """A sentence that says so if few documents confirm, or if few passages make their questions easy; else nothing."""
+    """A sentence where few documents confirm, and one where few passages make their questions easy; else nothing."""
     documents, candidates = found["documents"]["confirm"], found["candidates"]
-    if documents >= ENOUGH_DOCUMENTS and candidates >= ENOUGH_PASSAGES:
-        return ""
-    return (
-        f"Only {documents} documents asked, among {candidates:,} passages: below {ENOUGH_DOCUMENTS} documents the "
-        f"interval is rough, and among fewer than {ENOUGH_PASSAGES:,} passages questions are easy. More text makes it "
-        "surer."
-    )
+    said = []
+    if documents < ENOUGH_DOCUMENTS:
+        said.append(f"Only {documents} documents confirm this score, so its interval is rough.")
+    if candidates < ENOUGH_PASSAGES:
+        said.append(f"Only {candidates:,} passages are searched for it, so its questions are easy.")
+    return " ".join([*said, "More documents help."] if said else [])
 
 
 def why_kept(found: dict[str, Any]) -> str:

@@ -1,12 +1,10 @@
 """Builds the collator, which turns rows of the text into packed batches, from the fields of a recipe."""
 
-import sys
-from functools import cache
-
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.launch import say_once
 from cmlmcse.data.augmentation import Augmented, build_augmentation
 from cmlmcse.data.batches import (
     TrainingSentences,
@@ -113,9 +111,3 @@ def say_repeated(views: DocumentViews, data: DataArguments, documents: TrainingS
             f"{2 * MIN_PIECE} tokens both views are the same text; join short texts into longer documents, or choose "
             "the views dropout"
         )
-
-
-@cache
-def say_once(line: str) -> None:
-    """Print a line on stderr, once: the runs of `adapt` read the same text in turn."""
-    print(line, file=sys.stderr)

@@ -43,7 +43,7 @@ from .trainer import LossTrainer
 
 NO_HEAD = (
     "found no masked-language-model head, as in a finished encoder; it starts from the word embeddings and fresh "
-    "weights, so give it some thousand steps before the losses mean much"
+    "weights, so the first losses are high"
 )
 
 
@@ -85,7 +85,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
             return tokenized
 
         train, dev = load_sequences(tokenize, sources, data_args.validation_split_percentage)
-    model = build_pretraining_model(model_args, data_args, tokenizer)
+    model = build_pretraining_model(model_args, data_args, tokenizer, checkpoint is not None)
     check_checkpointing(run_args, model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model.backbone))
     masking = Masking(
@@ -168,9 +168,10 @@ def new_config(data: DataArguments, tokenizer: PreTrainedTokenizerBase) -> Pretr
 
 
 def build_pretraining_model(
-    model_args: ModelArguments, data: DataArguments, tokenizer: PreTrainedTokenizerBase
+    model_args: ModelArguments, data: DataArguments, tokenizer: PreTrainedTokenizerBase, resumes: bool = False
 ) -> AuxiliaryPretraining:
-    """The model to pre-train: a new backbone (`model_type`), or an existing one (`model_name_or_path`).
+    """The model to pre-train: a new backbone (`model_type`), or an existing one (`model_name_or_path`). A run that
+    `resumes` gets its weights later.
 
     Raises:
         InputError: an unsupported backbone, more layers or positions than it has, or a tokenizer larger than its
@@ -181,7 +182,7 @@ def build_pretraining_model(
     with as_input_error():
         if data.model_type is None:
             pretrained, has_head = load_backbone(path, fresh=model_args.from_scratch)
-            if not has_head and not model_args.from_scratch and rank() == 0:
+            if not has_head and not model_args.from_scratch and not resumes and rank() == 0:
                 print(f"{model_args.model_name_or_path}: {NO_HEAD}", file=sys.stderr)
         config = new_config(data, tokenizer) if pretrained is None else pretrained.config
         names = "lexical_layers", "fusion_layers", "fusion_init", "decoder_hidden_share"

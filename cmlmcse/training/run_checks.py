@@ -1,7 +1,6 @@
 """Checks of the fields that say how a run trains: their numbers, what training does not use, and the machine."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +11,7 @@ from transformers.optimization import get_scheduler
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.gpu import check_bf16
+from cmlmcse.common.launch import say_once
 from cmlmcse.common.recipes import recipe_folder
 
 from .fields import RunArguments, fsdp_requested
@@ -157,10 +157,9 @@ def check_precision(run: RunArguments) -> None:
     Raises:
         InputError: it does not.
     """
-    launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
-    if (run.bf16 or launched == "bf16") and run.device.type == "cuda":
+    if run.mixed_precision == "bf16" and run.device.type == "cuda":
         check_bf16("use --fp16 true, or launch with --mixed_precision fp16")
-    if launched == "fp16" and run.device.type == "cpu":
+    if run.mixed_precision == "fp16" and run.device.type == "cpu":
         raise InputError("mixed_precision fp16 needs a GPU, found none; launch with --mixed_precision no, or bf16")
 
 
@@ -177,7 +176,7 @@ def check_launch(run: RunArguments) -> None:
             f"{recipe_folder() / 'accelerate' / 'multi-cpu.yaml'}"
         )
     if launched > 1 and run.device.type == "cpu" and run.process_index == 0:
-        print(f"no GPU is used: {launched} processes train on CPUs", file=sys.stderr)
+        say_once(f"no GPU is used: {launched} processes train on CPUs")
     on_cpu = run.distributed_state is not None and run.distributed_state.distributed_type == DistributedType.MULTI_CPU
     if on_cpu and fsdp_requested():
         raise InputError(

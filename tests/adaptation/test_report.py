@@ -50,7 +50,7 @@ def test_what_the_report_warns_of(page):
     assert "37% of the documents that were held out have 13 words or more in a row in common" in report
     assert "nearest with the best that was tried" in report
     assert "63.0% of all tokens come after the first ones" in report
-    assert "below 100 documents the interval is rough" not in report
+    assert "its interval is rough" not in report
 
 
 def test_few_documents_and_foreign_text(page, tmp_path):
@@ -60,7 +60,7 @@ def test_few_documents_and_foreign_text(page, tmp_path):
     results["adapt"]["documents"]["confirm"] = 11
     write_report(tmp_path, results, [])
     report = (tmp_path / "report.md").read_text()
-    few = "Only 11 documents asked, among 1,967 passages: below 100 documents the interval is rough"
+    few = "Only 11 documents confirm this score, so its interval is rough. More documents help."
     assert few in report
     assert results["text"]["note"] in report
     line = last_line(results)

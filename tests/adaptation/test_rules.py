@@ -90,7 +90,7 @@ def test_a_pooling_in_place_of_the_recorded_one(corpus, backbone, tmp_path):
     words = [encoder, str(corpus), "--output_dir", "new", "--device", "cpu", "--pooling", "avg_first_last"]
     start = work.begin(parse(words), False, said.append)
     assert start.encoder.model.config.pooling == "avg_first_last"
-    assert f"--pooling avg_first_last replaces avg, which {encoder} records: it was trained with that one" in said
+    assert f"{encoder} was trained with the pooling avg; --pooling avg_first_last replaces it" in said
 
 
 @pytest.mark.parametrize(("views", "name"), [

@@ -416,7 +416,7 @@ def test_what_the_model_does_not_see_is_said(tmp_path: Path, backbone_folders, c
     start = [backbone_folders["bert"], "--data_dir", str(tmp_path / "data"), "--pooling", "avg", "--tasks", "retrieval"]
     main([*start, "--max_seq_length", "16"])
     said = capsys.readouterr().err
-    assert f"warning: tiny: {start[0]} reads the first 16 tokens of a text, which cuts off 80% of all; split" in said
+    assert f"warning: tiny: {start[0]} reads the first 16 tokens of a text, which cuts off 80% of all tokens;" in said
     assert "its tokenizer allows 64 tokens, the model has 66 positions" in said
     write(tmp_path / "data", [(name, text[:20]) for name, text in passages], [("q", WORDS[3])], [("q", "d3", 1)])
     main(start)

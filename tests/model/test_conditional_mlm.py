@@ -11,10 +11,10 @@ from support.batches import from_states, make_batch, unpack
 from support.tiny import KINDS, OTHER_KINDS, tiny_backbone
 
 
-def reference_losses(folder: str, model, batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contrastive and conditional MLM loss with transformers' own padded layers and full logits."""
-    pretrained = AutoModelForMaskedLM.from_pretrained(folder).eval()
-    pretrained.set_attn_implementation("eager")
+def reference_losses(folder: str, model, batch) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
+    """Contrastive and conditional MLM loss with transformers' own padded layers and full logits; and its encoder."""
+    pretrained = AutoModelForMaskedLM.from_pretrained(folder, dtype=model.dtype).eval()
+    pretrained.set_attn_implementation("sdpa")
     base = pretrained.base_model
     ids, mask = unpack(batch["views"])
     ids = ids.masked_fill(mask == 0, pretrained.config.pad_token_id)
@@ -33,26 +33,33 @@ def reference_losses(folder: str, model, batch) -> tuple[torch.Tensor, torch.Ten
     first = pretrained.config.num_hidden_layers - model.config.fusion_layers
     logits = from_states(pretrained, fused, first)(input_ids=masked_ids, attention_mask=mask).logits  # (B, T, V)
     flat = logits[mask.bool()][batch["masked"]["mlm_positions"]]
-    return contrastive, torch.nn.functional.cross_entropy(flat, batch["masked"]["mlm_labels"])
+    return contrastive, torch.nn.functional.cross_entropy(flat, batch["masked"]["mlm_labels"]), base
 
 
 @pytest.mark.parametrize("kind", (*KINDS, *OTHER_KINDS))
 @pytest.mark.parametrize("lexical_layers", (None, 0))
 def test_losses_equal_an_independent_computation(kind, lexical_layers, backbone_folders, sentences, tmp_path):
-    """Loss = contrastive + λ · MLM, masked-only logits equal full logits, on padded reference layers, at 1e-5; also
-    where the lexical features are the embeddings alone. A saved model gives the same loss."""
+    """Loss = contrastive + λ · MLM, masked-only logits equal full logits, on padded reference layers in fp64, and so do
+    the gradients of the encoder; also where the lexical features are the embeddings alone. A saved model gives the same
+    loss."""
     fields = {"cmlm_weight": 0.5, "lexical_layers": lexical_layers}
-    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], **fields).eval()
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], **fields).eval().double()
     batch = make_batch(kind, sentences)
     output = TrainingLosses(model)(**batch)
-    contrastive, mlm = reference_losses(backbone_folders[kind], model, batch)
-    assert output.logs["contrastive_loss"].item() == pytest.approx(contrastive.item(), abs=1e-5)
-    assert output.logs["cmlm_loss"].item() == pytest.approx(mlm.item(), abs=1e-5)
-    assert output.loss.item() == pytest.approx((contrastive + 0.5 * mlm).item(), abs=1e-5)
+    contrastive, mlm, encoder = reference_losses(backbone_folders[kind], model, batch)
+    assert output.logs["contrastive_loss"].item() == pytest.approx(contrastive.item(), abs=1e-6)  # logs are fp32
+    assert output.logs["cmlm_loss"].item() == pytest.approx(mlm.item(), abs=1e-6)
+    near = 1e-7 if kind == "modernbert" else 1e-11  # its rotary embeddings are in fp32
+    assert output.loss.item() == pytest.approx((contrastive + 0.5 * mlm).item(), abs=near)
+    output.loss.backward()
+    (contrastive + 0.5 * mlm).backward()
+    theirs = dict(encoder.named_parameters())
+    for name, parameter in model.backbone.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=100 * near, atol=near, msg=name)
     if lexical_layers == 0:
         model.save_pretrained(tmp_path)
-        again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path).eval()
-        assert TrainingLosses(again)(**batch).loss.item() == pytest.approx(output.loss.item(), abs=1e-6)
+        again = CMLMCSEForSentenceEmbedding.from_pretrained(tmp_path, dtype=torch.float64).eval()
+        assert TrainingLosses(again)(**batch).loss.item() == pytest.approx(output.loss.item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

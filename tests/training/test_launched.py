@@ -20,8 +20,10 @@ from packaging.version import Version
 from torch.utils.data import DataLoader
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.launch import say_once
 from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
 from cmlmcse.training.frozen_weights import checkpoint_weights
+from cmlmcse.training.parse import parse_recipe
 from cmlmcse.training.run_checks import check_launch, check_precision
 from cmlmcse.training.started_with import FIELDS
 from cmlmcse.training.training_losses import TrainingLosses
@@ -320,6 +322,7 @@ def test_launch_for_absent_gpus_is_refused(monkeypatch, capsys):
         check_launch(SimpleNamespace(world_size=1, distributed_state=None))
     state = SimpleNamespace(distributed_type=DistributedType.MULTI_CPU)
     launched = SimpleNamespace(world_size=2, distributed_state=state, device=torch.device("cpu"), process_index=0)
+    say_once.cache_clear()
     check_launch(launched)
     assert capsys.readouterr().err == "no GPU is used: 2 processes train on CPUs\n"
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
@@ -328,10 +331,15 @@ def test_launch_for_absent_gpus_is_refused(monkeypatch, capsys):
 
 
 def test_fp16_of_a_launcher_without_a_gpu_is_refused(monkeypatch):
-    """Accelerate would train in fp32, and the records and the card would say fp16."""
+    """Accelerate would train in fp32, and the records and the card would say fp16. A field that names bf16 counts
+    more."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    words = ["simcse-bert-base", "--dev_set", "none", "--use_cpu", "true"]
+    assert parse_recipe([*words, "--bf16", "true"])[3].mixed_precision == "bf16"
+    with pytest.raises(InputError, match="mixed_precision fp16 needs a GPU"):
+        parse_recipe(words)
     with pytest.raises(InputError, match="mixed_precision fp16 needs a GPU, found none; launch with --mixed_precision"):
-        check_precision(SimpleNamespace(bf16=None, device=torch.device("cpu")))
+        check_precision(SimpleNamespace(mixed_precision="fp16", device=torch.device("cpu")))
 
 
 LEAVES_EARLY = """
