@@ -4,6 +4,9 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Pooling, Transformer
+from sentence_transformers.util import mine_hard_negatives
 
 from cmlmcse.data import negatives
 from cmlmcse.data.augmentation import Augmented, repeat_tokens
@@ -40,6 +43,28 @@ def test_angles_that_are_known():
     rows, _ = search(vectors, 0.9, 3)
     assert rows[0].tolist() == [2, 3, NO_ROW]
     assert rows[1].tolist() == [2, 3, NO_ROW]
+
+
+def test_finds_what_sentence_transformers_finds(backbone_folders, sentences):
+    """Without a mean to subtract: the same rows as `mine_hard_negatives` with the same largest cosine."""
+    transformer = Transformer(backbone_folders["bert"])
+    model = SentenceTransformer(
+        modules=[transformer, Pooling(transformer.get_embedding_dimension(), "mean")], device="cpu"
+    )
+    texts = list(dict.fromkeys(sentences))
+    vectors = model.encode(texts)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    most = float(np.median(unit @ unit.T))
+    rows, _ = search(vectors, most, 2)
+    pairs = datasets.Dataset.from_dict({"anchor": texts, "positive": texts})
+    mined = mine_hard_negatives(
+        pairs, model, max_score=most, num_negatives=2, output_format="n-tuple", verbose=False
+    )  # leaves out texts with fewer negatives
+    full = [row for row, found in enumerate(rows) if NO_ROW not in found]
+    assert len(full) > len(texts) / 2
+    assert mined["anchor"][:] == [texts[row] for row in full]
+    for number in (0, 1):
+        assert mined[f"negative_{number + 1}"][:] == [texts[rows[row, number]] for row in full]
 
 
 @pytest.mark.parametrize("blocks", ((3, 5), (7, 2), (100, 100)))

@@ -168,6 +168,19 @@ def test_one_process_uses_one_gpu(capsys):
     assert "found 8 GPUs" in capsys.readouterr().out
 
 
+def test_the_recipe_of_the_shipped_backbone():
+    """The recipe has the fields of the run that made the asset, but for the text, its tokenizer, what RetroMAE does not
+    read, and how often the run logged, scored and saved."""
+    arguments = parse_recipe(["retromae-pretrain-bert-mini"])[1:]
+    made = json.loads((ROOT / "assets" / "bert-mini-en" / "run.json").read_text())["fields"]
+    ours = {name: getattr(part, name) for part in arguments for name in made if hasattr(part, name)}
+    assert ours.keys() == made.keys()
+    assert {name for name, value in made.items() if getattr(ours[name], "value", ours[name]) != value} == {
+        "train_file", "tokenizer_name", "preprocessing_num_workers", "lexical_layers", "fusion_layers", "fusion_init",
+        "logging_steps", "eval_steps", "save_steps", "save_total_limit", "save_minutes", "disable_tqdm",
+    }  # fmt: skip
+
+
 def test_a_gpu_is_fed(monkeypatch, capsys):
     """Copies do not block, two processes collate and checkpoints are five minutes apart unless the recipe or the user
     says otherwise; bf16 that a GPU only emulates is refused, whoever asks for it. The GPU is pretended."""
