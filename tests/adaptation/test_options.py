@@ -16,6 +16,7 @@ from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.command import parse as evaluate_options
 from cmlmcse.hub.export import export
+from cmlmcse.training.fields import RunArguments
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.variable_length import switched_off
 from support.tiny import tiny_tokenizer
@@ -53,6 +54,10 @@ def test_who_names_a_precision_gets_it(words, launcher, faster, expected, tmp_pa
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
     if launcher is not None:
         monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
+    if launcher == "fp16":  # without a GPU it is refused
+        with pytest.raises(InputError, match="mixed_precision fp16 needs a GPU"):
+            run_first(parse(["model", "text", *words, "--output_dir", str(tmp_path)]), run)
+        monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
     monkeypatch.setattr("cmlmcse.adaptation.command.has_fast_bf16", lambda device: faster)
     monkeypatch.setattr(work, "adapt_in", lambda folder, args, bf16, train: found.append(bf16) or {})
     run_first(parse(["model", "text", *words, "--output_dir", str(tmp_path)]), run)
