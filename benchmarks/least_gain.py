@@ -17,16 +17,8 @@ from cmlmcse.adaptation.choice import LEAST_GAIN
 from cmlmcse.common.tables import DASH, markdown_table
 
 RECORDS = Path(__file__).parent / "records"
-NAMES = (
-    "splits-trials",
-    "splits",
-    "seed-44",
-    "words",
-    "unseen",
-    "time",
-    "time-44",
-    "time-42",
-)  # since there are two splits
+# Since there are two splits.
+NAMES = ("splits-trials", "splits", "seed-44", "words", "unseen", "time", "time-44", "time-42")
 
 
 def main() -> None:
