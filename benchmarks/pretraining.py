@@ -63,7 +63,7 @@ def in_documents(text: Path, folder: Path) -> Path:
 
 def main() -> None:
     """Measure all arms and print a table."""
-    options = parser(__doc__ or "", repetitions=2, steps=30)
+    options = parser(__doc__ or "", repetitions=2, steps=24)
     options.add_argument(
         "--text", type=sentences_file, default=DATA / "text" / "wiki.txt", help="sentences, one a line"
     )

@@ -12,7 +12,7 @@ from cmlmcse.common.errors import InputError
 from .card_metric import COSINE_SPEARMAN, CardMetric
 from .encoding import Encode
 from .pairs import one_set
-from .sts_data import Pairs
+from .sts_data import Pairs, sentences_of
 
 DOCUMENTS = 50
 PAIRS = DOCUMENTS * (DOCUMENTS - 1) // 2  # 1225
@@ -68,6 +68,11 @@ def load_lee50_task(data_dir: str | None) -> Pairs:
 def lee50(encode: Encode, pairs: Pairs) -> dict[str, Any]:
     """The results of the documents (:func:`one_set`)."""
     return one_set(encode, pairs, "Lee")
+
+
+def documents(pairs: Pairs) -> list[str]:
+    """The documents, each once."""
+    return sentences_of([pairs])
 
 
 def card_metrics(found: dict[str, float]) -> Iterator[CardMetric]:

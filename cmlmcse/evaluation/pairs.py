@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from cmlmcse.data.lengths import SAMPLE
+
 from .card_metric import COSINE_SPEARMAN, CardMetric
 from .encoding import Encode, EncodeOnce
 from .scores import correlation, cosine, rounded
@@ -38,6 +40,11 @@ def scored_pairs(encode: Encode, data: dict[str, Pairs]) -> dict[str, Any]:
     """The results of each file (:func:`one_set`), by name."""
     encoder = EncodeOnce.of(encode).prepare(sentences_of(data.values()))
     return {name: one_set(encoder, pairs, name) for name, pairs in data.items()}
+
+
+def sentences_of_files(data: dict[str, Pairs]) -> dict[str, list[str]]:
+    """Some sentences of each file, by its name."""
+    return {name: sentences_of([pairs])[:SAMPLE] for name, pairs in data.items()}
 
 
 def card_metrics(found: dict[str, Any]) -> Iterator[CardMetric]:

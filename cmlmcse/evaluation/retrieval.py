@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.vectors import unit
+from cmlmcse.data.lengths import SAMPLE
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
 from .beir_data import RetrievalSet
@@ -100,6 +101,13 @@ def search_sets(
     if len(complete) == len(data) > 1:
         results["avg"] = rounded(float(np.mean([results[name][NDCG] for name in complete])))
     return Searched(results, {name: queries for name, (_, queries) in found.items()})
+
+
+def some_passages(data: dict[str, RetrievalSet | None]) -> dict[str, list[str]]:
+    """A sample of the passages of each set that is there, spread over it, by its name."""
+    complete = {name: dataset for name, dataset in data.items() if dataset is not None}
+    steps = {name: max(len(dataset.passages) // SAMPLE, 1) for name, dataset in complete.items()}
+    return {name: list(islice(dataset.texts(), 0, None, steps[name])) for name, dataset in complete.items()}
 
 
 def score_set(

@@ -1,21 +1,11 @@
 """What a model does not see of the texts that it is scored on: they are cut off beyond its limit of tokens."""
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from typing import Any
 
-from cmlmcse.data.lengths import LARGE_CUT, SAMPLE, measure_lengths
+from cmlmcse.data.lengths import LARGE_CUT, measure_lengths
 
-from .sts_data import sentences_of
-
-# The tasks whose texts may be long: the task's data → name → some of its texts. STS sets are single sentences, and GLUE
-# has a limit of its own.
-LONG_TEXTS: dict[str, Callable[[Any], dict[str, list[str]]]] = {
-    "retrieval": lambda sets: {name: list(islice(each.texts(), 0, None, max(len(each.passages) // SAMPLE, 1)))
-                               for name, each in sets.items() if each is not None},
-    "pairs": lambda sets: {name: sentences_of([each])[:SAMPLE] for name, each in sets.items()},
-    "lee50": lambda pairs: {"lee50": sentences_of([pairs])},
-}  # fmt: skip
+from .tasks import TASKS
 
 
 def short_sight(model: str, encoder: Any, data: dict[str, Any]) -> Iterator[str]:
@@ -35,8 +25,8 @@ def short_sight(model: str, encoder: Any, data: dict[str, Any]) -> Iterator[str]
             f"{encoder.model.max_positions} positions; if the model was trained on all of them, raise model_max_length "
             "in tokenizer_config.json"
         )
-    for task in filter(data.__contains__, LONG_TEXTS):
-        for name, texts in LONG_TEXTS[task](data[task]).items():
+    for task, content in data.items():
+        for name, texts in TASKS[task].long_texts(content).items():
             if (share := measure_lengths(texts, encoder.tokenizer).cut(limit)) > LARGE_CUT:
                 yield (
                     f"{name}: {model} reads the first {limit} tokens of a text, which cuts off {share:.0%} of all "

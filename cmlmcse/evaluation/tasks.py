@@ -33,6 +33,8 @@ class Task:
     - `card_metrics(entry)` returns the numbers for a model card from the task's own entry.
     - `own_data`: the data are the user's own, so a card does not say that they were not measured.
     - `by_query(encode, data, **options)` returns the task's own entry, and values of each query, for intervals.
+    - `long_texts(data)` returns texts that a model may cut, or a sample of them, by the name of their set. Single
+      sentences are not worth a look.
     - `fine_tunes`: `run` takes the model's folder or Hub name instead of `encode`, and the option `device`.
     """
 
@@ -44,6 +46,7 @@ class Task:
     options: dict[str, Option] = field(default_factory=dict)
     own_data: bool = False
     by_query: Callable[..., tuple[dict[str, Any], dict[str, Any]]] | None = None
+    long_texts: Callable[[Any], dict[str, list[str]]] = lambda data: {}
     fine_tunes: bool = False
 
 
@@ -84,12 +87,14 @@ TASKS: dict[str, Task] = {
         _lazy("pairs:scored_pairs", "pairs"),
         _lazy("pairs:card_metrics"),
         own_data=True,
+        long_texts=_lazy("pairs:sentences_of_files"),
     ),
     "lee50": Task(
         "the 50 documents of Lee et al. 2005",
         _lazy("lee50:load_lee50_task"),
         _lazy("lee50:lee50", "lee50"),
         _lazy("lee50:card_metrics"),
+        long_texts=_lazy("lee50:documents", "lee50"),
     ),
     "retrieval": Task(
         "data sets in BEIR's format: nDCG@10 and more",
@@ -98,6 +103,7 @@ TASKS: dict[str, Task] = {
         _lazy("retrieval:card_metrics"),
         _lazy("beir_data:missing_retrieval"),
         by_query=_lazy("retrieval:search_sets"),
+        long_texts=_lazy("retrieval:some_passages"),
         options={
             "query_prefix": Option(None, "text before every query; by default the model's own prompt"),
             "query_suffix": Option("", "text after every query"),

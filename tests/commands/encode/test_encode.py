@@ -6,15 +6,18 @@ import json
 import shutil
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
 import pytest
+import torch
 from pyarrow import parquet
 
 from cmlmcse import encode
 from cmlmcse.data import file_parts, tables
 from cmlmcse.encode import main
+from cmlmcse.models import encoders
 from support.encoding import ROWS, expected, without_special_tokens
 
 
@@ -260,3 +263,16 @@ def test_errors(change, words, lines, arguments, tmp_path, capsys) -> None:
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert words in error
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.usefixtures("lines")
+def test_emulated_bf16_is_refused(arguments, monkeypatch, capsys):
+    """The GPU is pretended, an old one."""
+    on_gpu = SimpleNamespace(model=SimpleNamespace(device=torch.device("cuda")))
+    monkeypatch.setattr(encoders, "load_model_encoder", lambda *given, **options: on_gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
+    with pytest.raises(SystemExit, match="2"):
+        main([*arguments, "--dtype", "bf16"])
+    expected = "bf16 expects a GPU of the Ampere generation or newer, found Tesla V100; use --dtype fp16"
+    assert expected in capsys.readouterr().err
