@@ -2,6 +2,8 @@
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
+from typing import Any
 
 
 def positive(text: str) -> int:
@@ -46,11 +48,25 @@ def add_model(parser: ArgumentParser) -> None:
                         "package:NAME/path, or plain backbone")  # fmt: skip
 
 
-def add_encoder_options(parser: ArgumentParser, device: str = "cuda if there is one") -> None:
-    """How a model encodes; `device`: the default one."""
+def add_encoder_options(
+    parser: ArgumentParser,
+    device: str = "cuda if there is one",
+    length: Callable[[str], Any] = positive,
+    more: str = "",
+) -> None:
+    """How a model encodes.
+
+    Args:
+        parser: of the command.
+        device: the default one, for the help.
+        length: the type of `--max_seq_length`.
+        more: what its help says besides.
+    """
     parser.add_argument("--pooling", help="pooling of a model that records none: cls_before_pooler, avg, avg_top2, …")
     parser.add_argument(
         "--batch_size", type=positive, help="texts in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU)"
     )
-    parser.add_argument("--max_seq_length", type=positive, help="tokens to cut a text to (default: the model's limit)")
+    parser.add_argument(
+        "--max_seq_length", type=length, help=f"tokens to cut a text to (default: the model's limit){more}"
+    )
     parser.add_argument("--device", help=f"cpu, cuda, cuda:1, … (default: {device})")

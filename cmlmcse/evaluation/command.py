@@ -13,6 +13,7 @@ from cmlmcse.common.files import replace_text
 from cmlmcse.common.locations import SAVE_MODEL, path_or_name, resolve
 from cmlmcse.common.options import add_encoder_options, positive, share
 
+from .set_lengths import RETRIEVAL, SetLengths, read_lengths
 from .tasks import TASKS, Task, choose_tasks
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--truncate_dim", metavar="K,…", help="score the embeddings cut to their first K dimensions "
                         "too, side by side")  # fmt: skip
     glue = "choose the GPUs of the task glue, which takes only cpu here, with CUDA_VISIBLE_DEVICES"
-    add_encoder_options(parser, device=f"cuda if there is one; {glue}")
+    lengths = "; 128,NAME=256 has another one for the retrieval set NAME, or for all of them, retrieval"
+    add_encoder_options(parser, f"cuda if there is one; {glue}", read_lengths, lengths)
     for name, task in TASKS.items():
         for option, given in task.options.items():
             parser.add_argument(f"--{name}_{option}", default=given.default, type=given.type, metavar="VALUE",
@@ -72,6 +74,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     if args.truncate_dim and args.rank_corpus is not None:
         parser.error("--truncate_dim expects no --rank_corpus, found both; drop one of them")
     args.truncate_dim = numbers(parser, args.truncate_dim)
+    args.max_seq_length = args.max_seq_length or SetLengths()
     return args
 
 
@@ -166,7 +169,7 @@ def evaluate(
     tasks: str | Sequence[str] = "sts",
     data_dir: str | Path | None = None,
     pooling: str | None = None,
-    max_seq_length: int | None = None,
+    max_seq_length: int | str | None = None,
     batch_size: int | None = None,
     device: str | None = None,
     **options: Any,
@@ -179,7 +182,8 @@ def evaluate(
         tasks: names of tasks, in a list or separated by commas: sts, transfer, retrieval, indomain, geometry, glue, ….
         data_dir: the folder that holds sts/, transfer/, beir/ (default: the same data from the Hub).
         pooling: how a model that records no pooling becomes a sentence encoder: avg, cls_before_pooler, ….
-        max_seq_length: sentences are cut to this many tokens (default: the model's limit).
+        max_seq_length: texts are cut to this many tokens (default: the model's limit); `"128,scifact=256"` has another
+            number for a retrieval set.
         batch_size: sentences in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU).
         device: cpu, cuda, cuda:1, … (default: cuda if there is one).
         options: any other option of the command that has a value and names no output: `cache="folder"`,
@@ -238,6 +242,8 @@ def score(
             results |= task.run(model, content, device=args.device, **options)
         elif task.by_query is not None:
             results[name], queries = task.by_query(encode, content, **options)
+            for part, length in (args.max_seq_length.of_sets(data) if name == RETRIEVAL else {}).items():
+                results[name][part]["max_seq_length"] = length
         else:
             results |= task.run(encode, content, **options)
     return results, queries
@@ -317,26 +323,28 @@ def check_models(models: list[str]) -> list[str]:
 
 def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) -> tuple["EncodeOnce", dict[str, Any]]:
     """Load a model as an encoder with the options of the command line; also the settings for the results."""
-    from cmlmcse.models.encoders import load_encoder
+    from cmlmcse.models.encoders import load_encoder, with_length
     from cmlmcse.models.folders import records_pooling, resolve_model
 
     from .encoding import EncodeOnce
     from .short_sight import short_sight
 
+    lengths = args.max_seq_length.of_sets(data)
     # With several models, --pooling applies only to those that record none. With one model, a different --pooling is an
     # error of load_encoder.
     model = resolve(model)
     own = len(args.models) > 1 and records_pooling(model)
     pooling, template = (None, None) if own else (args.pooling, args.prompt_template)
-    limits = (args.max_seq_length, args.batch_size, args.device)
+    limits = (args.max_seq_length.default, args.batch_size, args.device)
     encoder: Any = load_encoder(model, pooling, *limits, sys.stderr.isatty(), template)
+    others: dict[int, Any] = {length: with_length(encoder, length, model) for length in set(lengths.values())}
     settings = {**encoder.settings, "data": args.data_dir or "Hub"}
     width = getattr(getattr(getattr(encoder, "model", None), "config", None), "hidden_size", None)
     if width is not None and args.truncate_dim:
         from .truncation import check_size
 
         check_size(max(args.truncate_dim), width)
-    for line in short_sight(model, encoder, data):
+    for line in short_sight(model, encoder, data, lengths):
         print(f"warning: {line}", file=sys.stderr)
     if args.cache:
         from cmlmcse.models.fingerprint import fingerprint_model
@@ -344,8 +352,14 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
         from .cache import CachedEncoder
 
         source = model if Path(model).is_file() else resolve_model(model)
-        encoder = CachedEncoder(encoder, args.cache, fingerprint_model(source, encoder.settings))
+
+        def cached(each: Any) -> CachedEncoder:
+            return CachedEncoder(each, args.cache, fingerprint_model(source, each.settings))
+
+        encoder, others = cached(encoder), {length: cached(each) for length, each in others.items()}
     encode = EncodeOnce(encoder)
+    once = {length: EncodeOnce(each) for length, each in others.items()}
+    encode.by_set = {name: once[length] for name, length in lengths.items()}
     if args.whitening is not None:
         from .whitening import whiten
 

@@ -32,11 +32,16 @@ def encode_as(encode: Encode, name: str, texts: list[str]) -> np.ndarray:
 
 
 class EncodeOnce:
-    """An encoder that encodes each distinct text once, over all tasks; texts (N,) → (N, H)."""
+    """An encoder that encodes each distinct text once, over all tasks; texts (N,) → (N, H).
+
+    Attributes:
+        by_set: the same model for retrieval sets whose texts are cut to another length, by the set's name.
+    """
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
         self.prompts: dict[str, str] = getattr(encode, "prompts", {})
+        self.by_set: dict[str, EncodeOnce] = {}
         self._rows: dict[str, int] = {}
         self._table = np.zeros((0, 0), np.float32)  # (distinct texts, H)
 
@@ -86,6 +91,7 @@ class MappedEncoder(EncodeOnce):
 
     def __init__(self, whole: EncodeOnce, function: Callable[[np.ndarray], np.ndarray]) -> None:
         self._whole, self._function, self.prompts = whole, function, whole.prompts
+        self.by_set = {name: MappedEncoder(each, function) for name, each in whole.by_set.items()}
 
     @cached_property
     def bare(self) -> EncodeOnce:

@@ -85,7 +85,7 @@ def search_sets(
         raise InputError(f"--retrieval_bm25_weight must be above 0, at most {HEAVIEST}, found {bm25_weight}; lower it")
     query_prefix = prompt_of(encode, QUERY) if query_prefix is None else query_prefix
     passage_prefix = prompt_of(encode, DOCUMENT) if passage_prefix is None else passage_prefix
-    encoder = EncodeOnce.of(encode).bare
+    encoder = EncodeOnce.of(encode)
     affixes = {
         "query_prefix": query_prefix,
         "query_suffix": query_suffix,
@@ -96,7 +96,10 @@ def search_sets(
     used |= {"bm25_weight": bm25_weight} if bm25_weight != WEIGHT else {}
     complete = {name: dataset for name, dataset in data.items() if dataset is not None}
     around = (query_prefix, query_suffix), (passage_prefix, passage_suffix)
-    found = {name: score_set(encoder, dataset, *around, bm25_weight, block_size) for name, dataset in complete.items()}
+    found = {
+        name: score_set(encoder.by_set.get(name, encoder).bare, dataset, *around, bm25_weight, block_size)
+        for name, dataset in complete.items()
+    }
     results: dict[str, Any] = {name: {**measured, **used} for name, (measured, _) in found.items()}
     if len(complete) == len(data) > 1:
         results["avg"] = rounded(float(np.mean([results[name][NDCG] for name in complete])))

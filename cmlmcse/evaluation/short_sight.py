@@ -1,20 +1,22 @@
 """What a model does not see of the texts that it is scored on: they are cut off beyond its limit of tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cmlmcse.data.lengths import LARGE_CUT, measure_lengths
 
+from .set_lengths import RETRIEVAL
 from .tasks import TASKS
 
 
-def short_sight(model: str, encoder: Any, data: dict[str, Any]) -> Iterator[str]:
+def short_sight(model: str, encoder: Any, data: dict[str, Any], lengths: Mapping[str, int]) -> Iterator[str]:
     """A line for what the model does not see: positions that its tokenizer forbids, and the ends of long texts.
 
     Args:
         model: its name.
         encoder: the model; word vectors have no limit.
         data: the data of each task by its name.
+        lengths: retrieval set → tokens, of those that are not cut to the encoder's own limit.
     """
     limit = encoder.settings.get("max_seq_length")
     if limit is None or not data:
@@ -27,8 +29,9 @@ def short_sight(model: str, encoder: Any, data: dict[str, Any]) -> Iterator[str]
         )
     for task, content in data.items():
         for name, texts in TASKS[task].long_texts(content).items():
-            if (share := measure_lengths(texts, encoder.tokenizer).cut(limit)) > LARGE_CUT:
+            here = lengths.get(name, limit) if task == RETRIEVAL else limit
+            if (share := measure_lengths(texts, encoder.tokenizer).cut(here)) > LARGE_CUT:
                 yield (
-                    f"{name}: {model} reads the first {limit} tokens of a text, which cuts off {share:.0%} of all "
+                    f"{name}: {model} reads the first {here} tokens of a text, which cuts off {share:.0%} of all "
                     "tokens; choose a model that reads more, or split long texts"
                 )

@@ -90,9 +90,31 @@ def load_encoder(
         options = pooling, max_seq_length, batch_size, device, show_progress_bar, prompt_template
         return load_model_encoder(name_or_path, *options)
     if pooling is not None or max_seq_length is not None:
-        option = "--max_seq_length" if pooling is None else "--pooling"
-        raise InputError(f"{option} expects a model with layers, found word vectors in {name_or_path}; drop it")
+        raise _no_layers("--max_seq_length" if pooling is None else "--pooling", name_or_path)
     return load_word_vectors(name_or_path)
+
+
+def with_length(encoder: Encoder | WordVectors, max_seq_length: int, source: str) -> Encoder:
+    """The same model, which cuts its texts to another number of tokens.
+
+    Args:
+        encoder: the loaded model.
+        max_seq_length: the tokens.
+        source: the model's name, for messages.
+
+    Raises:
+        InputError: the model does not take so many, or has no such limit.
+    """
+    if not isinstance(encoder, Encoder):
+        raise _no_layers("--max_seq_length", source)
+    limit = _max_length(source, encoder.model, encoder.tokenizer, max_seq_length)
+    arguments, settings = encoder.arguments | {"max_length": limit}, encoder.settings | {"max_seq_length": limit}
+    return replace(encoder, arguments=arguments, settings=settings)
+
+
+def _no_layers(option: str, source: str) -> InputError:
+    """The error for an option of models that word vectors lack."""
+    return InputError(f"{option} expects a model with layers, found word vectors in {source}; drop it")
 
 
 def load_model_encoder(

@@ -5,7 +5,7 @@ import inspect
 import json
 import math
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -21,23 +21,9 @@ from cmlmcse.evaluation.retrieval import by_query, exact_unit, means, retrieval,
 from cmlmcse.evaluation.sts_data import MissingData
 from cmlmcse.evaluation.tasks import TASKS
 from support.paths import DATA
+from support.retrieval_sets import HEADER, write
 from support.text import one_space
 from support.tiny import WORDS
-
-HEADER = "query-id\tcorpus-id\tscore\n"
-
-
-def write(
-    root: Path, corpus: Iterable[Any], queries: Iterable[Any], qrels: Iterable[tuple], name: str = "tiny"
-) -> Path:
-    """A set in BEIR's format under the data folder `root`; passages and queries as (id, text)."""
-    folder = root / "beir" / name
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    for file, rows in (("corpus.jsonl", corpus), ("queries.jsonl", queries)):
-        lines = (json.dumps({"_id": found, "text": text}) + "\n" for found, text in rows)
-        (folder / file).write_text("".join(lines))
-    (folder / "qrels" / "test.tsv").write_text(HEADER + "".join("\t".join(map(str, row)) + "\n" for row in qrels))
-    return folder
 
 
 def at_angle(texts: list[str]) -> np.ndarray:
