@@ -12,9 +12,11 @@ from transformers import PreTrainedTokenizerBase
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 from cmlmcse.common.names import split_names
+from modeling_cmlmcse.packing import pack_sequences
 
+from .augmentation import Augmentation
 from .batch_transfer import Batch
-from .batches import Example, TrainingSentences, pack_masked, special_tokens
+from .batches import Example, TrainingSentences, augment_inside, pack_masked, special_tokens
 from .masking import Masking, mask_tokens, mask_words
 from .random_streams import MASKS, CounterGenerator
 from .text import load_sentences
@@ -145,22 +147,40 @@ class MaskedCollator:
         seed: the seed of all masks.
         masking: how to mask.
         continuing: (V,) which tokens continue the preceding word, to mask whole words; None to mask single tokens.
+        shorten: deletes tokens before the others are masked; the batch then has the packed whole sequences, `whole`,
+            for a decoder that restores them. None: sequences stay whole.
     """
 
-    def __init__(self, seed: int, masking: Masking, continuing: NDArray[np.bool_] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        masking: Masking,
+        continuing: NDArray[np.bool_] | None = None,
+        shorten: Augmentation | None = None,
+    ) -> None:
         self._random = CounterGenerator(seed)
-        self.masking, self.continuing = masking, continuing
+        self.masking, self.continuing, self.shorten = masking, continuing, shorten
 
     def __call__(self, examples: list[Example]) -> Batch:
         masked = []
         for example in examples:
-            tokens = np.asarray(example.tokens)
             rng = self._random.at(example.epoch, example.row, MASKS)
+            tokens = np.asarray(self._shortened(example.tokens, rng))
             if self.continuing is None:
                 masked.append(mask_tokens(tokens, self.masking, rng))
             else:
                 masked.append(mask_words(tokens, self.masking, self.continuing, rng))
-        return Batch(masked=pack_masked(masked))
+        packed = pack_masked(masked)
+        if self.shorten is not None:
+            packed["whole"] = pack_sequences([example.tokens for example in examples])
+        return Batch(masked=packed)
+
+    def _shortened(self, tokens: list[int], rng: np.random.Generator) -> list[int]:
+        """What is left of a sequence; its special tokens are."""
+        if self.shorten is None:
+            return tokens
+        shorten = self.shorten
+        return augment_inside(tokens, self.masking.special_token_ids, lambda body: shorten(body, rng))
 
 
 def load_sequences(

@@ -19,8 +19,8 @@ from .run_checks import check_run
 
 LOSSES = ("contrastive", *CONTRAST_TERMS)  # those beside the auxiliary objectives
 # Fields of the data that stage pretrain does not read: it has no views, no labels and no hard negatives.
-OF_STAGE_TRAIN = ("augmentation", "augmented_views", "deletion_rate", "synonyms", "positive_column", "mining_margin",
-                  "mining_candidates", "pad_to_multiple_of")  # fmt: skip
+OF_STAGE_TRAIN = ("augmented_views", "synonyms", "positive_column", "mining_margin", "mining_candidates",
+                  "pad_to_multiple_of")  # fmt: skip
 
 
 def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
@@ -322,6 +322,7 @@ def check_pretraining(data: DataArguments, run: RunArguments) -> None:
         in_range("auxiliary_weight", data.auxiliary_weight, float, 0.0, 1e6)
         one_of("auxiliary_decoder", data.auxiliary_decoder, DECODERS)
         in_range("validation_split_percentage", data.validation_split_percentage, float, 0.0, 99.0)
+    check_deletion(data)
     for name in OF_STAGE_TRAIN:
         value, default = getattr(data, name), getattr(DataArguments, name)
         if value != default:
@@ -340,4 +341,30 @@ def check_pretraining(data: DataArguments, run: RunArguments) -> None:
         raise InputError(
             f"mini_batch_size is for the contrastive loss of stage train, found {run.mini_batch_size} with stage "
             "pretrain; use gradient_accumulation_steps"
+        )
+
+
+def check_deletion(data: DataArguments) -> None:
+    """Check that stage pretrain deletes words only where a decoder restores them.
+
+    Raises:
+        InputError: another augmentation, or no such decoder.
+    """
+    if data.augmentation == "none":
+        if data.deletion_rate != DataArguments.deletion_rate:
+            raise InputError(
+                f"deletion_rate expects augmentation delete_tokens, found {data.deletion_rate} with none; set both, or "
+                "leave it out"
+            )
+        return
+    if data.augmentation != "delete_tokens":
+        raise InputError(
+            f"augmentation in stage pretrain must be none or delete_tokens, found {data.augmentation}; leave it out, "
+            "or set --augmentation none"
+        )
+    if data.auxiliary_decoder != "retromae" or data.auxiliary_weight == 0:
+        raise InputError(
+            "augmentation delete_tokens in stage pretrain expects the decoder that restores the words, found "
+            f"auxiliary_decoder {data.auxiliary_decoder} with auxiliary_weight {data.auxiliary_weight:g}; set "
+            "--auxiliary_decoder retromae --auxiliary_weight 1, or --augmentation none"
         )

@@ -201,7 +201,8 @@ class DataArguments(PretrainingArguments):
     mlm_probability: float = described(0.15, "Share of tokens that are masked (CMLM-CSE §4.3.2; Table 4: 0.40 is "
                                        "best).")  # fmt: skip
     augmentation: str = described("none", f"Augmentation of the views: {', '.join(AUGMENTATIONS)} (CMLM-CSE Table 3, "
-                              "CLEAR §3.3). a+b applies a, then b.")  # fmt: skip
+                              "CLEAR §3.3). a+b applies a, then b. Stage pretrain has delete_tokens alone: RetroMAE's "
+                              "decoder restores the words.")  # fmt: skip
     augmented_views: str = described("second", "Views to augment: second (CMLM-CSE; the first view stays the original "
                                      "sentence) or both, independently (CLEAR).")  # fmt: skip
     deletion_rate: float = described(DELETION_RATE, "Probability with which the augmentation delete_tokens deletes a "

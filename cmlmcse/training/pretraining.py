@@ -13,6 +13,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrain
 from cmlmcse.common.distributed import sums_over_processes
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import check_weights, resolve
+from cmlmcse.data.augmentation import build_augmentation
 from cmlmcse.data.batches import TrainingSentences, check_around, tokenize_sentences
 from cmlmcse.data.masking import Masking, continuing_tokens
 from cmlmcse.data.pretraining_text import (
@@ -92,12 +93,15 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
         data_args.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )
     words = continuing_tokens(tokenizer) if data_args.whole_word_mask else None
+    shorten = None
+    if data_args.augmentation != "none":
+        shorten = build_augmentation(data_args.augmentation, tokenizer, deletion_rate=data_args.deletion_rate)
     trainer = PretrainingTrainer(
         model=model,
         args=run_args,
         train_dataset=train,
         eval_dataset=dev,
-        data_collator=MaskedCollator(run_args.text_seed, masking, words),
+        data_collator=MaskedCollator(run_args.text_seed, masking, words, shorten),
         dev_collator=MaskedCollator(0, masking._replace(probability=DEV_MASK_RATE)),
         processing_class=tokenizer,
     )

@@ -106,6 +106,9 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
         "text": sources,
         "sequences": f"{fields['sequences']}, at most {fields['max_seq_length']} tokens",
         "masked": f"{fields['mlm_probability']:.0%} of the {'words' if fields['whole_word_mask'] else 'tokens'}",
+        "deleted before the encoder": f"{fields['deletion_rate']:.0%} of the tokens"
+        if fields.get("augmentation", "none") != "none"
+        else None,
         "auxiliary network": {"fusion": "fusion layers", "retromae": "RetroMAE's decoder (Xiao et al. 2022)"}[
             decoder_of(fields)
         ],

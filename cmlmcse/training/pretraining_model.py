@@ -24,7 +24,7 @@ from modeling_cmlmcse.condenser import encode_masked
 from modeling_cmlmcse.distributed import mean_count
 from modeling_cmlmcse.enhanced_decoding import EnhancedDecoder
 from modeling_cmlmcse.masked_batch import MaskedBatch, fuse
-from modeling_cmlmcse.packing import Selection
+from modeling_cmlmcse.packing import Packing, Selection
 
 DECODERS = ("fusion", "retromae")
 
@@ -46,7 +46,8 @@ class AuxiliaryPretraining(PreTrainedModel):
     blocks. λ = 0 is plain masked-language modelling without fusion blocks.
 
     With the decoder `retromae` (Xiao et al. 2022) L_aux is that of :class:`EnhancedDecoder` in place of the fusion
-    blocks: it predicts all words, and reads no layer of the backbone but its embeddings.
+    blocks: it predicts all words, and reads no layer of the backbone but its embeddings. Where the batch has the
+    `whole` sequences, because words were deleted from what the backbone reads (TSDAE), it predicts the words of these.
 
     Args:
         config: the backbone's configuration; its weights start fresh.
@@ -145,7 +146,8 @@ class AuxiliaryPretraining(PreTrainedModel):
         if self.fusion is not None:
             counts["auxiliary"] = counts["mlm"]
         elif self.decoder is not None:
-            counts["auxiliary"] = len(masked["input_ids"]) - 2 * len(masked["lengths"])
+            restored = masked.get("whole", masked)
+            counts["auxiliary"] = len(restored["input_ids"]) - 2 * len(restored["lengths"])
         return counts
 
     def weight(self, name: str) -> float:
@@ -173,7 +175,10 @@ class AuxiliaryPretraining(PreTrainedModel):
             return run_blocks(self.backbone, embedded, batch.packing, selection)[-1], None, labels
         found = encode_masked(self.backbone, self.pooling, batch)
         if self.decoder is not None:
-            words = batch.tokens.index_copy(0, batch.positions, labels)  # (S,) unmasked
-            decoded, predicted = self.decoder(self.backbone, found.sentences, words, batch.packing)
+            words, packing = batch.tokens.index_copy(0, batch.positions, labels), batch.packing  # (S,) unmasked
+            if whole := masked.get("whole"):
+                words = whole["input_ids"]  # (S′,)
+                packing = Packing.from_lengths(whole["lengths"], len(words), whole["width"])
+            decoded, predicted = self.decoder(self.backbone, found.sentences, words, packing)
             return found.hidden, decoded, words.index_select(0, predicted)
         return found.hidden, fuse(self.fusion, found.sentences, found.layers[self.lexical_layers - 1], batch), labels

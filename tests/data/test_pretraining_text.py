@@ -10,6 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.data.augmentation import build_augmentation
 from cmlmcse.data.batches import Example
 from cmlmcse.data.masking import Masking, continuing_tokens, mask_words
 from cmlmcse.data.pretraining_text import (
@@ -43,6 +44,33 @@ def test_masks_are_a_function_of_seed_epoch_and_row():
     assert row(0, 1, one) == row(1, 1, Example(tokens, 0, 8), one)
     others = {row(0, 2, one), row(0, 1, Example(tokens, 1, 7)), row(0, 1, Example(tokens, 0, 8))}
     assert len(others | {row(0, 1, one)}) == 4
+
+
+def test_words_are_deleted_and_the_whole_text_is_kept():
+    """The batch has the whole sequences for the decoder, and for the encoder what is left in its order, masked; both
+    are a function of (seed, epoch, row)."""
+    tokenizer = tiny_tokenizer("bert")
+    nothing = Masking(1e-12, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    shorten = build_augmentation("delete_tokens", tokenizer, deletion_rate=0.6)
+    rows = [tokenizer(" ".join(f"w{i}" for i in range(first, first + 20)))["input_ids"] for first in (0, 20)] * 20
+    examples = [Example(tokens, 0, row) for row, tokens in enumerate(rows)]
+
+    def kept(seed: int, probability: float = 1e-12) -> tuple[list, dict]:
+        masked = MaskedCollator(seed, nothing._replace(probability=probability), shorten=shorten)(examples)["masked"]
+        return [row.tolist() for row in masked["input_ids"].split(masked["lengths"].tolist())], masked
+
+    left, masked = kept(1)
+    assert [row.tolist() for row in masked["whole"]["input_ids"].split(masked["whole"]["lengths"].tolist())] == rows
+    for short, whole in zip(left, rows, strict=True):
+        assert (short[0], short[-1]) == (whole[0], whole[-1])
+        rest = iter(whole)
+        assert all(token in rest for token in short)
+    assert sum(map(len, left)) - 2 * len(rows) == pytest.approx(0.4 * 20 * len(rows), rel=0.15)
+    assert kept(1)[0] == left != kept(2)[0]
+    hidden, masked = kept(1, 0.5)
+    assert list(map(len, hidden)) == list(map(len, left))
+    tokens = masked["input_ids"].index_copy(0, masked["mlm_positions"], masked["mlm_labels"])
+    assert tokens.tolist() == [token for row in left for token in row]
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

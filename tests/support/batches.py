@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
+from cmlmcse.data.augmentation import build_augmentation
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.pretraining_text import MaskedCollator
@@ -20,11 +21,14 @@ def make_batch(kind: str, sentences: list[str], probability: float = 0.4, **opti
     return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
 
 
-def make_masked_batch(kind: str, sentences: list[str], probability: float = 0.4, seed: int = 5) -> dict:
-    """A masked batch of these sentences."""
+def make_masked_batch(
+    kind: str, sentences: list[str], probability: float = 0.4, seed: int = 5, deletion_rate: float = 0.0
+) -> dict:
+    """A masked batch of these sentences, perhaps without some of their words."""
     tokenizer = tiny_tokenizer(kind)
     masking = Masking(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
-    collator = MaskedCollator(seed, masking)
+    shorten = build_augmentation("delete_tokens", tokenizer, deletion_rate=deletion_rate) if deletion_rate else None
+    collator = MaskedCollator(seed, masking, shorten=shorten)
     return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
 
 

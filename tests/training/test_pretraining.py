@@ -105,6 +105,22 @@ def test_retromae_from_scratch(recipe, monkeypatch, tmp_path):
     assert AutoModelForMaskedLM.from_pretrained(folder / "export").config.num_hidden_layers == 4
 
 
+def test_deleted_words(recipe, backbone_folders, monkeypatch, tmp_path):
+    """A step on text without most of its words is another one; the card says so; what is measured is whole text."""
+    start = ("--model_type", "null", "--config_overrides", "null", "--model_name_or_path", backbone_folders["shallow"],
+             "--auxiliary_decoder", "retromae", "--max_steps", 1, "--eval_steps", 1, "--save_steps", 1,
+             "--logging_steps", 1)  # fmt: skip
+    losses, cards = {}, {}
+    for name, options in {"whole": (), "deleted": ("--augmentation", "delete_tokens", "--deletion_rate", 0.6)}.items():
+        run(monkeypatch, recipe, *start, *options, "--learning_rate", "1e-12", "--output_dir", tmp_path / name)
+        losses[name] = [history(tmp_path / name, each)[-1] for each in ("auxiliary_loss", "eval_auxiliary_loss")]
+        cards[name] = (tmp_path / name / "export" / "README.md").read_text()
+    assert losses["whole"][0] != losses["deleted"][0]
+    assert losses["whole"][1] == pytest.approx(losses["deleted"][1], abs=1e-4)
+    assert "deleted before the encoder: 60% of the tokens" in cards["deleted"]
+    assert "deleted" not in cards["whole"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ("bert", "roberta"))
 def test_goes_on_from_a_backbone(kind, recipe, backbone_folders, monkeypatch, tmp_path, capsys):
@@ -303,8 +319,13 @@ WRONG = [
     (["--auxiliary_weight", "-1"], ["auxiliary_weight must be a number from 0"]),
     (["--streaming", "true"], ["found streaming"]),
     (["--augmentation", "delete_tokens", "--deletion_rate", "0.6"],
-     ["augmentation is for stage train, found delete_tokens with stage pretrain", "set --augmentation none"]),
-    (["--deletion_rate", "0.6"], ["deletion_rate is for stage train, found 0.6 with stage pretrain"]),
+     ["delete_tokens in stage pretrain expects the decoder that restores the words, found auxiliary_decoder fusion",
+      "or --augmentation none"]),
+    (["--augmentation", "delete_tokens", "--auxiliary_decoder", "retromae", "--auxiliary_weight", "0"],
+     ["auxiliary_decoder retromae with auxiliary_weight 0; set --auxiliary_decoder retromae --auxiliary_weight 1"]),
+    (["--augmentation", "reorder", "--auxiliary_decoder", "retromae"],
+     ["augmentation in stage pretrain must be none or delete_tokens, found reorder", "set --augmentation none"]),
+    (["--deletion_rate", "0.6"], ["deletion_rate expects augmentation delete_tokens, found 0.6 with none"]),
     (["--augmented_views", "both"], ["augmented_views is for stage train, found both with stage pretrain"]),
     (["--positive_column", "answer"],
      ["positive_column is for stage train, found answer with stage pretrain", "set --positive_column null"]),

@@ -11,6 +11,7 @@ from modeling_cmlmcse.backbone import blocks, load_backbone
 from modeling_cmlmcse.enhanced_decoding import inner_tokens
 from modeling_cmlmcse.packing import Packing
 from support.batches import from_states, make_masked_batch
+from support.tiny import tiny_tokenizer
 
 FAMILIES = ("bert", "roberta")
 
@@ -146,33 +147,37 @@ def attended(block: torch.nn.Module, kind: str, asking: torch.Tensor, seen: torc
     return block.output.LayerNorm(block.output.dense(block.intermediate(attended)) + attended)[0]
 
 
+@pytest.mark.parametrize("rate", (0.0, 0.6))
 @pytest.mark.parametrize("kind", ("bert", "roberta", "modernbert"))
-def test_retromae_equals_an_independent_computation(kind, backbone_folders, sentences):
-    """One word at a time, in fp64: loss and gradients of all weights. Every word is predicted."""
+def test_retromae_equals_an_independent_computation(kind, rate, backbone_folders, sentences):
+    """One word at a time, in fp64: loss and gradients of all weights. Every word is predicted, also those that were
+    deleted from what the encoder reads."""
     model = decoder_pretraining(backbone_folders[kind]).double()
-    masked = make_masked_batch(kind, sentences)["masked"]
+    masked = make_masked_batch(kind, sentences, deletion_rate=rate)["masked"]
     output = model(masked)
     output.loss.backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters()}
     model.zero_grad()
 
-    reference, words = copy.deepcopy(model.masked_lm), masked["input_ids"].clone()
-    words[masked["mlm_positions"]] = masked["mlm_labels"]
+    reference = copy.deepcopy(model.masked_lm)
     reference.base_model.config._attn_implementation = "eager"
-    packing = Packing.from_lengths(masked["lengths"], len(words), masked["width"])
+    whole = [torch.tensor(tiny_tokenizer(kind)(sentence)["input_ids"]) for sentence in sentences]
+    lengths = torch.tensor(list(map(len, whole)))
+    assert (len(masked["input_ids"]) < lengths.sum()) == (rate > 0)
+    packing = Packing.from_lengths(lengths, int(lengths.sum()), int(lengths.max()))
     visible = model.decoder.visible(packing, inner_tokens(packing)[1])
     decoder = copy.deepcopy(model.decoder)
     block = blocks(decoder.block)[0]
     total, count, mlm = 0.0, 0, 0.0
-    rows = zip(masked["input_ids"].split(masked["lengths"].tolist()), words.split(masked["lengths"].tolist()),
-               strict=True)  # fmt: skip
+    labels = masked["mlm_labels"].split(masked["mlm_counts"].tolist())
+    rows = zip(masked["input_ids"].split(masked["lengths"].tolist()), whole, labels, strict=True)
     chosen = masked["mlm_positions"].tolist()
     start = 0
-    for row, (given, true) in enumerate(rows):
+    for row, (given, true, hidden) in enumerate(rows):
         states = reference.base_model(input_ids=given[None]).last_hidden_state[0]
         inside = [place - start for place in chosen if start <= place < start + len(given)]
         logits = model_head(reference, kind)(states[inside])
-        mlm = mlm + torch.nn.functional.cross_entropy(logits, true[inside], reduction="sum")
+        mlm = mlm + torch.nn.functional.cross_entropy(logits, hidden, reduction="sum")
         embeddings = reference.base_model.embeddings
         context = embeddings(input_ids=true[None])[0]
         context = torch.cat([states[:1], context[1:]])
