@@ -3,7 +3,8 @@
 A view is a pure function of the document's tokens and two random generators. `shared` starts in the same state for all
 views of a document in one epoch, so that views can agree, for example on a cut. `own` differs between the views. The
 negatives of a document are other documents of the batch. In a folder of few files, or a single Markdown file, each
-passage is a document (collection.py), so passages of one file can be negatives of one another.
+passage is a document (collection.py), so passages of one file can be negatives of one another: search must tell them
+apart, and a single file has no others.
 """
 
 from collections.abc import Callable, Iterable
