@@ -14,13 +14,10 @@ from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .fields import CONFIG_DEFAULTS, DataArguments, ModelArguments, RunArguments
-from .pretraining_model import DECODERS
 from .run_checks import check_run
+from .stage_checks import check_pretraining
 
 LOSSES = ("contrastive", *CONTRAST_TERMS)  # those beside the auxiliary objectives
-# Fields of the data that stage pretrain does not read: it has no views, no labels and no hard negatives.
-OF_STAGE_TRAIN = ("augmented_views", "synonyms", "positive_column", "mining_margin", "mining_candidates",
-                  "pad_to_multiple_of")  # fmt: skip
 
 
 def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
@@ -308,63 +305,4 @@ def check_search(model: ModelArguments, data: DataArguments) -> None:
         raise InputError(
             f"views search expects that a query's passage need not be its positive, found {taken[0]}; set it to 0, or "
             "choose other views"
-        )
-
-
-def check_pretraining(data: DataArguments, run: RunArguments) -> None:
-    """Check the fields of `--stage pretrain`.
-
-    Raises:
-        InputError: a field out of range, or a field that this stage does not use.
-    """
-    with as_input_error():
-        one_of("sequences", data.sequences, ("documents", "sentences"))
-        in_range("auxiliary_weight", data.auxiliary_weight, float, 0.0, 1e6)
-        one_of("auxiliary_decoder", data.auxiliary_decoder, DECODERS)
-        in_range("validation_split_percentage", data.validation_split_percentage, float, 0.0, 99.0)
-    check_deletion(data)
-    for name in OF_STAGE_TRAIN:
-        value, default = getattr(data, name), getattr(DataArguments, name)
-        if value != default:
-            raise InputError(
-                f"{name} is for stage train, found {value} with stage pretrain; leave it out, or set "
-                f"--{name} {'null' if default is None else default}"
-            )
-    if data.streaming:
-        raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")
-    if run.auxiliary_learning_rate is not None:
-        raise InputError(
-            f"auxiliary_learning_rate is for stage train, found {run.auxiliary_learning_rate} with stage pretrain, "
-            "where backbone and auxiliary network share one rate; leave it out"
-        )
-    if run.mini_batch_size is not None:
-        raise InputError(
-            f"mini_batch_size is for the contrastive loss of stage train, found {run.mini_batch_size} with stage "
-            "pretrain; use gradient_accumulation_steps"
-        )
-
-
-def check_deletion(data: DataArguments) -> None:
-    """Check that stage pretrain deletes words only where a decoder restores them.
-
-    Raises:
-        InputError: another augmentation, or no such decoder.
-    """
-    if data.augmentation == "none":
-        if data.deletion_rate != DataArguments.deletion_rate:
-            raise InputError(
-                f"deletion_rate expects augmentation delete_tokens, found {data.deletion_rate} with none; set both, or "
-                "leave it out"
-            )
-        return
-    if data.augmentation != "delete_tokens":
-        raise InputError(
-            f"augmentation in stage pretrain must be none or delete_tokens, found {data.augmentation}; leave it out, "
-            "or set --augmentation none"
-        )
-    if data.auxiliary_decoder != "retromae" or data.auxiliary_weight == 0:
-        raise InputError(
-            "augmentation delete_tokens in stage pretrain expects the decoder that restores the words, found "
-            f"auxiliary_decoder {data.auxiliary_decoder} with auxiliary_weight {data.auxiliary_weight:g}; set "
-            "--auxiliary_decoder retromae --auxiliary_weight 1, or --augmentation none"
         )

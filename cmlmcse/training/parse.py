@@ -24,6 +24,7 @@ from modeling_cmlmcse.distributed import rank
 from .checks import check_values
 from .fields import UNSCORED, DataArguments, ModelArguments, RunArguments
 from .run_checks import as_option_error
+from .stage_checks import check_given
 
 FIELDS = (ModelArguments, DataArguments, RunArguments)
 # Of a field with a default_factory the default is MISSING, which is not None.
@@ -135,6 +136,8 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
         keep_pooling(model, given, set(fields))
     use_one_gpu(run)
     check_values(model, data, run)
+    if run.stage == "pretrain":
+        check_given(model, data, given)
     return path, model, data, run
 
 

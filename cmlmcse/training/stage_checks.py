@@ -1,0 +1,99 @@
+"""Checks of the fields of `--stage pretrain`, and of those that it does not read."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from cmlmcse.common.errors import InputError, as_input_error
+from modeling_cmlmcse.field_checks import in_range, one_of
+
+from .fields import DataArguments, ModelArguments, PretrainingArguments, RunArguments
+from .pretraining_model import DECODERS
+
+# Fields of the data that stage pretrain does not read: it has no views, no labels and no hard negatives.
+OF_STAGE_TRAIN = ("augmented_views", "synonyms", "positive_column", "mining_margin", "mining_candidates",
+                  "pad_to_multiple_of")  # fmt: skip
+# What this stage reads of the fields that both stages have.
+READ = {"model_name_or_path", "model_sha256", "from_scratch", "backbone_dropout", "pooling", "lexical_layers",
+        "fusion_layers", "fusion_init", "decoder_hidden_share", "train_file", "train_data_files", "text_column",
+        "max_train_samples", "max_seq_length", "mlm_probability", "augmentation", "deletion_rate"}  # fmt: skip
+OFF = (None, "none", 0)  # values that ask for nothing
+
+
+def check_pretraining(data: DataArguments, run: RunArguments) -> None:
+    """Check the fields of `--stage pretrain`.
+
+    Raises:
+        InputError: a field out of range, or a field that this stage does not use.
+    """
+    with as_input_error():
+        one_of("sequences", data.sequences, ("documents", "sentences"))
+        in_range("auxiliary_weight", data.auxiliary_weight, float, 0.0, 1e6)
+        one_of("auxiliary_decoder", data.auxiliary_decoder, DECODERS)
+        in_range("validation_split_percentage", data.validation_split_percentage, float, 0.0, 99.0)
+    check_deletion(data)
+    for name in OF_STAGE_TRAIN:
+        value, default = getattr(data, name), getattr(DataArguments, name)
+        if value != default:
+            raise InputError(
+                f"{name} is for stage train, found {value} with stage pretrain; leave it out, or set "
+                f"--{name} {'null' if default is None else default}"
+            )
+    if data.streaming:
+        raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")
+    if run.auxiliary_learning_rate is not None:
+        raise InputError(
+            f"auxiliary_learning_rate is for stage train, found {run.auxiliary_learning_rate} with stage pretrain, "
+            "where backbone and auxiliary network share one rate; leave it out"
+        )
+    if run.mini_batch_size is not None:
+        raise InputError(
+            f"mini_batch_size is for the contrastive loss of stage train, found {run.mini_batch_size} with stage "
+            "pretrain; use gradient_accumulation_steps"
+        )
+
+
+def check_deletion(data: DataArguments) -> None:
+    """Check that stage pretrain deletes words only where a decoder restores them.
+
+    Raises:
+        InputError: another augmentation, or no such decoder.
+    """
+    if data.augmentation == "none":
+        if data.deletion_rate != DataArguments.deletion_rate:
+            raise InputError(
+                f"deletion_rate expects augmentation delete_tokens, found {data.deletion_rate} with none; set both, or "
+                "leave it out"
+            )
+        return
+    if data.augmentation != "delete_tokens":
+        raise InputError(
+            f"augmentation in stage pretrain must be none or delete_tokens, found {data.augmentation}; leave it out, "
+            "or set --augmentation none"
+        )
+    if data.auxiliary_decoder != "retromae" or data.auxiliary_weight == 0:
+        raise InputError(
+            "augmentation delete_tokens in stage pretrain expects the decoder that restores the words, found "
+            f"auxiliary_decoder {data.auxiliary_decoder} with auxiliary_weight {data.auxiliary_weight:g}; set "
+            "--auxiliary_decoder retromae --auxiliary_weight 1, or --augmentation none"
+        )
+
+
+def check_given(model: ModelArguments, data: DataArguments, given: Iterable[str]) -> None:
+    """Check that the command line of stage pretrain names no field that only stage train reads. A recipe may name such
+    fields, because it may serve both stages.
+
+    Args:
+        model, data: the fields.
+        given: the names of those on the command line.
+
+    Raises:
+        InputError: it names one, and not to turn it off.
+    """
+    values = dataclasses.asdict(model) | dataclasses.asdict(data)
+    read = READ | {field.name for field in dataclasses.fields(PretrainingArguments)}
+    for name in sorted(set(given) & set(values) - read):
+        if values[name] not in OFF:
+            raise InputError(
+                f"--{name} is for stage train, found {values[name]} with stage pretrain, which does not read it; drop "
+                "it here, and give it to the training that follows"
+            )
