@@ -136,8 +136,8 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
         keep_pooling(model, given, set(fields))
     use_one_gpu(run)
     check_values(model, data, run)
-    if run.stage == "pretrain":
-        check_given(model, data, given)
+    if run.stage == "pretrain" and (unread := check_given(model, data, given)) and rank() == 0:
+        print(f"stage pretrain scores with no labels: --{', --'.join(unread)} will not be read", file=sys.stderr)
     return path, model, data, run
 
 

@@ -17,6 +17,8 @@ READ = {"model_name_or_path", "model_sha256", "from_scratch", "backbone_dropout"
         "fusion_layers", "fusion_init", "decoder_hidden_share", "train_file", "train_data_files", "text_column",
         "max_train_samples", "max_seq_length", "mlm_probability", "augmentation", "deletion_rate"}  # fmt: skip
 OFF = (None, "none", 0)  # values that ask for nothing
+# They change no model, and one command line may serve both stages.
+SCORES = ("data_dir", "dev_set", "final_evaluation")
 
 
 def check_pretraining(data: DataArguments, run: RunArguments) -> None:
@@ -78,7 +80,7 @@ def check_deletion(data: DataArguments) -> None:
         )
 
 
-def check_given(model: ModelArguments, data: DataArguments, given: Iterable[str]) -> None:
+def check_given(model: ModelArguments, data: DataArguments, given: Iterable[str]) -> list[str]:
     """Check that the command line of stage pretrain names no field that only stage train reads. A recipe may name such
     fields, because it may serve both stages.
 
@@ -86,14 +88,19 @@ def check_given(model: ModelArguments, data: DataArguments, given: Iterable[str]
         model, data: the fields.
         given: the names of those on the command line.
 
+    Returns:
+        Those that it names for scores alone, which this stage does not take.
+
     Raises:
-        InputError: it names one, and not to turn it off.
+        InputError: it names another one, and not to turn it off.
     """
     values = dataclasses.asdict(model) | dataclasses.asdict(data)
     read = READ | {field.name for field in dataclasses.fields(PretrainingArguments)}
-    for name in sorted(set(given) & set(values) - read):
-        if values[name] not in OFF:
+    unread = [name for name in sorted(set(given) & set(values) - read) if values[name] not in OFF]
+    for name in unread:
+        if name not in SCORES:
             raise InputError(
                 f"--{name} is for stage train, found {values[name]} with stage pretrain, which does not read it; drop "
                 "it here, and give it to the training that follows"
             )
+    return unread

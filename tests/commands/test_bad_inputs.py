@@ -22,7 +22,7 @@ from support.commands import MODULES
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 
 TRAIN = "quickstart --model_name_or_path backbone --train_file text.txt --data_dir data --output_dir out --use_cpu true"
-PRETRAIN = TRAIN.replace(" --data_dir data", "") + " --stage pretrain"
+PRETRAIN = f"{TRAIN} --stage pretrain"
 STUDY = "recipe: quickstart\nseeds: [1]\nbaseline: a\nmetrics: [dev.spearman]\n"
 SCORE = "export --data_dir data --tasks stsb_dev"
 
@@ -211,7 +211,7 @@ BAD = [
     ("train", f"{TRAIN} --stage finetune", "stage"),
     ("train", f"{PRETRAIN} --model_type elephant", "model_type"),
     ("train", f"{PRETRAIN} --model_type bert --config_overrides depth=4", "config_overrides"),
-    ("train", f"{TRAIN} --stage pretrain", "data_dir"),
+    ("train", f"{PRETRAIN} --temp 0.1", "temp"),
     ("train", f"{PRETRAIN} --sequences paragraphs", "sequences"),
     ("train", f"{PRETRAIN} --validation_split_percentage 100", "validation_split_percentage"),
     ("train", f"{TRAIN} --model_name_or_path bert", ("must be an encoder", "found a bert with is_decoder true")),

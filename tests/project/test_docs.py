@@ -23,7 +23,7 @@ import torch
 from cmlmcse.evaluation import sts_data
 from cmlmcse.evaluation.tasks import choose_tasks
 from cmlmcse.study.plan import check_fields, load_study
-from cmlmcse.training.parse import parse_recipe, stage_recipe
+from cmlmcse.training.parse import parse_recipe
 from support import warm
 from support.local_hub import LocalHub
 from support.paths import ROOT
@@ -163,7 +163,6 @@ SHORT = {
         "max_steps": 1, "use_cpu": True,
     },
 }  # fmt: skip
-UNREAD = ("--data_dir", "--final_evaluation")  # by stage pretrain, which refuses them
 STEPS = ("--max_steps",)  # given on a page too, and yet shortened
 ENCODED = ["encode", "MODEL", "sentences.txt", "--output", "out.parquet"]  # before a command that reads out.parquet
 
@@ -309,8 +308,6 @@ def run(verb: str, arguments: list[str]) -> object:
         arguments[arguments.index("--torch_compile") + 1] = "false"
     if arguments[:1] in ([], ["--help"]) or {"--list", "--report"} & set(arguments):
         short = {}
-    elif verb == "train" and stage_recipe(arguments)[1].get("stage") == "pretrain":
-        short = {name: value for name, value in short.items() if name not in UNREAD}
     kept = {name: value for name, value in short.items() if name not in arguments or name in STEPS}
     given = [*arguments, *(word for pair in kept.items() for word in pair)]
     try:
