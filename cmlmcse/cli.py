@@ -20,7 +20,7 @@ VERBS = {
     "train": Verb("train a sentence encoder, or pre-train a backbone, with a recipe", "cmlmcse.training.command"),
     "adapt": Verb("adapt a sentence encoder to your own unlabelled text", "cmlmcse.adaptation.command"),
     "evaluate": Verb("score one or several models: STS, transfer, retrieval, …", "cmlmcse.evaluation.command"),
-    "encode": Verb("turn the texts of a file into embeddings (.npy or .parquet)", "cmlmcse.encode"),
+    "encode": Verb("turn the texts of a file into embeddings (.npy or .parquet)", "cmlmcse.encode.command"),
     "search": Verb("find the texts of a file that are nearest to a query", "cmlmcse.search.command"),
     "push": Verb("export a checkpoint, verify it, and publish it on the Hub", "cmlmcse.hub.push"),
     "study": Verb("run recipes with several settings and seeds, and compare", "cmlmcse.study.command"),

@@ -15,7 +15,9 @@ from pyarrow import compute, parquet, types
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.vectors import unit
 from cmlmcse.data import tables
-from cmlmcse.encode import EMBEDDING, METADATA, TEXT, mention_cut, mention_unread, model_provenance
+from cmlmcse.encode.columns import EMBEDDING, METADATA, TEXT
+from cmlmcse.encode.mentions import mention_cut, mention_unread
+from cmlmcse.encode.settings import model_provenance
 from cmlmcse.evaluation.encoding import encode_as
 from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse.prompts import DOCUMENT

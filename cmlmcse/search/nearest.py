@@ -8,7 +8,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from cmlmcse.common.vectors import unit
-from cmlmcse.encode import check_finite
+from cmlmcse.encode.parts import check_finite
 
 from .corpus import Block
 

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from cmlmcse import adapt
 from cmlmcse.data.batches import special_tokens
 from cmlmcse.data.templates import read_template, with_template
-from cmlmcse.encode import main as encode
+from cmlmcse.encode.command import main as encode
 from cmlmcse.hub.export import export
 from cmlmcse.models.folders import recorded_pooling, recorded_templates
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding

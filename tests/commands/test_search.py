@@ -13,8 +13,8 @@ import pytest
 from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 
-from cmlmcse import encode
 from cmlmcse.data import tables
+from cmlmcse.encode import command as encode
 from cmlmcse.search import command as search
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.tiny import WORDS, tiny_tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cmlmcse import encode
+from cmlmcse.encode import command as encode
 from cmlmcse.hub.export import export
 from cmlmcse.search import command as search
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding

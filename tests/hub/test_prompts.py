@@ -8,8 +8,8 @@ import pytest
 from pyarrow import parquet
 from sentence_transformers import SentenceTransformer
 
-from cmlmcse import encode as encode_command
 from cmlmcse.common.errors import InputError
+from cmlmcse.encode import command as encode_command
 from cmlmcse.evaluation.beir_data import RetrievalSet, load_retrieval
 from cmlmcse.evaluation.cache import CachedEncoder
 from cmlmcse.evaluation.encoding import EncodeOnce, MappedEncoder

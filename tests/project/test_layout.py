@@ -21,7 +21,7 @@ HARMLESS = {  # of the standard library: no process, no network, no other code
     "pathlib", "threading", "time", "types", "typing", "zlib",
 }  # fmt: skip
 # Each room of the tool may import those before it. The last one is the files of the folder itself: the commands.
-ROOMS = ("common", "data", "models", "evaluation", "hub", "training", "study", "adaptation", "")
+ROOMS = ("common", "data", "models", "evaluation", "hub", "training", "study", "adaptation", "encode", "search", "")
 
 
 def imports(file: Path, package: str) -> Iterator[str]:

@@ -20,7 +20,7 @@ from cmlmcse.data.file_parts import write_npy, write_parquet
 from cmlmcse.data.lines import read_documents, read_lines
 from cmlmcse.data.masking import Masking, mask_tokens, mask_words
 from cmlmcse.data.templates import read_template, with_template
-from cmlmcse.encode import output_table
+from cmlmcse.encode.columns import output_table
 from cmlmcse.evaluation.beir_data import from_folder
 from cmlmcse.evaluation.sts_data import read_pairs
 from cmlmcse.evaluation.tables import csv_table, format_table, latex_table

@@ -4,7 +4,7 @@ MODULES = {
     "train": "train",
     "adapt": "cmlmcse.adaptation.command",
     "evaluation": "cmlmcse.evaluation.command",
-    "encode": "cmlmcse.encode",
+    "encode": "cmlmcse.encode.command",
     "push": "cmlmcse.hub.push",
     "study": "cmlmcse.study.command",
 }

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cmlmcse import encode
+from cmlmcse.encode import command as encode
 from support.paths import ROOT
 from support.training import run
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from cmlmcse import encode
 from cmlmcse.data import file_parts, tables
-from cmlmcse.encode import main
+from cmlmcse.encode.command import main
+from cmlmcse.encode.parts import encode_parts
 from cmlmcse.models import encoders
 from support.encoding import ROWS, expected, without_special_tokens
 
@@ -150,7 +150,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch) -> None:
         job = file_parts.Job(tmp_path / f"{rows}.npy", rows, 64)
         job.claim_parts({}, overwrite=False)
         tracemalloc.start()
-        encode.encode_parts(job, tables.scan(text), lambda block: np.ones((len(block), 64), np.float32), 0, 1)
+        encode_parts(job, tables.scan(text), lambda block: np.ones((len(block), 64), np.float32), 0, 1)
         job.finalize()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from pyarrow import parquet
 
-from cmlmcse import encode
 from cmlmcse.common.errors import InputError
 from cmlmcse.data import file_parts
-from cmlmcse.encode import main
+from cmlmcse.encode import command
+from cmlmcse.encode.command import main
 from support.encoding import ROWS, expected
 from support.machines import on_two_machines
 from support.processes import launch
@@ -159,7 +159,7 @@ def test_two_machines(model, lines, tmp_path, arguments) -> None:
 
 def encode_noting_the_wait(arguments: list[str]) -> None:
     """The command; each process writes for how many seconds it would wait for the others."""
-    whole = encode.encode_parts
+    whole = command.encode_parts
 
     def noting(*given) -> None:
         group = dist.distributed_c10d._get_default_group()
@@ -167,7 +167,7 @@ def encode_noting_the_wait(arguments: list[str]) -> None:
         Path(f"wait-{dist.get_rank()}").write_text(str(seconds))
         whole(*given)
 
-    encode.encode_parts = noting
+    command.encode_parts = noting
     main(arguments)
 
 
