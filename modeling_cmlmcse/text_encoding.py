@@ -42,6 +42,11 @@ else:
     Base = object  # a mixin, whose other base is a PreTrainedModel
 
 
+class Tokens(list[list[int]]):
+    """The tokens of N texts, as :meth:`TextEncoding.tokenize` makes them. :meth:`TextEncoding.encode` takes them in
+    place of the texts."""
+
+
 class TextEncoding(Base):
     """The methods of a sentence encoder that take texts."""
 
@@ -62,7 +67,7 @@ class TextEncoding(Base):
     @torch.no_grad()
     def encode(
         self,
-        sentences: str | Iterable[str],
+        sentences: str | Iterable[str] | Tokens,
         tokenizer: PreTrainedTokenizerBase | None = None,
         batch_size: int | None = None,
         normalize: bool | None = None,
@@ -81,7 +86,8 @@ class TextEncoding(Base):
         CPU it calls :func:`use_fast_cpu_kernels` on the model.
 
         Args:
-            sentences: N texts: a list, a numpy array, a pandas Series, a column of a dataset; or one text.
+            sentences: N texts: a list, a numpy array, a pandas Series, a column of a dataset; or one text; or what
+                :meth:`tokenize` made of them, with its `max_length` and prompt.
             tokenizer: the model's tokenizer (default: the one in the folder or repository that the model came from).
             batch_size: sentences in a forward pass (default: 64 on a CPU, 16,384 tokens on a GPU).
             normalize: scale every embedding to length 1, after `truncate_dim` (default: the configuration's).
@@ -110,7 +116,6 @@ class TextEncoding(Base):
         if isinstance(sentences, str):
             options = (batch_size, normalize, max_length, False, truncate_dim, batch_tokens, convert_to_tensor)
             return self.encode([sentences], tokenizer, *options, prompt_name, prompt)[0]
-        texts = as_texts(sentences)
         device = execution_device(self)
         if device.type == "cpu":
             use_fast_cpu_kernels(self)
@@ -118,8 +123,10 @@ class TextEncoding(Base):
         if not 1 <= width <= self.config.hidden_size:
             raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
         limits = choose_limits(device.type, batch_size, batch_tokens)
-        before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
-        tokens = self._tokenize([before + text for text in texts], tokenizer, max_length)
+        if isinstance(sentences, Tokens):
+            tokens = sentences
+        else:
+            tokens = self.tokenize(as_texts(sentences), tokenizer, max_length, prompt_name, prompt)
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         batches = list(split_batches([len(tokens[i]) for i in order], *limits))
         embeddings = torch.zeros(len(tokens), width, dtype=torch.float32, device=device if convert_to_tensor else "cpu")
@@ -133,16 +140,24 @@ class TextEncoding(Base):
             embeddings = nn.functional.normalize(embeddings, dim=-1)
         return embeddings if convert_to_tensor else embeddings.numpy()
 
-    def _tokenize(
-        self, texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int | None
-    ) -> list[list[int]]:
-        """The tokens of each text, cut to the most that the model, the tokenizer and `max_length` allow.
+    def tokenize(
+        self,
+        texts: list[str],
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> Tokens:
+        """The tokens of each text behind its prompt, cut to the most that the model, the tokenizer and `max_length`
+        allow. It needs no device: a thread may tokenise texts while :meth:`encode` computes others.
 
         Raises:
             ValueError: `max_length` leaves no room for a word; a text has half a surrogate pair; a text has no token,
-                which happens where the tokenizer adds no special ones; or the pooling reads a mask token, and a text
-                has none.
+                which happens where the tokenizer adds no special ones; the pooling reads a mask token, and a text
+                has none; or no prompt of that name.
         """
+        before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
+        texts = [before + text for text in texts]
         most = min(self.max_positions, tokenizer.model_max_length)
         least = tokenizer.num_special_tokens_to_add() + 1  # with those of a template, which is never cut
         if max_length is not None and as_whole("max_length", max_length) < least:
@@ -161,7 +176,7 @@ class TextEncoding(Base):
             )
         if POOLINGS[self.config.pooling].reads_mask and any(self.config.mask_token_id not in row for row in tokens):
             raise ValueError(NO_TEMPLATE)
-        return tokens
+        return Tokens(tokens)
 
     def encode_query(self, sentences: str | Iterable[str], *args: Any, **options: Any) -> Any:
         """:meth:`encode` with the model's prompt for queries, if it has one."""

@@ -28,6 +28,7 @@ from .word_vectors import WordVectors, is_word_vectors, load_word_vectors
 
 if TYPE_CHECKING:
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+    from modeling_cmlmcse.text_encoding import Tokens
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 
@@ -51,12 +52,18 @@ class Encoder:
     settings: dict[str, Any] = field(default_factory=dict)
     bf16: bool = False
 
-    def __call__(self, sentences: list[str]) -> np.ndarray:
+    def __call__(self, sentences: "list[str] | Tokens") -> np.ndarray:
         import torch
 
         precision = torch.autocast(self.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
         with precision, as_input_error():
             return self.model.encode(sentences, tokenizer=self.tokenizer, **self.arguments)
+
+    def tokenize(self, sentences: list[str]) -> "Tokens":
+        """The tokens of N texts, which a call takes in place of the texts. Another thread may make them meanwhile."""
+        given = {name: self.arguments.get(name) for name in ("max_length", "prompt_name", "prompt")}
+        with as_input_error():
+            return self.model.tokenize(sentences, self.tokenizer, **given)
 
     @property
     def prompts(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ from cmlmcse.data import file_parts, tables
 from cmlmcse.encode.command import main
 from cmlmcse.encode.parts import encode_parts
 from cmlmcse.models import encoders
-from support.encoding import ROWS, expected, without_special_tokens
+from support.encoding import ROWS, Ones, expected, without_special_tokens
 
 
 @pytest.mark.parametrize("source", ["in.txt", "in.parquet", "in.txt.gz"])
@@ -150,7 +150,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch) -> None:
         job = file_parts.Job(tmp_path / f"{rows}.npy", rows, 64)
         job.claim_parts({}, overwrite=False)
         tracemalloc.start()
-        encode_parts(job, tables.scan(text), lambda block: np.ones((len(block), 64), np.float32), 0, 1)
+        encode_parts(job, tables.scan(text), Ones(), 0, 1)
         job.finalize()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
