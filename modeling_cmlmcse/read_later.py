@@ -19,7 +19,7 @@ class ReadLater:
             self.copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
             self.copy.copy_(tensor, non_blocking=True)
             self.copied = torch.cuda.Event()
-            self.copied.record()
+            self.copied.record(torch.cuda.current_stream(tensor.device))  # the tensor's GPU need not be the current one
 
     def value(self) -> Tensor:
         """The tensor, on the host if it was on a GPU."""

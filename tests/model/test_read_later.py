@@ -17,7 +17,7 @@ def test_on_a_cpu() -> None:
 
 
 def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy is asked for without blocking and marked; only reading waits, and for that mark alone."""
+    """The copy is asked for without blocking and marked on its own GPU; only reading waits, and for that mark alone."""
     asked: list[object] = []
 
     class Copy:
@@ -29,8 +29,8 @@ def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             return 2.5
 
     class Event:
-        def record(self):
-            asked.append("mark")
+        def record(self, stream):
+            asked.append(("mark", stream))
 
         def synchronize(self):
             asked.append("wait for the mark")
@@ -41,9 +41,10 @@ def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    number = SimpleNamespace(device=SimpleNamespace(type="cuda"), shape=(), dtype=torch.float32)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device.index}")
+    number = SimpleNamespace(device=SimpleNamespace(type="cuda", index=1), shape=(), dtype=torch.float32)
     later = ReadLater(number)
-    assert asked == [("copy", number, True), "mark"]
+    assert asked == [("copy", number, True), ("mark", "stream of 1")]
     assert float(later.value()) == 2.5
     assert asked[2:] == ["wait for the mark", "read"]
 
