@@ -15,6 +15,7 @@ no speed.
 
 --compiled measures the first size alone, and further arms: our SimCSE and CMLM-CSE compiled by torch.compile, and
 SimCSE in CUDA graphs (`--torch_compile_mode reduce-overhead --pad_to_multiple_of 256` of a run). Nothing is encoded.
+`--backend eager` traces the steps and compiles nothing: on a CPU compiling takes minutes.
 """
 
 import argparse
@@ -86,11 +87,14 @@ def diffcse(config: BertConfig) -> tuple[nn.Module, Loss]:
     return ours(config, cmlm_weight=0.0, rtd_weight=0.005, projection="batchnorm", generator_config=generator)
 
 
-def compiled(config: BertConfig, mode: str | None = None, **fields: Any) -> tuple[nn.Module, Loss]:
+def compiled(
+    config: BertConfig, backend: str = "inductor", mode: str | None = None, **fields: Any
+) -> tuple[nn.Module, Loss]:
     """Our losses, compiled; with a mode that records CUDA graphs, of batches that are filled up to few sizes."""
     model, _ = ours(config, **fields)
     assert isinstance(model, TrainingLosses)
-    step, views = torch.compile(model, mode=mode), "filled" if mode else "views"
+    torch.compiler.reset()  # the arms share their code, of which PyTorch compiles eight versions and then no more
+    step, views = torch.compile(model, backend=backend, mode=mode), "filled" if mode else "views"
 
     def loss(batch: dict[str, Any]) -> torch.Tensor:
         torch.compiler.cudagraph_mark_step_begin()
@@ -220,7 +224,8 @@ def report_steps(found: dict[str, dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure, print tables, write the record."""
-    options: argparse.ArgumentParser = parser(__doc__ or "", repetitions=10, toy=False, compiled=False)
+    usual = {"repetitions": 10, "toy": False, "compiled": False, "backend": "inductor"}
+    options: argparse.ArgumentParser = parser(__doc__ or "", **usual)
     args = options.parse_args()
     if not torch.cuda.is_available() and not args.toy:
         options.error("expected a GPU, found none; --toy runs tiny models on the CPU")
@@ -228,14 +233,17 @@ def main() -> None:
     if args.toy:
         sizes, count = TOY_SIZES, 16
         config = BertConfig(hidden_size=32, num_hidden_layers=4, num_attention_heads=2, intermediate_size=64)
-    arms = {**ARMS, **COMPILED} if args.compiled else ARMS
-    sizes = sizes[:1] if args.compiled else sizes
+    arms = dict(ARMS)
+    if args.compiled:
+        sizes = sizes[:1]
+        arms |= {title: partial(build, backend=args.backend) for title, build in COMPILED.items()}
     facts: dict[str, Any] = {
         "precision": str(half() or torch.float32).removeprefix("torch."),
         "cuda": torch.version.cuda,
         "toy": args.toy,
         "repetitions": args.repetitions,
     }
+    facts |= {"backend": args.backend} if args.compiled else {}
     record = partial(
         write_record,
         args.output,

@@ -7,12 +7,15 @@ import importlib.util
 import json
 import lzma
 import sys
+from functools import partial
 from importlib.metadata import packages_distributions
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 from pandas.compat._optional import VERSIONS
 from torch.autograd import DeviceType
+from transformers import BertConfig
 
 from cmlmcse.hub.adapted_card import on_practice
 from cmlmcse.study.plan import load_study
@@ -70,6 +73,28 @@ def test_toy_run(gpu, tmp_path, monkeypatch, capsys):
     assert record["epoch_hours"] == pytest.approx(1_000_000 / 4 * step / 1000 / 3600)
     assert set(record["sentences_per_second"]) == {"ours", "ours, batches of its own choice", "sentence-transformers"}
     assert "A step, batch × tokens: 8 × 16" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_compiled_arms(gpu, tmp_path, monkeypatch):
+    """Every step is one graph in every arm: no arm uses up the versions of the code that PyTorch compiles, after which
+    it would measure a step that is not compiled."""
+    path, compile_ = tmp_path / "toy.json", torch.compile
+    words = ["--toy", "--compiled", "--backend", "eager", "--repetitions", "1", "--output", str(path)]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *words])
+    monkeypatch.setattr(gpu, "BertConfig", lambda **sizes: BertConfig(**{**sizes, "num_hidden_layers": 1}))
+    monkeypatch.setattr(gpu, "ARMS", {"SimCSE, ours": gpu.ARMS["SimCSE, ours"]})
+    monkeypatch.setattr(gpu, "BATCHES", 2)
+    monkeypatch.setattr(gpu, "COMPILING", 2)
+    monkeypatch.setattr("torch._dynamo.config.cache_size_limit", 2)  # a version for each batch
+    monkeypatch.setattr(torch, "compile", partial(compile_, fullgraph=True))
+    gpu.main()
+    torch.compiler.reset()
+    record = json.loads(path.read_text())
+    assert (record["backend"], list(record["steps"])) == ("eager", ["4 × 8"])
+    arms = record["steps"]["4 × 8"]
+    assert list(arms) == ["SimCSE, ours", *gpu.COMPILED]
+    assert {title: list(arm) for title, arm in arms.items()} == {title: ["step"] for title in arms}
 
 
 def test_it_expects_a_gpu(gpu, monkeypatch, capsys):
