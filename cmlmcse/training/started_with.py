@@ -97,7 +97,9 @@ def check_started_with(checkpoint: str | None, fields: dict[str, Any]) -> None:
     for name in set(TEXTS) & set(kept):  # which an older version kept without a list
         kept[name] = kept[name] if isinstance(kept[name], list) else [kept[name]] if kept[name] else []
     changed = [name for name in now if name in kept and kept[name] != now[name]]
-    if "processes" in kept and not now.get("streaming"):  # it and the batch of each may change together
+    if "processes" in kept and now.get("streaming"):
+        check_processes(checkpoint, kept, now)
+    elif "processes" in kept:  # it and the batch of each may change together
         check_batch(checkpoint, kept, now)
         changed = [name for name in changed if name not in BATCH]
     if not changed:
@@ -106,6 +108,27 @@ def check_started_with(checkpoint: str | None, fields: dict[str, Any]) -> None:
     raise InputError(
         f"{checkpoint} expects the {name} that the run was started with, {before_and_now(kept[name], now[name])}; give "
         "the same one, or start another run with another --output_dir"
+    )
+
+
+def check_processes(checkpoint: str, kept: dict[str, Any], now: dict[str, Any]) -> None:
+    """Check that as many processes read a stream as before: each reads its own share, in an order of its own.
+
+    Args:
+        checkpoint: the folder that the run goes on from.
+        kept, now: the fields of the checkpoint, and of this run.
+
+    Raises:
+        InputError: there are more or fewer.
+    """
+    before, found = kept["processes"], now["processes"]
+    if before == found:
+        return
+    raise InputError(
+        f"{checkpoint} expects {before} {'process' if before == 1 else 'processes'}, as the run was started, found "
+        f"{found}: the order of a streamed text depends on their number; go on with {before} and a "
+        f"per_device_train_batch_size of {kept['per_device_train_batch_size']}, or start another run with another "
+        "--output_dir"
     )
 
 

@@ -458,8 +458,11 @@ def test_another_number_of_processes(tmp_path) -> None:
     with pytest.raises(InputError, match=r"found 10 on each of 2 \(20 in all\); give a .*_batch_size of 9, or "):
         check({**two, "per_device_train_batch_size": 10})
     path.write_text(json.dumps({**two, "streaming": True}))
-    with pytest.raises(InputError, match="expects the processes that the run was started with, 2, found 1"):
-        check({"per_device_train_batch_size": 9, "processes": 1, "streaming": True})
+    for size in (9, 18):  # also where the batch of both together stays
+        with pytest.raises(InputError, match=r"expects 2 processes, .* found 1: .* on with 2 and a .*_size of 9, or "):
+            check({"per_device_train_batch_size": size, "processes": 1, "streaming": True})
+    with pytest.raises(InputError, match="expects the per_device_train_batch_size that the run was started with, 9"):
+        check({"per_device_train_batch_size": 18, "processes": 2, "streaming": True})
     path.write_text(json.dumps({"per_device_train_batch_size": 9, "streaming": False}))
     with pytest.raises(InputError, match="expects the per_device_train_batch_size that the run was started"):
         check({**two, "per_device_train_batch_size": 18})
