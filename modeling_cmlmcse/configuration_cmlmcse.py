@@ -257,6 +257,8 @@ class CMLMCSEConfig(PretrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """As in transformers; fields among the keywords are checked too.
 
+        A saved model may have more fusion layers than its backbone has layers, which older versions allowed.
+
         Raises:
             ValueError: the configuration of another kind of model; a field is out of range or has the wrong type.
         """
@@ -269,6 +271,9 @@ class CMLMCSEConfig(PretrainedConfig):
             )
         ours = inspect.signature(cls.__init__).parameters.keys() - cls.sub_configs.keys()  # which transformers merges
         given = {name: kwargs.pop(name) for name in list(kwargs) if name in ours}
+        if "fusion_layers" not in given and more_fusion_than_backbone(config_dict):
+            config_dict = dict(config_dict)
+            kwargs["fusion_layers"] = config_dict.pop("fusion_layers")  # transformers sets it after the checks
         return super().from_dict({**config_dict, **given}, **kwargs)
 
     @classmethod
@@ -352,8 +357,8 @@ class CMLMCSEConfig(PretrainedConfig):
             )
         if POOLINGS[self.pooling].reads_mask:
             raise ValueError(
-                f"condenser_weight expects a pooling that a masked sentence has too, found {self.pooling}; choose "
-                "another pooling, or retromae_weight"
+                f"condenser_weight reads the vector of the masked sentence, which has no template, and so expects "
+                f"another pooling, found {self.pooling}; choose one, or retromae_weight, which reads the view's vector"
             )
 
     def _check_pooling(self, depth: int) -> None:
@@ -452,6 +457,15 @@ def check_fields(fields: dict[str, Any]) -> None:
     """
     later = ("lexical_layers", "fusion_layers", "matryoshka_dims", "generator_config")
     CMLMCSEConfig(**{name: value for name, value in fields.items() if name not in later})
+
+
+def more_fusion_than_backbone(saved: dict[str, Any]) -> bool:
+    """Whether a saved configuration has more fusion layers than its backbone has layers, as no new model may have.
+    Older versions allowed it where the fusion layers are not taken from the backbone's."""
+    layers = saved.get("fusion_layers")
+    if not isinstance(layers, int) or saved.get("fusion_init") in (None, "last", "next"):
+        return False
+    return layers > int(as_backbone_config(saved.get("backbone_config")).num_hidden_layers)
 
 
 def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:

@@ -87,7 +87,10 @@ def test_it_stands_beside_the_contrast(backbone_folders, sentences, tmp_path):
     [
         ({"lexical_layers": 0}, "condenser_weight expects lexical_layers from 1 to 11"),
         ({"lexical_layers": 12}, "condenser_weight expects lexical_layers from 1 to 11"),
-        ({"pooling": "prompt"}, "a pooling that a masked sentence has too, found prompt"),
+        (
+            {"pooling": "prompt"},
+            "masked sentence, which has no template, and so expects another pooling, found prompt",
+        ),
         ({"condenser_weight": -1}, "condenser_weight must be a number from 0"),
     ],
 )

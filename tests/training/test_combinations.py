@@ -57,7 +57,7 @@ def test_an_option_beside_an_objective(option, objective, recipe, backbone_folde
               "denosent_layers": 1, "denosent_noise": 0, "backbone_dropout": 0, "augmentation": "delete_tokens",
               "augmented_views": "both", "dev_set": "none", "max_steps": 2, "logging_steps": 1, **given}  # fmt: skip
     if objective == "condenser" and given.get("pooling") == "prompt":
-        with pytest.raises(InputError, match="condenser_weight expects a pooling that a masked sentence has too"):
+        with pytest.raises(InputError, match=r"condenser_weight reads .* masked sentence, which has no template"):
             build_trainer(recipe, fields)
         return
     names = ["contrastive_loss", f"{objective}_loss", *(PARTS[name] for name in PARTS if name in given)]
