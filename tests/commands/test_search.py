@@ -10,14 +10,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pytest
+import torch
 from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 
 from cmlmcse.data import tables
+from cmlmcse.data.batches import special_tokens
+from cmlmcse.data.templates import read_template, with_template
 from cmlmcse.encode import command as encode
 from cmlmcse.search import command as search
+from cmlmcse.search import nearest
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
-from support.tiny import WORDS, tiny_tokenizer
+from support.tiny import WORDS, load_reference, tiny_tokenizer
 
 QUERY = "the cat sat on the mat"
 
@@ -68,6 +72,35 @@ def test_nearest(corpus, place, capsys) -> None:
     printed = capsys.readouterr().out.splitlines()[-5:]
     assert printed[0] == f"1.0000  {QUERY}"
     assert [row.split("  ")[0] for row in printed] == [f"{one['score']:.4f}" for one in line["results"]]
+
+
+def test_a_model_with_a_template(place, monkeypatch) -> None:
+    """Query and texts are read in the model's template, as `encode` of the model reads them: the vector is what
+    transformers' own encoder has at the template's mask."""
+    fields = {"cmlm_weight": 0.0, "pooling": "prompt", "prompt_template": "w1 {sentence} w2 {mask}"}
+    model = CMLMCSEForSentenceEmbedding.from_backbone("model", **fields).eval()
+    tokenizer, plain = tiny_tokenizer("bert"), load_reference("bert", "model")
+    read = read_template(fields["prompt_template"], tokenizer)
+    prompted = with_template(tokenizer, read, special_tokens(tokenizer))
+    model.save_pretrained("prompted")
+    prompted.save_pretrained("prompted")
+    texts, vectors = Path("texts.txt").read_text().splitlines(), []
+    with torch.no_grad():
+        for text in (QUERY, *texts):
+            tokens = tokenizer(f"w1 {text} w2 [MASK]", return_tensors="pt")
+            states, mask = plain(**tokens).last_hidden_state, tokens["input_ids"] == tokenizer.mask_token_id
+            vectors.append(states[mask][0].numpy())
+    searched: list[np.ndarray] = []
+    find = nearest.nearest_rows
+    monkeypatch.setattr(nearest, "nearest_rows", lambda *given: searched.append(given[0]) or find(*given))
+    search.main(["prompted", "texts.txt", QUERY, "--top_k", "5", "--output", "out.jsonl"])
+    np.testing.assert_allclose(searched[0], model.encode([QUERY], prompted), atol=1e-6)
+    query, *rows = (vector / np.linalg.norm(vector) for vector in vectors)
+    np.testing.assert_allclose(searched[0][0] / np.linalg.norm(searched[0]), query, atol=1e-5)
+    exact = np.array(rows) @ query
+    results = json.loads(Path("out.jsonl").read_text())["results"]
+    assert [one["row"] for one in results] == np.argsort(-exact.round(6), kind="stable")[:5].tolist()
+    np.testing.assert_allclose([one["score"] for one in results], np.sort(exact)[::-1][:5], atol=1e-5)
 
 
 def test_a_folder_of_files(place, capsys) -> None:
