@@ -60,22 +60,24 @@ def test_a_step(fields, parts, recipe, backbone_folders):
 
 
 def steps_of_a_process(arguments: list[str]) -> None:
-    """Every objective in one of several processes, SimCSE and InfoCSE in parts too, which exchange least and most; it
-    writes the waits of each, and how many sums are exchanged."""
-    found = {}
-    for name, how in [*((each, "whole") for each in OBJECTIVES), ("simcse", "parts"), ("infocse", "parts")]:
-        recorder = steps(*arguments, OBJECTIVES[name], PARTS[how])
+    """Every objective and every kind of contrast in one of several processes, SimCSE and InfoCSE in parts too, which
+    exchange least and most; it writes the waits of each, and how many sums are exchanged."""
+    datasets.config.HF_DATASETS_CACHE = Path("cache").absolute()  # of this process
+    found, every = {}, OBJECTIVES | CONTRASTS
+    for name, how in [*((each, "whole") for each in every), ("simcse", "parts"), ("infocse", "parts")]:
+        recorder = steps(*arguments, every[name], PARTS[how])
         found[f"{name}, {how}"] = recorder.waits, sum(each.startswith("allreduce") for each in recorder.names)
     Path(f"found-{dist.get_rank()}.json").write_text(json.dumps(found))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pairs")
 def test_a_step_of_two_processes(recipe, tmp_path, backbone_folders):
-    """Every objective: what processes exchange is not waited for either."""
+    """Every objective and every kind of contrast: what processes exchange is not waited for either."""
     launch(steps_of_a_process, 2, tmp_path, recipe, backbone_folders["roberta"])
     for rank in range(2):
         found = json.loads((tmp_path / f"found-{rank}.json").read_text())
-        assert len(found) == len(OBJECTIVES) + 2
+        assert len(found) == len(OBJECTIVES) + len(CONTRASTS) + 2
         assert {name: waits for name, (waits, _) in found.items() if waits} == {}
         assert all(exchanged > 0 for _, exchanged in found.values())
 
