@@ -118,17 +118,23 @@ COMPILED: dict[str, Arm] = {
 }
 
 
-def make_batch(sentences: int, tokens: int, seed: int) -> dict[str, Any]:
-    """Sentences of random words: `padded` for the others, `views` and `masked` for ours, `filled` for CUDA graphs."""
+def make_examples(sentences: int, tokens: int, seed: int) -> list[Example]:
+    """Sentences of random words."""
     words, generator = tokenizer(), torch.Generator().manual_seed(seed)
     lengths = torch.randint(tokens // 2, tokens + 1, (sentences,), generator=generator).tolist()
-    rows = []
-    for length in lengths:
+    examples = []
+    for number, length in enumerate(lengths):
         inner = torch.randint(FIRST_WORD, len(words), (length - 2,), generator=generator).tolist()
-        rows.append([words.cls_token_id, *inner, words.sep_token_id])
+        examples.append(Example([words.cls_token_id, *inner, words.sep_token_id], 0, number))
+    return examples
+
+
+def make_batch(sentences: int, tokens: int, seed: int) -> dict[str, Any]:
+    """Sentences of random words: `padded` for the others, `views` and `masked` for ours, `filled` for CUDA graphs."""
+    words, examples = tokenizer(), make_examples(sentences, tokens, seed)
     masking = Masking(0.15, words.mask_token_id, len(words), frozenset(words.all_special_ids))
-    packed = ViewCollator(words, 0, masking)([Example(row, 0, number) for number, row in enumerate(rows)])
-    padded = words.pad({"input_ids": rows}, return_tensors="pt")
+    packed = ViewCollator(words, 0, masking)(examples)
+    padded = words.pad({"input_ids": [example.tokens for example in examples]}, return_tensors="pt")
     filled = {**packed["views"], **fill_up(packed["views"], FILLED, words.mask_token_id)}
     return move({**packed, "padded": dict(padded), "filled": filled})  # type: ignore[no-any-return]
 

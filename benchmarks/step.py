@@ -37,7 +37,7 @@ from common import (
     tokenizer,
 )
 from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM, BertModel
+from transformers import AutoModel, BertConfig, BertForMaskedLM, BertModel, PretrainedConfig
 
 from cmlmcse.data.batches import Example, ViewCollator
 from cmlmcse.data.masking import Masking
@@ -87,9 +87,10 @@ def contrast(h: Tensor) -> Tensor:
 class PlainSimCSE(nn.Module):
     """The SimCSE step as it is usually written."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
-        self.encoder = BertModel(config, add_pooling_layer=False)
+        unused = {"add_pooling_layer": False} if isinstance(config, BertConfig) else {}
+        self.encoder = AutoModel.from_config(config, **unused)
         self.head = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
