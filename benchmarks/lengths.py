@@ -1,7 +1,7 @@
 """Seconds and memory of a training step as the texts get longer: this project's against common implementations.
 
     python benchmarks/lengths.py --repetitions 5 --output benchmarks/records/lengths.json
-    python benchmarks/lengths.py --family modernbert --lengths 128,512 --output benchmarks/records/lengths-modernbert.json
+    python benchmarks/lengths.py --family modernbert --lengths 128,512 --output lengths.json
 
 Arms: transformers' padded SimCSE step, sentence-transformers' MultipleNegativesRankingLoss without its tokenisation,
 our SimCSE and CMLM-CSE (4 lexical and 2 fusion layers), and our SimCSE in four parts (GradCache), on a BERT of 6 layers
