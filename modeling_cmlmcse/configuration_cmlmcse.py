@@ -271,7 +271,8 @@ class CMLMCSEConfig(PretrainedConfig):
             )
         ours = inspect.signature(cls.__init__).parameters.keys() - cls.sub_configs.keys()  # which transformers merges
         given = {name: kwargs.pop(name) for name in list(kwargs) if name in ours}
-        if "fusion_layers" not in given and more_fusion_than_backbone(config_dict):
+        depths = {"fusion_layers", "fusion_init", "lexical_layers"}
+        if not depths & given.keys() | {"backbone_config"} & kwargs.keys() and more_fusion_than_backbone(config_dict):
             config_dict = dict(config_dict)
             kwargs["fusion_layers"] = config_dict.pop("fusion_layers")  # transformers sets it after the checks
         return super().from_dict({**config_dict, **given}, **kwargs)

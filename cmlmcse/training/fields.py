@@ -202,7 +202,7 @@ class DataArguments(PretrainingArguments):
                                        "best).")  # fmt: skip
     augmentation: str = described("none", f"Augmentation of the views: {', '.join(AUGMENTATIONS)} (CMLM-CSE Table 3, "
                               "CLEAR §3.3). a+b applies a, then b. Stage pretrain has delete_tokens alone: RetroMAE's "
-                              "decoder restores the words.")  # fmt: skip
+                              "decoder restores the tokens.")  # fmt: skip
     augmented_views: str = described("second", "Views to augment: second (CMLM-CSE; the first view stays the original "
                                      "sentence) or both, independently (CLEAR).")  # fmt: skip
     deletion_rate: float = described(DELETION_RATE, "Probability with which the augmentation delete_tokens deletes a "

@@ -157,10 +157,10 @@ class AuxiliaryPretraining(PreTrainedModel):
     def losses(self, masked: dict[str, Any]) -> dict[str, AuxiliaryLoss]:
         """The losses `mlm` and, if λ > 0, `auxiliary`, as sums over their predictions."""
         labels = masked["mlm_labels"]  # (M,)
-        if len(labels) == 0:
+        if not any(self.terms(masked).values()):
             return {"mlm": zero_with_graph(self, labels)}
         hidden, decoded, words = self.states(masked)
-        found = {"mlm": head_loss(self._head[0], hidden, labels)}
+        found = {"mlm": head_loss(self._head[0], hidden, labels) if len(labels) else zero_with_graph(self, labels)}
         if decoded is not None:
             found["auxiliary"] = head_loss(self._head[0], decoded, words)
         return found

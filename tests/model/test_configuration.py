@@ -123,7 +123,10 @@ def test_more_fusion_layers_than_the_backbone(backbone_folders, tmp_path):
     assert all(torch.equal(weights[name], value) for name, value in saved.state_dict().items())
     with pytest.raises(ValueError, match="fusion_layers must be at most 3, the backbone's depth, found 4"):
         CMLMCSEConfig.from_pretrained(tmp_path, fusion_layers=4)
-    with pytest.raises(ValueError, match="fusion_layers must be at most 3, the backbone's depth, found 5"):
+    at_most = "fusion_layers must be at most 3, the backbone's depth, found 5"
+    with pytest.raises(ValueError, match=at_most):
+        CMLMCSEConfig.from_pretrained(tmp_path, fusion_init="next")
+    with pytest.raises(ValueError, match=at_most):
         CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["shallow"], fusion_layers=5, **fields)
 
 

