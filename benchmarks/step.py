@@ -89,7 +89,7 @@ class PlainSimCSE(nn.Module):
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
-        unused = {"add_pooling_layer": False} if isinstance(config, BertConfig) else {}
+        unused = {"add_pooling_layer": False} if config.model_type == "bert" else {}
         self.encoder = AutoModel.from_config(config, **unused)
         self.head = nn.Linear(config.hidden_size, config.hidden_size)
 
