@@ -1,9 +1,11 @@
 """The shape of the project: which files ship, and which room and test may import which."""
 
 import ast
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -77,6 +79,16 @@ def test_imports_go_one_way(room):
         for name in imports(file, package):
             if name.startswith("cmlmcse.") and room:
                 assert name.split(".")[1] in allowed, f"{file.relative_to(TOOL)} imports {name}"
+
+
+def test_the_map_names_every_room_and_only_what_exists():
+    """CONTRIBUTING.md lists the rooms in the order of their imports, and what its walks name is in the code."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert tuple(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)) == ROOMS[:-1]
+    assert {path.parent.name for path in TOOL.glob("*/__init__.py")} == set(ROOMS[:-1])
+    names = re.findall(r"`((?:modeling_)?cmlmcse\.\w[\w.]*)`", text)
+    assert len(names) > 15
+    assert all(callable(resolve_name(name)) for name in names)  # an AttributeError or ImportError says which is wrong
 
 
 def test_no_test_file_imports_another():
