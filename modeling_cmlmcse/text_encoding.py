@@ -113,9 +113,8 @@ class TextEncoding(Base):
             raise ValueError(f"encode expects a tokenizer in the second place, found {kind}; write batch_size=…")
         tokenizer = self._own_tokenizer() if tokenizer is None else tokenizer
         normalize = normalize_embeddings if normalize is None else normalize
-        if isinstance(sentences, str):
-            options = (batch_size, normalize, max_length, False, truncate_dim, batch_tokens, convert_to_tensor)
-            return self.encode([sentences], tokenizer, *options, prompt_name, prompt)[0]
+        if single := isinstance(sentences, str):
+            sentences = [sentences]
         device = execution_device(self)
         if device.type == "cpu":
             use_fast_cpu_kernels(self)
@@ -131,13 +130,14 @@ class TextEncoding(Base):
         batches = list(split_batches([len(tokens[i]) for i in order], *limits))
         embeddings = torch.zeros(len(tokens), width, dtype=torch.float32, device=device if convert_to_tensor else "cpu")
         rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
-        shown = logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False)
+        shown = logging.tqdm(batches, desc="Encoding", disable=single or not show_progress_bar, leave=False)
         with without_dropout(self):
             found = (self._encode_batch([tokens[i] for i in order[each]], device)[:, :width].float() for each in shown)
             for chosen, vectors in zip(batches, found if convert_to_tensor else read_behind(found), strict=True):
                 embeddings.index_copy_(0, rows[chosen], vectors)
         if self.config.normalize if normalize is None else normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
+        embeddings = embeddings[0] if single else embeddings
         return embeddings if convert_to_tensor else embeddings.numpy()
 
     def tokenize(
