@@ -13,7 +13,7 @@ from modeling_cmlmcse.auxiliary import zero_with_graph
 from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
 from modeling_cmlmcse.distributed import gather_rows, mean_count
 from modeling_cmlmcse.dropout import without_dropout
-from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, alignment, anisotropy, uniformity
+from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES, ContrastiveLoss, alignment, anisotropy, uniformity
 from modeling_cmlmcse.packing import Packing
 
 
@@ -73,32 +73,35 @@ class TrainingLosses(nn.Module):
     # The pieces of a step. large_batch.py runs them separately for each part of a batch.
 
     def sentence_vectors(self, views: dict[str, Any]) -> Tensor:
-        """V·N packed rows → (V, N, H) sentence vectors before the training head, and behind them those of the `plain`
-        rows, without dropout. With template denoising (2V, N, H): behind all vectors those that the contrast subtracts
-        (:func:`contrasted`)."""
-        found = [self._pooled(views)]
+        """V·N packed rows → (V, N, H) sentence vectors before the training head; the views of the `plain` rows, which
+        have no dropout, are the last ones. With template denoising (2V, N, H): the sentence vectors of all views, then
+        the vectors of their templates, in the same order (:func:`contrasted` takes the two halves apart)."""
+        pooled = [self._pooled(views)]
         if "plain" in views:
             with without_dropout(self.model.backbone):
-                found.append(self._pooled(views["plain"]))
-        rows = len(found[0][0]) // views["num_views"]
-        parts = [vectors.unflatten(0, (-1, rows)) for part in zip(*found, strict=True) for vectors in part]
+                pooled.append(self._pooled(views["plain"]))
+        vectors = [of_sentences for of_sentences, _ in pooled]
+        empty = [of_templates for _, of_templates in pooled if of_templates is not None]
+        rows = len(vectors[0]) // views["num_views"]
+        parts = [part.unflatten(0, (-1, rows)) for part in vectors + empty]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _pooled(self, packed: dict[str, Any]) -> tuple[Tensor, ...]:
-        """B packed rows → (B, H) vectors before the training head. With `template_of` E templates without sentences
-        follow the B rows, and (B, H) vectors of each row's own template come second (template denoising, PromptBERT).
+    def _pooled(self, packed: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """B packed rows → (B, H) vectors before the training head, and None. With `template_of` E templates without
+        sentences follow the B rows; then the second result is (B, H): the vector of each row's own template (template
+        denoising, PromptBERT).
         """
         tokens, template_of = packed["input_ids"], packed.get("template_of")  # (S,)
         if template_of is None:
             packing = Packing.from_lengths(packed["lengths"], len(tokens), packed["width"])
         else:
             packing = Packing(packed["slots"], packed["lengths"], (len(packed["lengths"]), packed["width"]))
-            packing.counts_columns = True  # of what follows; padding tokens written in a sentence count too
+            packing.counts_columns = True  # RoBERTa would give no position to a padding token in a template or a text
         vectors = self.model.pooled(tokens, packing)
         if "filler_rows" in packed:  # which are the last ones
             vectors = vectors[: len(vectors) - packed["filler_rows"]]
         if template_of is None:
-            return (vectors,)
+            return vectors, None
         vectors, empty = vectors.tensor_split([len(template_of)])  # (B, H), (E, H)
         return vectors, empty.index_select(0, template_of)
 
@@ -118,7 +121,8 @@ class TrainingLosses(nn.Module):
             vectors: the vectors before the training head (:meth:`sentence_vectors`).
             teachers: (N, S, H_t) vectors of the sentences by each teacher (:func:`ranking_distillation`).
             scores: (N,) of pairs.
-            denoised: whether behind the vectors stand those of the templates, which the head and the contrast subtract.
+            denoised: whether the second half of `vectors` are those of the templates, which are subtracted from the
+                first half before the head and the contrast.
 
         Returns:
             Their weighted sum, the vectors before and after the head (2, V, N, H) for the auxiliary objectives,
@@ -136,10 +140,7 @@ class TrainingLosses(nn.Module):
             return 0.0 * projected.sum(), torch.stack([vectors, projected]), {}
         everyone = gather_rows(projected, dim=1)  # (V, W·N, H), of all processes
         contrastive = CONTRASTIVE_LOSSES[config.contrastive_loss]
-        if contrastive.option is not None:
-            given = getattr(config, contrastive.option)
-        else:
-            given = None if scores is None else gather_rows(scores)  # (W·N,)
+        given = self._given_to(contrastive, scores)
         parts = [everyone[..., :size] for size in config.matryoshka_dims or everyone.shape[-1:]]  # (V, W·N, K) each
         loss = torch.stack([contrastive.compute(part, config.temp, given) for part in parts]).sum()
         logs = {
@@ -149,13 +150,31 @@ class TrainingLosses(nn.Module):
             "anisotropy": anisotropy(everyone[0].detach()),
         }
         total = config.contrastive_weight * loss
-        teachers = [gather_rows(taught) for taught in teachers]  # (W·N, S, H_t) each
-        for name, term in CONTRAST_TERMS.items():
-            if (weight := getattr(config, f"{name}_weight")) > 0:
-                value = term.compute(everyone, config, teachers)
-                total = total + weight * value
-                logs[f"{name}_loss"] = value.detach()
+        for name, value in self._terms_beside(everyone, teachers).items():
+            total = total + getattr(config, f"{name}_weight") * value
+            logs[f"{name}_loss"] = value.detach()
         return total, torch.stack([vectors, projected]), logs
+
+    def _given_to(self, contrastive: ContrastiveLoss, scores: Tensor | None) -> Any:
+        """What a contrastive loss reads besides the vectors and the temperature: a field of the configuration, or the
+        pairs' scores, (W·N,) of all processes."""
+        if contrastive.option is not None:
+            return getattr(self.model.config, contrastive.option)
+        return None if scores is None else gather_rows(scores)
+
+    def _terms_beside(self, everyone: Tensor, teachers: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The terms beside the contrastive loss that have a weight, by name, before it is applied.
+
+        Args:
+            everyone: (V, W·N, H) vectors of all processes, after the head.
+            teachers: (N, S, H_t) vectors of this process's sentences by each teacher.
+        """
+        config, taught = self.model.config, [gather_rows(vectors) for vectors in teachers]  # (W·N, S, H_t) each
+        return {
+            name: term.compute(everyone, config, taught)
+            for name, term in CONTRAST_TERMS.items()
+            if getattr(config, f"{name}_weight") > 0
+        }
 
     def auxiliary_terms(self, parts: Sequence[dict[str, Any] | None]) -> dict[str, Tensor | float]:
         """The number of predictions that each auxiliary objective makes in a batch; on several processes their mean.
@@ -217,8 +236,9 @@ class TrainingLosses(nn.Module):
 
 
 def contrasted(vectors: Tensor, denoised: bool) -> tuple[Tensor, Tensor]:
-    """The sentence vectors (V, N, H) themselves, which evaluation and the auxiliary objectives read, and those that the
-    head and the contrast read: minus those of their templates if these stand behind them."""
+    """The sentence vectors (V, N, H), which evaluation and the auxiliary objectives read, and the vectors (V, N, H)
+    that the head and the contrast read. If `denoised`, the second half of `vectors` (2V, N, H) are the templates'
+    vectors, and what the head reads is the difference of the halves. Else both are the same."""
     if not denoised:
         return vectors, vectors
     vectors, empty = vectors.chunk(2)
