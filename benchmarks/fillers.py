@@ -22,7 +22,8 @@ from memory import MIB, peak, resident
 from step import training_step
 from transformers import AutoTokenizer
 
-from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.filler import fill_up
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding

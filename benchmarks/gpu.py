@@ -42,7 +42,8 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig
 
-from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.filler import fill_up
 from cmlmcse.data.masking import Masking
 from cmlmcse.training.training_losses import TrainingLosses

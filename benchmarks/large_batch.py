@@ -14,7 +14,8 @@ import torch
 from common import text_parser, tokenizer
 from transformers import BertConfig
 
-from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.training.large_batch import backward_in_parts
 from cmlmcse.training.training_losses import TrainingLosses

@@ -29,7 +29,7 @@ from memory import MIB, peak, resident
 from step import training_step
 from transformers import BertConfig, ModernBertConfig
 
-from cmlmcse.data.batches import ViewCollator
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.training.large_batch import backward_in_parts
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 

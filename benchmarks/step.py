@@ -39,7 +39,8 @@ from common import (
 from torch import Tensor, nn
 from transformers import AutoModel, BertConfig, BertForMaskedLM, BertModel, PretrainedConfig
 
-from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding

@@ -24,8 +24,9 @@ from sentence_transformers.losses import (
 )
 from torch import Tensor, nn
 
-from cmlmcse.data.batches import check_around, pack_masked
+from cmlmcse.data.collator import pack_masked
 from cmlmcse.data.masking import Masking, mask_tokens
+from cmlmcse.data.special_tokens import check_around
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.distributed import processes
 from modeling_cmlmcse.enhanced_decoding import WordsFromVector

@@ -16,9 +16,11 @@ from modeling_cmlmcse.packing import pack_sequences
 
 from .augmentation import Augmentation
 from .batch_transfer import Batch
-from .batches import Example, TrainingSentences, augment_inside, pack_masked, special_tokens
+from .batches import Example, TrainingSentences
+from .collator import augment_inside, pack_masked
 from .masking import Masking, mask_tokens, mask_words
 from .random_streams import MASKS, CounterGenerator
+from .special_tokens import special_tokens
 from .text import load_sentences
 
 DEV_SEQUENCES = 2000  # at most; at 128 tokens 38,000 are masked, and the loss has a standard error under 0.02

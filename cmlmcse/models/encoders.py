@@ -205,7 +205,7 @@ def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None)
 def _give_template(model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, template: str | None) -> Any:
     """The tokenizer of a plain backbone with a template, by default that of the model's configuration, where it is
     noted."""
-    from cmlmcse.data.batches import special_tokens
+    from cmlmcse.data.special_tokens import special_tokens
     from cmlmcse.data.templates import read_template, with_template
 
     model.config.prompt_template = template or model.config.prompt_template

@@ -6,13 +6,11 @@ from transformers import PreTrainedTokenizerBase
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.launch import say_once
 from cmlmcse.data.augmentation import Augmented, build_augmentation
-from cmlmcse.data.batches import (
-    TrainingSentences,
-    ViewCollator,
-    special_tokens,
-)
+from cmlmcse.data.batches import TrainingSentences
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.lengths import SAMPLE, token_counts
 from cmlmcse.data.masking import Masking
+from cmlmcse.data.special_tokens import special_tokens
 from cmlmcse.data.telling_words import TellingWords
 from cmlmcse.data.templates import Templates
 from cmlmcse.data.views import MANY, MIN_PIECE, DocumentViews, Pieces, check_words, needs_words, view_names

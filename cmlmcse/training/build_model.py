@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import check_weights, resolve
 from cmlmcse.data.augmentation import add_deletion_token, deletion_token
-from cmlmcse.data.batches import check_around, special_tokens
+from cmlmcse.data.special_tokens import check_around, special_tokens
 from cmlmcse.data.templates import Templates, read_template, template_texts, without_template
 from cmlmcse.models.encoders import load_tokenizer
 from cmlmcse.models.folders import recorded_max_length, recorded_prompts, resolve_model

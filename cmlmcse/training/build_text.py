@@ -7,18 +7,13 @@ from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
-from cmlmcse.data.batches import (
-    StreamedSentences,
-    TrainingSentences,
-    special_tokens,
-    tokenize_pieces,
-    tokenize_sentences,
-)
+from cmlmcse.data.batches import StreamedSentences, TrainingSentences, tokenize_pieces, tokenize_sentences
 from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.columns import check_scores
 from cmlmcse.data.folder import has_passages
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows, token_counts
 from cmlmcse.data.searches import SEARCH
+from cmlmcse.data.special_tokens import special_tokens
 from cmlmcse.data.text import load_sentences, source_kind
 from cmlmcse.data.views import check_views
 

@@ -14,7 +14,7 @@ from cmlmcse.common.distributed import sums_over_processes
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.locations import check_weights, resolve
 from cmlmcse.data.augmentation import build_augmentation
-from cmlmcse.data.batches import TrainingSentences, check_around, tokenize_sentences
+from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
 from cmlmcse.data.masking import Masking, continuing_tokens
 from cmlmcse.data.pretraining_text import (
     DEV_MASK_RATE,
@@ -23,6 +23,7 @@ from cmlmcse.data.pretraining_text import (
     load_sequences,
     tokenize_documents,
 )
+from cmlmcse.data.special_tokens import check_around
 from cmlmcse.data.tokenizer_training import train_tokenizer
 from cmlmcse.models.encoders import load_tokenizer
 from modeling_cmlmcse.backbone import load_backbone, max_positions

@@ -5,7 +5,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from cmlmcse import adapt
-from cmlmcse.data.batches import special_tokens
+from cmlmcse.data.special_tokens import special_tokens
 from cmlmcse.data.templates import read_template, with_template
 from cmlmcse.encode.command import main as encode
 from cmlmcse.hub.export import export

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 
 from cmlmcse.data import tables
-from cmlmcse.data.batches import special_tokens
+from cmlmcse.data.special_tokens import special_tokens
 from cmlmcse.data.templates import read_template, with_template
 from cmlmcse.encode import command as encode
 from cmlmcse.search import command as search

@@ -22,7 +22,8 @@ from cmlmcse.data.augmentation import (
     draw_spans,
     reorder_spans,
 )
-from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.synonyms import load_synonyms
 from cmlmcse.hub.export import export

@@ -12,14 +12,8 @@ import torch
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.augmentation import Augmented, build_augmentation, drop_one_token, repeat_tokens
 from cmlmcse.data.batch_transfer import Batch
-from cmlmcse.data.batches import (
-    EpochSampler,
-    Example,
-    StreamedSentences,
-    TrainingSentences,
-    ViewCollator,
-    augment_inside,
-)
+from cmlmcse.data.batches import EpochSampler, Example, StreamedSentences, TrainingSentences
+from cmlmcse.data.collator import ViewCollator, augment_inside
 from cmlmcse.data.columns import BLOCK_ROWS
 from cmlmcse.data.masking import Masking, mask_tokens
 from cmlmcse.data.shuffle import BLOCK, TABLE_ROWS, permuted, permuted_without_table

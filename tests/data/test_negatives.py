@@ -10,7 +10,8 @@ from sentence_transformers.util import mine_hard_negatives
 
 from cmlmcse.data import negatives
 from cmlmcse.data.augmentation import Augmented, repeat_tokens
-from cmlmcse.data.batches import TrainingSentences, ViewCollator, tokenize_pieces, tokenize_sentences
+from cmlmcse.data.batches import TrainingSentences, tokenize_pieces, tokenize_sentences
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.negatives import NO_ROW, MinedNegatives, mean_of, nearest_below
 from cmlmcse.data.views import DocumentViews
 from support.tiny import tiny_tokenizer

@@ -8,7 +8,8 @@ import pytest
 from datasets import Dataset
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.batches import Example, TrainingSentences, ViewCollator, tokenize_pieces
+from cmlmcse.data.batches import Example, TrainingSentences, tokenize_pieces
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.collection import load_collection
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.telling_words import TellingWords

@@ -9,7 +9,8 @@ import torch
 from datasets import Dataset
 
 from cmlmcse.data.augmentation import AUGMENTATIONS, Augmented, add_deletion_token, build_augmentation
-from cmlmcse.data.batches import Example, TrainingSentences, ViewCollator, pack_masked, tokenize_pieces
+from cmlmcse.data.batches import Example, TrainingSentences, tokenize_pieces
+from cmlmcse.data.collator import ViewCollator, pack_masked
 from cmlmcse.data.masking import MaskedTokens, Masking
 from cmlmcse.data.telling_words import TellingWords
 from cmlmcse.data.views import VIEWS, DocumentViews

@@ -15,10 +15,10 @@ from hypothesis.extra import numpy as arrays
 from pyarrow import parquet
 
 from cmlmcse.data.augmentation import AUGMENTATIONS
-from cmlmcse.data.batches import special_tokens
 from cmlmcse.data.file_parts import write_npy, write_parquet
 from cmlmcse.data.lines import read_documents, read_lines
 from cmlmcse.data.masking import Masking, mask_tokens, mask_words
+from cmlmcse.data.special_tokens import special_tokens
 from cmlmcse.data.templates import read_template, with_template
 from cmlmcse.encode.columns import output_table
 from cmlmcse.evaluation.beir_data import from_folder

@@ -7,7 +7,8 @@ import torch
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from cmlmcse.data.augmentation import build_augmentation
-from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.pretraining_text import MaskedCollator
 from support.tiny import tiny_tokenizer

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.batches import Example, ViewCollator, special_tokens
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.filler import fill_up
 from cmlmcse.data.masking import Masking
+from cmlmcse.data.special_tokens import special_tokens
 from cmlmcse.data.templates import Templates, read_template
 from cmlmcse.training.large_batch import backward_in_parts
 from cmlmcse.training.parse import parse_recipe

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from cmlmcse.common.distributed import average_gradients
-from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.training.large_batch import backward_in_parts
 from cmlmcse.training.training_losses import TrainingLosses

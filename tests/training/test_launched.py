@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.launch import say_once
-from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
+from cmlmcse.data.batches import EpochSampler, Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.training.frozen_weights import checkpoint_weights
 from cmlmcse.training.parse import parse_recipe
 from cmlmcse.training.run_checks import check_launch, check_precision

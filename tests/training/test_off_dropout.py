@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from cmlmcse.data.augmentation import Augmented, repeat_tokens
-from cmlmcse.data.batches import Example, ViewCollator
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.training.command import train
 from cmlmcse.training.trainer import count_tokens
 from cmlmcse.training.training_losses import TrainingLosses

@@ -8,8 +8,10 @@ import torch
 from transformers import AutoTokenizer
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.batches import Example, ViewCollator, special_tokens
+from cmlmcse.data.batches import Example
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.masking import Masking
+from cmlmcse.data.special_tokens import special_tokens
 from cmlmcse.data.templates import Templates, longest_template, read_template, with_template, without_template
 from cmlmcse.hub.export import export, verify
 from cmlmcse.models.encoders import load_encoder

@@ -13,7 +13,8 @@ import torch
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.recipes import find_recipe
-from cmlmcse.data.batches import StreamedSentences, TrainingSentences, ViewCollator, tokenize_sentences
+from cmlmcse.data.batches import StreamedSentences, TrainingSentences, tokenize_sentences
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.text import load_sentences
 from cmlmcse.training.command import train
 from cmlmcse.training.parse import parse_recipe

@@ -14,13 +14,8 @@ import torch
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.augmentation import Augmented, drop_one_token
-from cmlmcse.data.batches import (
-    Example,
-    StreamedSentences,
-    TrainingSentences,
-    ViewCollator,
-    tokenize_sentences,
-)
+from cmlmcse.data.batches import Example, StreamedSentences, TrainingSentences, tokenize_sentences
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.data.masking import Masking
 from cmlmcse.data.text import load_sentences
 from cmlmcse.training.large_batch import backward_in_parts

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.data.batches import TrainingSentences, ViewCollator, tokenize_sentences
+from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
+from cmlmcse.data.collator import ViewCollator
 from cmlmcse.models import encoders
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training import teachers

@@ -110,7 +110,8 @@ def test_auxiliary_learning_rate(recipe, monkeypatch, tmp_path, capsys):
 def test_gradient_accumulation_averages_batches(recipe, backbone_folders, monkeypatch, tmp_path):
     """Two accumulated batches of 8 give the mean of the two batches' gradients: the first step's gradient norm is
     the norm of that mean, computed here by hand."""
-    from cmlmcse.data.batches import EpochSampler, Example, ViewCollator
+    from cmlmcse.data.batches import EpochSampler, Example
+    from cmlmcse.data.collator import ViewCollator
     from cmlmcse.data.masking import Masking
     from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
