@@ -86,9 +86,10 @@ def load_encoder(args: argparse.Namespace, state: "PartialState") -> "Encoder":
     if args.dtype == "bf16" and encoder.model.device.type == "cuda":
         check_bf16("use --dtype fp16")
     encoder.model.to(getattr(torch, {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[args.dtype]))
-    width = encoder.model.config.hidden_size
-    if args.truncate_dim is not None and args.truncate_dim > width:
-        raise InputError(f"--truncate_dim must be at most {width}, the model's, found {args.truncate_dim}; lower it")
+    if args.truncate_dim is not None and args.truncate_dim > encoder.width:
+        raise InputError(
+            f"--truncate_dim must be at most {encoder.width}, the model's, found {args.truncate_dim}; lower it"
+        )
     encoder.arguments |= {
         "truncate_dim": args.truncate_dim,
         "normalize": args.normalize or None,  # else as the model does
@@ -107,7 +108,7 @@ def plan_job(
     """
     from cmlmcse.data.file_parts import Job
 
-    width = args.truncate_dim or encoder.model.config.hidden_size
+    width = args.truncate_dim or encoder.width
     schema = output_schema(args, source, copied, width, provenance)
     job = Job(args.output, source.rows, width, args.rows_per_shard, schema)
     if taken := [path for path in job.existing() if path.resolve() == Path(source.path).resolve()]:

@@ -31,7 +31,7 @@ def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:
 
     first = next(source.tables(), None)
     texts = [] if first is None else [text for text in source.titled_texts(first.slice(0, FIRST)) if text]
-    limit = encoder.settings["max_seq_length"]
+    limit = encoder.max_seq_length
     if texts and (share := measure_lengths(texts, encoder.tokenizer).cut(limit)) > LARGE_CUT:
         advice = (
             "a model of more positions reads more" if source.file_column else "--passages cuts long ones into passages"

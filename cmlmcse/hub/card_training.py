@@ -92,8 +92,8 @@ def thousands(number: float | None) -> str | None:
 
 def encoder_record(encoder: Encoder) -> dict[str, Any]:
     """What the records of a run keep of the encoder: its dimension, the tokens that it reads, and its pooling."""
-    config, limit = encoder.model.config, int(encoder.settings["max_seq_length"])
-    return {"dimension": config.hidden_size, "max_tokens": limit, "pooling": config.pooling}
+    pooling = encoder.model.config.pooling
+    return {"dimension": encoder.width, "max_tokens": encoder.max_seq_length, "pooling": pooling}
 
 
 def encoder_facts(kept: dict[str, Any] | None) -> dict[str, str]:

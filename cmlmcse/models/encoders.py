@@ -38,8 +38,8 @@ class Encoder:
     """A loaded model as a callable: N texts → (N, H) float32 array.
 
     Attributes:
-        arguments: further arguments of `model.encode`.
-        settings: a record of how it encodes.
+        arguments: further arguments of `model.encode`. :meth:`cut_to` changes `max_length`, which is in `settings` too.
+        settings: a record of how it encodes. Names of cached vectors are a hash of it.
         bf16: whether it computes under autocast in bf16, as training with `--bf16` does.
 
     Raises:
@@ -64,6 +64,22 @@ class Encoder:
         given = {name: self.arguments.get(name) for name in ("max_length", "prompt_name", "prompt")}
         with as_input_error():
             return self.model.tokenize(sentences, self.tokenizer, **given)
+
+    @property
+    def max_seq_length(self) -> int:
+        """The number of tokens that texts are cut to, special tokens included."""
+        limit: int = self.settings["max_seq_length"]
+        return limit
+
+    @property
+    def width(self) -> int:
+        """The number of dimensions H of the model's vectors, before any are left out."""
+        return self.model.config.hidden_size
+
+    def cut_to(self, limit: int) -> "Encoder":
+        """The same model, which cuts texts to `limit` tokens, special tokens included."""
+        arguments, settings = self.arguments | {"max_length": limit}, self.settings | {"max_seq_length": limit}
+        return replace(self, arguments=arguments, settings=settings)
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -114,9 +130,7 @@ def with_length(encoder: Encoder | WordVectors, max_seq_length: int, source: str
     """
     if not isinstance(encoder, Encoder):
         raise _no_layers("--max_seq_length", source)
-    limit = _max_length(source, encoder.model, encoder.tokenizer, max_seq_length)
-    arguments, settings = encoder.arguments | {"max_length": limit}, encoder.settings | {"max_seq_length": limit}
-    return replace(encoder, arguments=arguments, settings=settings)
+    return encoder.cut_to(_max_length(source, encoder.model, encoder.tokenizer, max_seq_length))
 
 
 def _no_layers(option: str, source: str) -> InputError:

@@ -195,7 +195,7 @@ class EncodedCorpus:
         else:
             self._mention_sample(model, encoder)
         encoder.arguments["truncate_dim"] = self.stored.get("truncate_dim")
-        width = self.stored.get("truncate_dim") or encoder.model.config.hidden_size
+        width = self.stored.get("truncate_dim") or encoder.width
         with parquet.ParquetFile(self.path) as file:
             batch = next(file.iter_batches(batch_size=1, columns=[EMBEDDING]), None)
         found = width if batch is None else len(batch.column(0)[0].as_py() or [])

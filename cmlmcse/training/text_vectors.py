@@ -42,7 +42,7 @@ def kept_vectors(encoder: Encoder, name: str, rows: datasets.Dataset, role: str)
     path = folder / f"{fingerprint_model(model_folder(name), settings)}-{fingerprint_rows(rows)}.npy"
     if not path.exists():
         print(f"{role} {name}: encodes {len(rows):,} rows once, into {folder}", flush=True)
-        write_npy(path, encoded_blocks(encoder, rows, role), len(rows), encoder.model.config.hidden_size)
+        write_npy(path, encoded_blocks(encoder, rows, role), len(rows), encoder.width)
     return path
 
 
@@ -77,9 +77,7 @@ def load_reader(
     if run.bf16:
         encoder.bf16, encoder.settings["precision"] = True, "bf16"
     special = [each.num_special_tokens_to_add() for each in (encoder.tokenizer, without_template(encoder.tokenizer))]
-    limit = min(encoder.settings["max_seq_length"], most_tokens + special[0] - special[1])
-    encoder.arguments["max_length"] = encoder.settings["max_seq_length"] = limit
-    return encoder
+    return encoder.cut_to(min(encoder.max_seq_length, most_tokens + special[0] - special[1]))
 
 
 def most_tokens(rows: datasets.Dataset, max_seq_length: int) -> int:

@@ -86,6 +86,18 @@ def test_sentence_transformers_folder(pooling, ours, folder, sentences) -> None:
     assert np.abs(encoder(sentences) - plain / np.linalg.norm(plain, axis=1, keepdims=True)).max() < 1e-6
 
 
+def test_cut_to_changes_the_vectors_and_the_record(folder, sentences) -> None:
+    """The shorter model reads as many tokens as its settings say; the first one stays as it was."""
+    encoder = load_encoder(str(folder), pooling="avg", max_seq_length=9, show_progress_bar=False)
+    before, shorter = encoder(sentences), encoder.cut_to(4)
+    assert (shorter.max_seq_length, shorter.settings) == (4, encoder.settings | {"max_seq_length": 4})
+    assert (encoder.max_seq_length, encoder.width) == (9, before.shape[1])
+    loaded = load_encoder(str(folder), pooling="avg", max_seq_length=4, show_progress_bar=False)
+    assert np.array_equal(shorter(sentences), loaded(sentences))
+    assert np.array_equal(encoder(sentences), before)
+    assert np.abs(shorter(sentences) - before).max() > 1e-3
+
+
 def test_agrees_with_sentence_transformers(folder: Path, tmp_path: Path, sentences: list[str]) -> None:
     """What the installed sentence-transformers writes is read as it reads it itself."""
     package = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
