@@ -150,9 +150,9 @@ def on_grids_together(
 def grid_mask(
     packing: Packing, selection: Selection | None, bias: Tensor | None, sliding_window: int | None, dtype: torch.dtype
 ) -> Tensor | None:
-    """What the queries of the grid may see.
+    """The mask that says which tokens each query of the grid may see.
 
-    None means everything. Otherwise (B or 1, heads or 1, Q or 1, T) numbers of `dtype` that are added to the scores, or
+    None means all tokens. Otherwise (B or 1, heads or 1, Q or 1, T) numbers of `dtype` that are added to the scores, or
     a boolean mask where it holds for one block alone.
     """
     if bias is None and sliding_window is None and (selection is None or selection.visible is None):
@@ -195,7 +195,7 @@ class GridLayout:
         return [self.grids[side].unpack(states).transpose(1, 2)]
 
     def join(self, blocks: list[Tensor], side: int) -> Tensor:
-        """What :meth:`split` has split."""
+        """The inverse of :meth:`split`: blocks (b, heads, T, D) → (S, heads, D)."""
         return self.grids[side].pack(blocks[0].transpose(1, 2))
 
     def masks(self, mask: Tensor | None) -> list[Tensor | None]:
@@ -335,7 +335,7 @@ def _join_flat(layout: GridLayout, blocks: Sequence[Tensor], side: int, like: Te
 
 
 def _split_kept(keep: Tensor, shapes: list[torch.Size]) -> Iterator[Tensor]:
-    """What dropout keeps of the weights of each block, (b · heads, Q, T)."""
+    """The dropout mask of all attention weights → that of each block, (b · heads, Q, T)."""
     parts = keep.split([shape.numel() for shape in shapes])
     return (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 

@@ -55,7 +55,7 @@ def as_token_id(name: str, value: Any) -> int | None:
     """`value`, if it is the id of a token or None.
 
     Raises:
-        ValueError: it is not.
+        ValueError: `value` is neither.
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise ValueError(f"{name} must be the id of a token, 0 or more, found {value!r}; take the tokenizer's")

@@ -9,13 +9,13 @@ from .packing import Packing, Selection
 
 
 class MaskedBatch(NamedTuple):
-    """Masked sentences (`masked` as in :class:`AuxiliaryObjective`) and how they lie.
+    """Masked sentences (`masked` as in :class:`AuxiliaryObjective`) and how they are packed.
 
     Attributes:
         tokens: (S,) the packed row.
-        packing: its layout.
+        packing: the layout of the packed row.
         positions: (M,) indices of the masked tokens in it.
-        chosen: their layout.
+        chosen: the layout of the masked tokens.
     """
 
     tokens: Tensor

@@ -185,7 +185,7 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
 
     @property
     def fusing(self) -> dict[str, FusingObjective]:
-        """Those with fusion blocks, which `fusion_init` starts."""
+        """The auxiliary objectives that have fusion blocks, by name; `fusion_init` gives these their first weights."""
         return {name: each for name, each in self.objectives.items() if isinstance(each, FusingObjective)}
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -433,10 +433,10 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
     def _checked(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, asks_weights: bool
     ) -> Tensor:
-        """The tokens of :meth:`forward`, whichever they are, if they can be embedded.
+        """Check the arguments of :meth:`forward`, and return `input_ids` or `inputs_embeds`, whichever was given.
 
         Raises:
-            ValueError: they cannot.
+            ValueError: as :meth:`forward`, but for a sentence without a token.
         """
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):

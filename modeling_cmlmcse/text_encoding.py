@@ -293,10 +293,10 @@ def choose_limits(device: str, batch_size: int | None, batch_tokens: int | None)
 
 
 def as_whole(name: str, value: Any) -> int:
-    """A number that must be a whole one, numpy's too. With 2.5 sentences a batch would never be full.
+    """An option as a whole number; numpy's whole numbers are allowed. With 2.5 sentences a batch would never be full.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the value is not a whole number.
     """
     try:
         return value.__index__()

@@ -43,7 +43,7 @@ def vocabulary_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels:
 
 
 def all_at_once(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """As :func:`vocabulary_loss`, of (M, V) logits."""
+    """The results of :func:`vocabulary_loss`, computed from all (M, V) logits at once."""
     with torch.autocast(logits.device.type, enabled=False):
         total = nn.functional.cross_entropy(at_least_fp32(logits), labels, reduction="sum")
     return total, (logits.detach().argmax(dim=-1) == labels).float().sum()

@@ -26,8 +26,8 @@ def alone_in(folder: Path, output: Path | None = None) -> Iterator[None]:
     without locks, are left to whoever writes there.
 
     Args:
-        folder: an output folder; or one that stands for an output file, and always goes.
-        output: that file.
+        folder: an output folder; or, with `output`, a folder that stands for that file and is removed at the end.
+        output: the output file, where the command writes no folder.
 
     Raises:
         InputError: another command is in it.
@@ -40,7 +40,7 @@ def alone_in(folder: Path, output: Path | None = None) -> Iterator[None]:
         yield
     finally:
         if new:
-            with suppress(OSError):  # it is not empty
+            with suppress(OSError):  # the folder is not empty
                 folder.rmdir()
         _unlock(held)
         os.close(held)

@@ -1,4 +1,4 @@
-"""What a GPU computes in."""
+"""The precision that a GPU computes in."""
 
 import torch
 
@@ -9,10 +9,10 @@ def check_bf16(advice: str) -> None:
     """Check that the GPU computes in bf16, and does not emulate it.
 
     Args:
-        advice: what to do instead, for the message.
+        advice: what the user can do instead, for the message.
 
     Raises:
-        InputError: it emulates it.
+        InputError: the GPU emulates bf16.
     """
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         name = torch.cuda.get_device_name()

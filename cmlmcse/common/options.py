@@ -54,13 +54,13 @@ def add_encoder_options(
     length: Callable[[str], Any] = positive,
     more: str = "",
 ) -> None:
-    """How a model encodes.
+    """Add the options that say how a model encodes.
 
     Args:
-        parser: of the command.
+        parser: the parser of the command.
         device: the default one, for the help.
         length: the type of `--max_seq_length`.
-        more: what its help says besides.
+        more: text that is added to the help of `--max_seq_length`.
     """
     parser.add_argument("--pooling", help="pooling of a model that records none: cls_before_pooler, avg, avg_top2, …")
     parser.add_argument(

@@ -36,9 +36,9 @@ class ViewCollator:
         mini_batch_size: the maximum number of sentences in memory at a time. A larger batch is divided into `parts`,
             each with its own `views` and `masked` (see large_batch.py). None: the batch is not divided.
         documents: makes the views of rows that are documents; None if rows are sentences.
-        templates: those of the views; None without.
-        plain_view: whether a batch also has the first view's text before augmentation, for a view without dropout;
-            hard negatives are without it then too.
+        templates: the templates of the views; None if there are none.
+        plain_view: whether a batch also has the first view's text before augmentation, for a view without dropout.
+            Hard negatives then have no dropout either.
         contrasts: whether views are compared. If not, only those with a masked sentence are made.
         pad_to_multiple_of: round the tokens of the packed views up to a multiple (filler.py); None: do not.
     """

@@ -22,7 +22,7 @@ from .tables import scan
 from .text import as_text_error, file_state, load_sentences, source_kind
 from .words import is_letter, is_unspaced, overlapping_pairs
 
-VERSION = 5  # of what makes documents of a source; another one reads the source again
+VERSION = 5  # of the rules that make documents of a source; a source is read again if it changes
 FEATURES = Features({"title": Value("string"), "text": Value("string")})
 MIN_DOCUMENTS = 100  # with fewer, a score on held-out documents cannot tell a better model from chance
 HELD_OUT_SHARE = 0.2  # of the documents

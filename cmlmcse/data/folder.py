@@ -32,11 +32,11 @@ PASSAGE_WORDS = 80
 
 
 class Section(NamedTuple):
-    """What stands below a heading, up to the next heading.
+    """The text below a heading, up to the next heading.
 
     Attributes:
-        heading: its words; empty before the first heading.
-        level: of the heading, from 1; 0 before the first one.
+        heading: the words of the heading; empty before the first heading.
+        level: the level of the heading, from 1; 0 before the first heading.
         lines: the lines, blank ones too.
     """
 

@@ -21,7 +21,7 @@ class Lengths(NamedTuple):
 
     @property
     def percentile(self) -> int:
-        """What 95 % of the texts have at most."""
+        """The number of tokens that 95 % of the texts have at most."""
         return int(np.ceil(np.percentile(self.sizes, 95)))
 
     def cut(self, limit: int) -> float:

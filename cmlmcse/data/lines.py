@@ -26,7 +26,7 @@ except ImportError:
 
 CHUNK = 1 << 20  # bytes read at a time
 HEAD = 1 << 10  # bytes that show which code a file is in
-VERSION = 1  # of what is accepted as text; another one checks a source again
+VERSION = 1  # of the rules that accept text; a source is checked again if it changes
 BINARY = (b"%PDF", b"PK\x03\x04", b"\x93NUMPY")  # how such files begin, which may hold no zero byte early
 _CORRUPT = (EOFError, OSError, zlib.error, lzma.LZMAError, *([zstd.ZstdError] if zstd else []))
 

@@ -7,12 +7,12 @@ from .tables import TEXT
 
 
 def add_text_options(parser: ArgumentParser, titles: str, passages: str) -> None:
-    """What is read of a table.
+    """Add the options that say what is read of a table.
 
     Args:
-        parser: of the command.
-        titles: which titles are read by default.
-        passages: what a passage is written as.
+        parser: the parser of the command.
+        titles: which titles are read by default, for the help.
+        passages: text that is added to the help of `--passages`.
     """
     parser.add_argument("--text_column", help=f"column of the texts (default: {TEXT}, or the only column of strings)")
     parser.add_argument("--title_column", metavar="NAME", help="column of titles: each is put before its text, as "

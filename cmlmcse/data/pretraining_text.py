@@ -34,7 +34,7 @@ def load_documents(
     documents: bool = False,
     max_rows: int | None = None,
 ) -> list[Dataset]:
-    """Of each source the column "text": each row is a document with one sentence per line, or each row is a sentence.
+    """The column "text" of each source. Each row is a document with one sentence per line, or each row is a sentence.
 
     In a .txt file a blank line ends a document (a file without blank lines is one document). In a Wikipedia dump an
     article is a document, in a table or a Hub dataset a row is one.
@@ -178,7 +178,7 @@ class MaskedCollator:
         return Batch(masked=packed)
 
     def _shortened(self, tokens: list[int], rng: np.random.Generator) -> list[int]:
-        """What is left of a sequence; its special tokens are."""
+        """A sequence after words were deleted; the special tokens at its ends are never deleted."""
         if self.shorten is None:
             return tokens
         shorten = self.shorten

@@ -44,8 +44,8 @@ def make_queries(documents: Dataset, seed: int, most: int | None = None) -> Quer
 
     Args:
         documents: columns "title" and "text".
-        seed: of the draws.
-        most: so many are drawn from all of them, where there are more.
+        seed: the seed of the random draws.
+        most: the largest number of queries; if there are more, this many are drawn from all of them.
     """
     texts = with_titles(documents["title"], documents["text"])
     words = [Counter(asking_words(text)) for text in texts]
@@ -102,8 +102,8 @@ def draw_passages(
     Args:
         search: some of the Q queries → (q, N) the similarity of every passage.
         owners: (Q,) the document of each query.
-        passages: N.
-        seed: of the draws.
+        passages: the number N of passages.
+        seed: the seed of the random draws.
 
     Returns:
         (Q,) rows of the passages.

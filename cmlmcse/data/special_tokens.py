@@ -17,12 +17,12 @@ def check_around(option: str, tokenizer: PreTrainedTokenizerBase, name: str) -> 
     """Check that a tokenizer puts a special token before and after each text: a decoder predicts what is between them.
 
     Args:
-        option: what has this decoder, for the message.
-        tokenizer: it.
-        name: where it is from.
+        option: the option that asks for the decoder, for the message.
+        tokenizer: the tokenizer that is checked.
+        name: the model or folder that the tokenizer comes from, for the message.
 
     Raises:
-        InputError: there is none before, or none after.
+        InputError: there is no special token before a text, or none after it.
     """
     before, after = map(len, special_tokens(tokenizer))
     if not (before and after):

@@ -48,7 +48,7 @@ class TextFile:
         schema: all columns with their types.
         rows: number of rows.
         title_column: the column of the titles, if they are to be read.
-        file_column: of passages, the column of the file, or of the row of a table, that each is from.
+        file_column: if the rows are passages, the column that says from which file, or row of a table, each one is.
         cut: whether the texts of a table are cut into passages, each of which is a row.
     """
 
@@ -89,7 +89,7 @@ class TextFile:
         return [text or "" for text in table[self.text_column].to_pylist()]
 
     def state(self) -> list[str | int]:
-        """What shows, without reading it again, whether the file or the folder changed."""
+        """Values that differ if the file or the folder changed. They are found without reading it again."""
         if self.path.is_dir():
             return [self.path.name, folder_state(str(self.path)), self.rows]
         status = os.stat(self.path)
@@ -163,13 +163,13 @@ def scan(
 
 
 class _Columns(NamedTuple):
-    """What the columns of a file hold.
+    """The columns of a file, and the kinds of their values.
 
     Attributes:
-        fields: their types by name.
-        mixed: the names of those that have no type, and what they hold.
-        wordy: the names of those that hold more than numbers.
-        rows: how many there are.
+        fields: column → type.
+        mixed: column → what it holds, for the columns whose values have no common type.
+        wordy: the names of the columns that hold more than numbers.
+        rows: the number of rows.
     """
 
     fields: dict[str, pyarrow.Field]

@@ -1,4 +1,4 @@
-"""What is said before the work: which text is not read."""
+"""Messages before the work begins: which text of the input is not read, and which the model cuts off."""
 
 import sys
 from typing import TYPE_CHECKING

@@ -46,7 +46,7 @@ def encode_parts(job: "Job", source: "TextFile", encoder: "Encoder", process_ind
         written: Future[None] | None = None
         for path, rows in logging.tqdm(todo, desc="Encoding", disable=not shown):
             table, tokens = following.result()
-            following = threads.submit(next, parts)  # its end, behind the last part, is asked for by nobody
+            following = threads.submit(next, parts)  # after the last part: StopIteration, which is never read
             with in_part(source, rows):
                 vectors = encoder(tokens)  # (rows, H)
             check_finite(vectors)
@@ -77,7 +77,7 @@ def read_parts(
 
 @contextmanager
 def in_part(source: "TextFile", rows: range) -> Iterator[None]:
-    """Say of an error which part of the file it is in.
+    """Add to an error's message in which part of the file it occurred.
 
     Raises:
         InputError: the error.

@@ -92,14 +92,14 @@ def _weighted(asked: "csr_matrix", weights: NDArray[np.float64]) -> "csr_matrix"
 
 
 class BM25OfFiles(BM25):
-    """BM25 of passages, each plus that of the whole file that it is from, if it has a word of the query itself.
+    """BM25 of passages. A passage that has a word of the query also gets the score of its whole file.
 
     The words of a query may stand far apart in a file, and a passage alone does not show that the others are there. On
     TIME, 423 news articles, this adds points of nDCG@10 to passages of 80 words (docs/results/passages.md).
 
     Args:
         rows: the file, the title and the text of each passage.
-        queries: whose words are indexed.
+        queries: the texts of the queries; only their words are indexed.
     """
 
     def __init__(self, rows: Iterable[tuple[str, ...]], queries: Iterable[str]) -> None:
@@ -135,9 +135,9 @@ class BM25Shares:
     A search by both scores a passage with its cosine + `WEIGHT` · this share.
 
     Args:
-        index: of the passages.
-        queries: the texts.
-        own: (Q,) the passage that each query itself is, -1 for none. It is never found, so it is not the best either.
+        index: the BM25 index of the passages.
+        queries: the texts of the queries.
+        own: (Q,) the passage that is the query itself, -1 for none. It is never found, so never the best.
     """
 
     def __init__(self, index: BM25, queries: list[str], own: NDArray[np.int64] | None = None) -> None:

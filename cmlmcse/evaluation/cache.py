@@ -58,7 +58,7 @@ class CachedEncoder:
         return np.stack([np.frombuffer(found[key], np.float32) for key in keys])  # (N, H)
 
     def _stored_vectors(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Those of the keys that the file holds, with their vectors."""
+        """The keys that the file holds, of those given, each with its vector."""
         for start in range(0, len(keys), KEYS_PER_QUERY):
             chunk = keys[start : start + KEYS_PER_QUERY]
             placeholders = ",".join("?" * len(chunk))

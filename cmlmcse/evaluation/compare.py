@@ -123,7 +123,7 @@ def format_differences(differences: dict[str, dict[str, Any]], baseline: str) ->
 
 
 def format_query_differences(differences: dict[str, dict[str, Any]], baseline: str) -> str:
-    """The same of searches: a row for each model, and one with BM25 beside it."""
+    """The differences of searches to a baseline as a Markdown table: a row for each model, and one for it with BM25."""
     sets = list(next(iter(differences.values()))[NDCG])
     rows = [
         [

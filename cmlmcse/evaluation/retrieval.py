@@ -38,7 +38,7 @@ NDCG = "ndcg@10"  # the papers' figure, and the one whose queries are kept
 
 
 class Searched(NamedTuple):
-    """What some sets' searches gave.
+    """The results of the searches in some sets.
 
     Attributes:
         results: set → measures, and "avg".
@@ -151,12 +151,12 @@ def score_set(
 
 
 def as_run(nearest: "Nearest", names: list[str], ids: list[str]) -> dict[str, dict[str, float]]:
-    """query → passage → similarity of what was found.
+    """The passages that were found: query → passage → similarity.
 
     Args:
-        nearest: the search of all passages.
-        names: the queries.
-        ids: the passages.
+        nearest: the search, after it has seen all passages.
+        names: the names of the queries.
+        ids: the ids of the passages.
     """
     return {
         name: {ids[position]: float(step) for position, step in zip(*found, strict=True) if position >= 0}
@@ -170,9 +170,9 @@ def search_words(
     """query → passage → score of BM25, for the best passages that share a word with the query.
 
     Args:
-        index: of the passages.
+        index: the BM25 index of the passages.
         asked: the texts of the queries.
-        names, ids: of queries and passages.
+        names, ids: the names of the queries and the ids of the passages.
         own: (Q,) position of a passage that a query must not find; −1 for none.
     """
     run = {}
@@ -252,7 +252,7 @@ class Nearest:
 
     Args:
         queries, excluded, depth: as in :func:`search`.
-        shares: of BM25; a similarity is then the cosine + `weight` · share.
+        shares: the BM25 shares of the passages; a similarity is then the cosine + `weight` · share.
     """
 
     def __init__(

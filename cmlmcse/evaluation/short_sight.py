@@ -13,7 +13,7 @@ def short_sight(model: str, encoder: Any, data: dict[str, Any], lengths: Mapping
     """A line for what the model does not see: positions that its tokenizer forbids, and the ends of long texts.
 
     Args:
-        model: its name.
+        model: the model's name, for the message.
         encoder: the model; word vectors have no limit.
         data: the data of each task by its name.
         lengths: retrieval set → tokens, of those that are not cut to the encoder's own limit.

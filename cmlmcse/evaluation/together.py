@@ -16,9 +16,9 @@ ASKED = ("halves", "words")
 
 @dataclass(frozen=True)
 class Together(MeanOfDocuments):
-    """One or more criteria on the same held-out documents: the score is the mean of theirs.
+    """One or more criteria on the same held-out documents. The score is the mean of the criteria's scores.
 
-    A document brings its values in all of them into every sample, so an interval is that of the mean.
+    A bootstrap sample draws documents, each with its values in all criteria. So an interval is that of the mean.
     """
 
     criteria: tuple[Criterion, ...]
@@ -30,7 +30,7 @@ class Together(MeanOfDocuments):
 
     @property
     def title(self) -> str:
-        """What they measure, in words."""
+        """What the criteria measure, in words."""
         return ", and ".join(criterion.title for criterion in self.criteria)
 
     @property
@@ -45,12 +45,12 @@ class Together(MeanOfDocuments):
 
     @property
     def documents(self) -> int:
-        """D, the documents that ask in any of them."""
+        """D, the number of documents that ask in any of the criteria."""
         return len(self._rows)
 
     @property
     def _rows(self) -> NDArray[np.int64]:
-        """(D,) their rows among the held-out ones."""
+        """(D,) the rows of these documents among the held-out ones."""
         return np.unique(np.concatenate([criterion.rows for criterion in self.criteria]))
 
     def mean(self, gains: Callable[[Criterion], NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -81,7 +81,7 @@ class Together(MeanOfDocuments):
         return self.mean(lambda criterion: criterion.hybrid(once))
 
     def halves(self, seed: int) -> tuple["Together", "Together"]:
-        """One to choose by and one to confirm it, as :meth:`Criterion.halves`."""
+        """One half to choose by and one to confirm the choice, as in :meth:`Criterion.halves`."""
         parts = [criterion.halves(seed) for criterion in self.criteria]
         first, second = zip(*parts, strict=True)
         return Together(first), Together(second)

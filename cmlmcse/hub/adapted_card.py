@@ -85,7 +85,7 @@ def facts_of(kept: Record) -> dict[str, Any]:
 
 
 def tokens_trained_on(found: dict[str, Any]) -> int:
-    """Of all arms, and of the runs on the second split."""
+    """The number of tokens that all arms trained on, and the runs on the second split."""
     runs = [*found["arms"].values(), found.get("second_split") or {"tokens": 0}]
     return sum(run["tokens"] for run in runs)
 
@@ -101,8 +101,8 @@ def side_by_side(many: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def chosen_runs(kept: Record) -> list[dict[str, Any]]:
-    """The fields of the runs whose weights were averaged. Older records have those of one run; from before they were
-    kept, it is the method of the recipe `adapt`."""
+    """The fields of the runs whose weights were averaged. An older record has the fields of one run. The oldest
+    records have none: then these are the fields of the chosen arm, with the loss of the recipe `adapt`."""
     found = kept.part("adapt")
     settings = found.get("settings")
     if settings and "views" not in settings:
@@ -166,7 +166,8 @@ def few_questions(found: dict[str, Any]) -> str:
 
 
 def why_kept(found: dict[str, Any]) -> str:
-    """What the best that was tried lacks. Before records had `least_gain`, chance alone decided."""
+    """Why the start was kept: what the best model that was tried lacks. In records without `least_gain` only chance
+    decided."""
     if found["interval"][0] <= 0 or "least_gain" not in found:
         return "Nothing was better than the start beyond chance."
     return (

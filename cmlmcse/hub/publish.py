@@ -262,7 +262,7 @@ def explain(error: HfHubHTTPError, target: Target) -> tuple[Callable[[str], Exce
 
 
 def explain_cause(error: BaseException, api: HfApi, target: Target) -> tuple[Callable[[str], Exception], str]:
-    """The same for an error without a response, or one wrapped by the client's upload threads."""
+    """:func:`explain` for an error without a response, or one wrapped by the client's upload threads."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, HfHubHTTPError):

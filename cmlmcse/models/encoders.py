@@ -122,7 +122,7 @@ def with_length(encoder: Encoder | WordVectors, max_seq_length: int, source: str
 
     Args:
         encoder: the loaded model.
-        max_seq_length: the tokens.
+        max_seq_length: the new number of tokens.
         source: the model's name, for messages.
 
     Raises:

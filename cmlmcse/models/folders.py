@@ -97,7 +97,7 @@ def check_whole_vectors(source: str, width: int) -> None:
     """Check that sentence-transformers does not cut a model's vectors, of `width` numbers, as its folder may say.
 
     Raises:
-        InputError: it does.
+        InputError: the folder says that vectors are cut.
     """
     cut = (read_json(source, PROMPTS_FILE, dict) or {}).get("truncate_dim")
     if isinstance(cut, int) and cut < width:

@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def bm25_shares(corpus: "Corpus", queries: list[str]) -> "Shares":
-    """What BM25 gives the rows of a corpus; passages of files are counted within their files."""
+    """The BM25 shares of the rows of a corpus. If the rows are passages of files, the words of the whole file count."""
     from cmlmcse.evaluation.bm25 import BM25, BM25OfFiles, BM25Shares
 
     if corpus.columns.file:

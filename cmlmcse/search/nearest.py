@@ -77,8 +77,8 @@ def nearest_rows(
         queries: embeddings of the queries (Q, H).
         blocks: the corpus in blocks.
         top_k: rows per query.
-        shares: of BM25; then the score is the cosine + `weight` · share.
-        weight: of the shares.
+        shares: the BM25 shares of the rows; the score is then the cosine + `weight` · share.
+        weight: the weight of the shares.
 
     Returns:
         For each query, nearest first: `rank` from 1, `row` from 0, `score`, `columns`; with shares `cosine` and `bm25`.

@@ -43,7 +43,7 @@ class WholeCheckpointTrainer(Trainer):
         weights_alone: whether the next checkpoint holds no state to go on from, because it is only the best model
             between two others: a third of the size. The best one is exported; a resumed run finds it again.
         last_saved: the checkpoint that this process saved last.
-        run_fields: what every checkpoint says of how the run was started (started_with.py); none if None.
+        run_fields: how the run was started, which is written into every checkpoint (started_with.py); None: nothing.
     """
 
     in_temporary_folder = False
@@ -52,7 +52,7 @@ class WholeCheckpointTrainer(Trainer):
     run_fields: dict[str, Any] | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As Trainer, after what a killed run left of a checkpoint is removed."""
+        """Remove what a killed run left of a checkpoint, then train as Trainer does."""
         if self.args.should_save and self.args.output_dir:
             shutil.rmtree(Path(self.args.output_dir) / TEMPORARY, ignore_errors=True)
         return super().train(*args, **kwargs)

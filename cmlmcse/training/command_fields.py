@@ -19,9 +19,9 @@ def parse_with_fields(
     for a field that is true or false. A field may stand before the command's own arguments.
 
     Args:
-        parser: of the command's own arguments.
+        parser: the parser of the command's own arguments.
         argv: the words (default: those of this process).
-        expects: what the command takes, for the message to a wrong word.
+        expects: what the command takes, for the message about a wrong word.
 
     Raises:
         InputError: a word of another form, or an argument that the parser refuses.
@@ -49,8 +49,8 @@ def fields_apart(words: list[str], options: set[str]) -> tuple[list[str], list[s
     A switch takes the next word only if that says true or false.
 
     Args:
-        words: of the command line.
-        options: those of the command.
+        words: the words of the command line.
+        options: the names of the command's own options.
     """
     groups = json.loads(FIELDS.read_text(encoding="utf-8"))["groups"].values()
     switches = {row["name"] for group in groups for row in group if row["kind"] == "bool"}

@@ -26,7 +26,7 @@ class DevScore(Protocol):
 
     @property
     def title(self) -> str:
-        """Its name in tables and plots."""
+        """The set's name in tables and plots."""
 
     def values(self, encode: Encode) -> NDArray[np.float64]:
         """(N,) one value for each item."""

@@ -58,7 +58,7 @@ class AuxiliaryPretraining(PreTrainedModel):
             vector.
         dropout: probability of every dropout in this training (default: the configuration's). The exported
             configuration keeps its own.
-        decoder: what L_aux is computed with, `fusion` or `retromae`.
+        decoder: the decoder that L_aux is computed with, `fusion` or `retromae`.
         hidden_share: see :class:`EnhancedDecoder`.
 
     Raises:

@@ -31,7 +31,7 @@ def check_resumable(resume: str) -> None:
     """Check that a named folder is a checkpoint that a run can go on from.
 
     Raises:
-        InputError: it is not.
+        InputError: the folder is no such checkpoint.
     """
     if not can_go_on(Path(resume)):
         raise InputError(

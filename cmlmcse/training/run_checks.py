@@ -104,7 +104,7 @@ def check_checkpointing(run: RunArguments, model: PreTrainedModel) -> None:
     """Check that transformers can compute the model's blocks again in the backward pass, if that is asked for.
 
     Raises:
-        InputError: it cannot.
+        InputError: transformers cannot.
     """
     if run.gradient_checkpointing and not model.supports_gradient_checkpointing:
         raise InputError(
@@ -155,7 +155,7 @@ def check_precision(run: RunArguments) -> None:
     older GPUs, and crawls; on a CPU Accelerate would train in fp32 instead of fp16, and the records would say fp16.
 
     Raises:
-        InputError: it does not.
+        InputError: the device does not compute in that precision.
     """
     if run.mixed_precision == "bf16" and run.device.type == "cuda":
         check_bf16("use --fp16 true, or launch with --mixed_precision fp16")

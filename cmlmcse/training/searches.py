@@ -34,19 +34,19 @@ BLOCK = 1000  # rows written at once
 
 
 class Teacher(Protocol):
-    """What finds passages.
+    """A teacher of searches: a model, or BM25, that says how similar passages are to a query.
 
     Attributes:
-        name: of its file, from what decides its similarities.
+        name: stands for all that decides its similarities; the names of its files are made of it.
     """
 
     name: str
 
     def similarities(self, rows: slice) -> NDArray[np.floating]:
-        """(q, N) of some queries with all passages."""
+        """(q, N) similarities of some queries with all passages."""
 
     def vectors(self, side: int, rows: NDArray[np.int64]) -> NDArray[np.floating]:
-        """(B, H) of queries (side 0) or passages (side 1), whose cosines are the similarities."""
+        """(B, H) vectors of queries (side 0) or passages (side 1), whose cosines are the similarities."""
 
 
 class ModelTeacher:

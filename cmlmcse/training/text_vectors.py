@@ -33,9 +33,9 @@ def kept_vectors(encoder: Encoder, name: str, rows: datasets.Dataset, role: str)
 
     Args:
         encoder: the model, loaded by :func:`load_reader`.
-        name: its name.
+        name: the model's folder or Hub name.
         rows: the training text (:func:`texts_of`).
-        role: what it is, for the screen.
+        role: what the model is used for, for the message on the screen.
     """
     folder = vectors_folder()
     settings = encoder.settings | {key: encoder.arguments[key] for key in encoder.arguments if key == "prompt"}

@@ -84,14 +84,14 @@ class LossTrainer(WholeCheckpointTrainer):
             self.add_callback(DevScoreProgress)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As Trainer. However it ends, SIGTERM is then handled as before."""
+        """Train as Trainer does. Afterwards, also after an error, SIGTERM is handled as before."""
         try:
             return super().train(*args, **kwargs)
         finally:
             self.signals.restore()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
-        """As Trainer.
+        """Create the optimizer as Trainer does.
 
         Raises:
             InputError: the optimizer is not installed, or refuses its options.
@@ -102,7 +102,8 @@ class LossTrainer(WholeCheckpointTrainer):
             return super().create_optimizer(*args, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """As Trainer, but with the learning rates that are given now: the checkpoint's states hold those before.
+        """Load the states as Trainer does, but keep the learning rates of this run. The states hold those of the run
+        that wrote the checkpoint.
 
         Raises:
             InputError: the states are of other fields. A checkpoint of an older version does not say which it had.
@@ -188,8 +189,8 @@ class LossTrainer(WholeCheckpointTrainer):
         self.weights_alone = False
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """As Trainer. The last model is saved even if it is too soon; and the best one so far, without the state of
-        training."""
+        """Decide as Trainer does. Even if the time between checkpoints is not over, save the last model, and the best
+        one so far. The best one is then saved without the state of training."""
         is_best, stops = super()._determine_best_metric(metrics, trial), self.control.should_training_stop
         too_soon = self.by_time.left_out and not self.control.should_save  # a signal's checkpoint never is
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled  # they load no weights without the state
