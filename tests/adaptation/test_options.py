@@ -14,7 +14,7 @@ from cmlmcse.adaptation.command import main, on_cpu, parse, run_first
 from cmlmcse.adaptation.crew import run
 from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError
-from cmlmcse.evaluation.command import parse as evaluate_options
+from cmlmcse.evaluation.options import parse as evaluate_options
 from cmlmcse.hub.export import export
 from cmlmcse.training.fields import RunArguments
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding

@@ -12,7 +12,7 @@ from scipy import stats
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation import plots
 from cmlmcse.evaluation.cache import CachedEncoder
-from cmlmcse.evaluation.command import check_models, main
+from cmlmcse.evaluation.command import main
 from cmlmcse.evaluation.compare import (
     Scored,
     bootstrap_differences,
@@ -20,6 +20,7 @@ from cmlmcse.evaluation.compare import (
     format_query_differences,
     query_differences,
 )
+from cmlmcse.evaluation.options import check_models
 from cmlmcse.evaluation.published import PUBLISHED
 from cmlmcse.evaluation.sts_data import STS_SETS, Pairs
 from cmlmcse.evaluation.tables import csv_table, format_all_measures, latex_table
