@@ -79,7 +79,7 @@ def untrained(pooling: str, fields: list[str]) -> "tuple[Encoder, dict[str, Any]
     from cmlmcse.common.locations import resolve
     from cmlmcse.evaluation.encoding import EncodeOnce
     from cmlmcse.models.encoders import load_model_encoder
-    from cmlmcse.training.finalize import final_results, load_final_tasks
+    from cmlmcse.training.final_tasks import final_results, load_final_tasks
     from cmlmcse.training.parse import parse_recipe
 
     _, model, data, _ = parse_recipe(fields)

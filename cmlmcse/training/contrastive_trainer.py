@@ -1,7 +1,5 @@
 """Trainer for contrastive sentence encoders: batches, batches in parts (GradCache), and the development score."""
 
-import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 
 from cmlmcse.common.distributed import average_gradients, from_first_process, sums_over_processes
 from cmlmcse.common.errors import InputError
@@ -19,17 +17,16 @@ from cmlmcse.data.batches import TrainingSentences
 from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.contrast_terms import contrasts
-from modeling_cmlmcse.distributed import processes, rank
+from modeling_cmlmcse.distributed import processes
 
 from .dev_set import DevScore
+from .dev_start import ScoresTheStart
 from .frozen_weights import add_frozen, frozen_names
 from .large_batch import backward_in_parts
 from .lora import has_lora, load_lora_checkpoint, merged_weights, save_adapter
 from .sharding import ShardedModel
 from .trainer import LossTrainer
 from .training_losses import TrainingLosses, without_prefix
-
-START_VALUES = "dev_start.npz"  # in the run's folder; a resumed run reads it there
 
 
 class ContrastiveTrainer(LossTrainer):
@@ -38,7 +35,7 @@ class ContrastiveTrainer(LossTrainer):
     Args:
         model: the sentence encoder.
         dev_set: the development set, or None. It is scored before the first step too; the values of its items are then
-            in the file `START_VALUES` of the run's folder.
+            in the file `dev_start.START_VALUES` of the run's folder.
         start_values: those values, where the caller knows them.
         kwargs: further arguments of `Trainer`.
 
@@ -200,35 +197,3 @@ def check_last_batch(losses: TrainingLosses, sentences: Any, args: TrainingArgum
             f"found 1 in the last one, of {len(sentences)} sentences with batches of {args.train_batch_size}; set "
             "--dataloader_drop_last true"
         )
-
-
-def bring_start_values(origin: Path, folder: Path) -> None:
-    """Copy the scores of the start to the folder of a run that goes on from a checkpoint in another folder."""
-    if rank() == 0 and (origin / START_VALUES).is_file() and not (folder / START_VALUES).exists():
-        shutil.copy(origin / START_VALUES, folder)
-
-
-class ScoresTheStart(TrainerCallback):
-    """Scores the development set before the first step, so that a run can say what training changed.
-
-    Args:
-        trainer: the trainer.
-        values: the values of the set's items, if they are known.
-    """
-
-    def __init__(self, trainer: ContrastiveTrainer, values: NDArray[np.float64] | None = None) -> None:
-        self.trainer = trainer
-        self.values = values
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.global_step == 0:
-            start = time.perf_counter()
-            values = self.trainer.dev_values() if self.values is None else self.values
-            score = self.trainer.dev_score(values)
-            if rank() == 0:
-                title = np.array(self.trainer.dev_set.title if self.trainer.dev_set else "")
-                np.savez(Path(str(args.output_dir)) / START_VALUES, values=values, title=title)
-            self.trainer.window.start += time.perf_counter() - start  # scoring is not training time
-            self.trainer.log({"eval_dev_score": score, "eval_runtime": round(time.perf_counter() - start, 3)})

@@ -12,10 +12,12 @@ from cmlmcse.data.templates import with_template
 from .build_collator import build_collator
 from .build_model import build_model, build_templates, build_tokenizer
 from .build_text import build_text, check_name
-from .contrastive_trainer import ContrastiveTrainer, bring_start_values
+from .contrastive_trainer import ContrastiveTrainer
 from .dev_set import load_dev_set
+from .dev_start import bring_start_values
 from .fields import DataArguments, ModelArguments, RunArguments
-from .finalize import finalize_run, load_final_tasks
+from .final_tasks import load_final_tasks
+from .finalize import finalize_run
 from .precision import choose_precision
 from .records import claim_output_dir, git_commit
 from .resume import find_checkpoint

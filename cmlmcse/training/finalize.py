@@ -1,21 +1,17 @@
 """After the last step: export the best or last weights, score the export, and write records, plots and card."""
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.common.figures import plot_cosine_by_gold
 from cmlmcse.common.locations import PACKAGE
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.tables import TRUNCATED, format_all_measures, format_table, with_truncated
-from cmlmcse.evaluation.tasks import Task, choose_tasks
-from cmlmcse.evaluation.truncation import truncated
+from cmlmcse.evaluation.tables import format_all_measures, format_table, with_truncated
 from cmlmcse.hub.card import copy_plots, model_card, plots_of
 from cmlmcse.hub.card_training import encoder_record
 from cmlmcse.hub.card_usage import Loading, similarity_example
@@ -23,21 +19,19 @@ from cmlmcse.hub.eval_results import write_eval_results
 from cmlmcse.hub.export import export
 from cmlmcse.hub.run_records import card_metrics
 from cmlmcse.hub.start import start_record
-from cmlmcse.models.encoders import load_model_encoder
+from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.models.prompts import Prompts
-from modeling_cmlmcse import CMLMCSEConfig
-from modeling_cmlmcse.distributed import rank
 
-from .contrastive_trainer import START_VALUES, ContrastiveTrainer
-from .dev_set import LABEL_FREE, DevScore, DevSet, interval
+from .contrastive_trainer import ContrastiveTrainer
+from .dev_set import DevScore, DevSet
+from .dev_start import START_VALUES, dev_results, dev_summary
 from .fields import DataArguments, ModelArguments, RunArguments
+from .final_tasks import FinalTasks, final_results, truncated_results
 from .plots import plot_dev_score, plot_losses
 from .records import run_record, write_records
 from .sharding import whole_model
 
 SOLVED = 0.01  # of a contrastive loss: the right text then has 99 % of the softmax
-
-FinalTasks = dict[str, tuple[Task, Any]]
 
 
 def finalize_run(
@@ -62,7 +56,6 @@ def finalize_run(
     if model is None:
         return
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
-    assert trainer.run_fields is not None
     shutil.rmtree(folder / "export", ignore_errors=True)  # written by this run before it was resumed
     exported = export(model, tokenizer, folder / "export")
     history = trainer.state.log_history
@@ -79,16 +72,7 @@ def finalize_run(
         results["dev"] = score_and_plot(dev_set, encode, history, folder)
     results |= final_results(encode, final_tasks, str(exported), "cpu" if run_args.use_cpu else None)
     results |= truncated_results(encode, final_tasks, model.config)
-    measured |= {
-        "steps": trainer.state.global_step,
-        "tokens": tokens,
-        "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
-        "train_data": text_record(data_args.train_file, trainer.run_fields["train_file"][0]),
-        "start": start_record(model_args.model_name_or_path),
-        "encoder": encoder_record(encoder),
-        "example": similarity_example(encode),
-        "log": history,
-    }
+    measured |= measured_facts(trainer, model_args, data_args, encoder, encode, tokens)
     record = run_record(recipe, model_args, data_args, run_args, measured)
     write_records(folder, record, results)
     copy_plots(folder, exported)
@@ -97,6 +81,29 @@ def finalize_run(
     (exported / "README.md").write_text(card, encoding="utf-8")
     write_eval_results(card_metrics(results), exported)
     report(recipe, results, history, folder)
+
+
+def measured_facts(
+    trainer: ContrastiveTrainer,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    encoder: Encoder,
+    encode: EncodeOnce,
+    tokens: int,
+) -> dict[str, Any]:
+    """What run.json says of the run beside its fields: steps, tokens, text, start, the export and an example of it, and
+    the log."""
+    assert trainer.run_fields is not None
+    return {
+        "steps": trainer.state.global_step,
+        "tokens": tokens,
+        "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
+        "train_data": text_record(data_args.train_file, trainer.run_fields["train_file"][0]),
+        "start": start_record(model_args.model_name_or_path),
+        "encoder": encoder_record(encoder),
+        "example": similarity_example(encode),
+        "log": trainer.state.log_history,
+    }
 
 
 def score_and_plot(
@@ -116,98 +123,6 @@ def score_met(trainer: ContrastiveTrainer) -> float:
     scores = {row["step"]: row["eval_dev_score"] for row in trainer.state.log_history if "eval_dev_score" in row}
     best = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
     return scores[best or max(scores)]
-
-
-def dev_results(dev_set: DevScore, values: NDArray[np.float64], folder: Path) -> dict[str, Any]:
-    """The scores of the development set before and after training, with the interval of the change.
-
-    Args:
-        dev_set: the development set.
-        values: (N,) the values of its items after training.
-        folder: the run's folder, with the values before training.
-    """
-    found = dev_summary(dev_set, dev_set.summary(values), len(values))
-    before = start_values(folder / START_VALUES, dev_set.title, len(values))
-    if before is not None:
-        low, high = interval(dev_set, before, values)
-        found |= {"before": round(dev_set.summary(before), 4), "interval": [round(low, 4), round(high, 4)]}
-    return found
-
-
-def dev_summary(dev_set: DevScore, score: float, count: int) -> dict[str, Any]:
-    """The score of the development set, and how many pairs or documents it has."""
-    score = round(score, 4)
-    size = {"spearman": score, "pairs": count} if isinstance(dev_set, DevSet) else {"documents": count}
-    return {"set": dev_set.title, "score": score, **size}
-
-
-def start_values(path: Path, title: str, count: int) -> NDArray[np.float64] | None:
-    """The values of the items before training; None if there are none, or if they are of another development set."""
-    if not path.exists():  # of a run that began with an older version
-        return None
-    with np.load(path) as kept:
-        same = str(kept["title"]) == title and len(kept["values"]) == count
-        return kept["values"] if same else None
-
-
-def load_final_tasks(data_args: DataArguments) -> FinalTasks:
-    """The final tasks with their data. They are loaded before training, so that missing data is reported at once.
-
-    Where `final_evaluation` is not given, it is set here.
-
-    Raises:
-        InputError: an unknown task, or a task without any data.
-    """
-    if data_args.final_evaluation is None:
-        data_args.final_evaluation = default_evaluation(data_args)
-    if data_args.final_evaluation == "none":
-        return {}
-    tasks = choose_tasks(data_args.final_evaluation, "final_evaluation")
-    loaded = {name: (task, task.load(data_args.data_dir)) for name, task in tasks.items()}
-    for task, data in loaded.values():
-        for line in task.missing(data_args.data_dir, data):
-            print(f"missing: {line}", file=sys.stderr)
-    return loaded
-
-
-def default_evaluation(data_args: DataArguments) -> str:
-    """The final tasks where the user names none: `sts`, or `none` for a run that reads no other evaluation data."""
-    if data_args.dev_set not in ("none", *LABEL_FREE) or data_args.data_dir is not None:
-        return "sts"
-    if rank() == 0:
-        print(
-            f"final_evaluation is none, because dev_set is {data_args.dev_set}; --final_evaluation sts scores the "
-            "export on STS"
-        )
-    return "none"
-
-
-def final_results(
-    encode: EncodeOnce, final_tasks: FinalTasks, exported: str, device: str | None = None
-) -> dict[str, Any]:
-    """The results of the final tasks. A data set that was not found has no entry.
-
-    Args:
-        encode: the trained model as an encoder.
-        final_tasks: from :func:`load_final_tasks`.
-        exported: the exported folder, for tasks that fine-tune it.
-        device: "cpu", or None for the device that transformers' Trainer chooses; for tasks that fine-tune.
-    """
-    results: dict[str, Any] = {}
-    for task, data in final_tasks.values():
-        results |= task.run(exported, data, device=device) if task.fine_tunes else task.run(encode, data)
-    return results
-
-
-def truncated_results(encode: EncodeOnce, final_tasks: FinalTasks, config: CMLMCSEConfig) -> dict[str, Any]:
-    """The entry `TRUNCATED`: the results of the vectors cut to each number of Matryoshka dimensions but the whole one.
-    Empty without such dimensions, or without tasks. A task that fine-tunes has none."""
-    found: dict[str, Any] = {}
-    for size in config.matryoshka_dims or ():
-        for task, data in final_tasks.values():
-            if size < config.hidden_size and not task.fine_tunes:
-                found.setdefault(str(size), {}).update(task.run(truncated(encode, size), data))
-    return {TRUNCATED: found} if found else {}
 
 
 def text_record(train_file: str, found: dict[str, Any]) -> dict[str, Any]:

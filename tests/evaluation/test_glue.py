@@ -18,7 +18,7 @@ from cmlmcse.evaluation.sts_data import MissingData
 from cmlmcse.evaluation.tasks import Task
 from cmlmcse.evaluation.transfer_data import TRANSFER_SETS, Examples
 from cmlmcse.hub.export import export
-from cmlmcse.training.finalize import final_results
+from cmlmcse.training.final_tasks import final_results
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.text import one_space
 from support.tiny import tiny_tokenizer

@@ -13,8 +13,8 @@ import yaml
 from cmlmcse.common.errors import InputError
 from cmlmcse.training.build_model import build_tokenizer
 from cmlmcse.training.command import field_arguments
+from cmlmcse.training.dev_start import start_values
 from cmlmcse.training.fields import RunArguments
-from cmlmcse.training.finalize import start_values
 from cmlmcse.training.parse import parse_recipe, use_one_gpu
 from support.paths import ROOT
 
