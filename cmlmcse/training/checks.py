@@ -50,11 +50,7 @@ def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) 
     if model.lora_r is not None and model.lora_r < 1:
         raise InputError(f"lora_r must be at least 1, found {model.lora_r}; a usual rank is 8")
     if run.stage == "pretrain":
-        if model.lora_r is not None:
-            raise InputError("lora_r is for stage train, found it with stage pretrain; leave it out")
-        if POOLINGS[model.pooling].reads_mask:
-            raise InputError("pooling prompt is for stage train, found it with stage pretrain; choose another pooling")
-        check_pretraining(data, run)
+        check_pretraining(model, data, run)
     elif run.per_device_train_batch_size < 2:
         raise InputError(
             "per_device_train_batch_size must be at least 2, because in-batch negatives are other sentences, found "

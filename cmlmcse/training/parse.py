@@ -1,28 +1,22 @@
-"""The parser that reads the fields of a recipe from its file and the command line, and fits them to the backbone and
-the machine."""
+"""The parser that reads the fields of a recipe from its file and the command line."""
 
 import argparse
-import contextlib
 import dataclasses
 import difflib
-import shlex
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from transformers import AutoConfig, HfArgumentParser
+from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
-from transformers.trainer_pt_utils import AcceleratorConfig
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.locations import resolve
 from cmlmcse.common.recipes import find_recipe, read_recipe
-from cmlmcse.models.folders import recorded_pooling, recorded_templates
-from modeling_cmlmcse.configuration_cmlmcse import proportion
 from modeling_cmlmcse.distributed import rank
 
 from .checks import check_values
 from .fields import UNSCORED, DataArguments, ModelArguments, RunArguments
+from .fit_fields import fit_fields
 from .run_checks import as_option_error
 from .stage_checks import check_given
 
@@ -31,10 +25,6 @@ FIELDS = (ModelArguments, DataArguments, RunArguments)
 DEFAULTS = {field.name: field.default for kind in FIELDS for field in dataclasses.fields(kind)}
 # What transformers takes as a list.
 LISTS = ("report_to", "optim_target_modules", "label_names", "include_for_metrics", "fsdp", "debug")
-LAYER_COUNTS = ("lexical_layers", "fusion_layers")
-BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
-GPU_SAVE_MINUTES = 5.0  # a checkpoint of 1 to 2 GiB takes seconds, as save_steps do on a GPU
-GPU_WORKERS = 2  # without any, a GPU waits while each batch is collated; how many are best has not been measured
 # Appended to the command line, because TrainingArguments checks at construction that these fields fit save_steps.
 WITHOUT_DEV_SCORES = ("--eval_strategy", "no", "--load_best_model_at_end", "false")
 
@@ -125,16 +115,7 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
         parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
     if unscored:
         run.metric_for_best_model = None
-    if "model_name_or_path" in given and "model_sha256" not in given:
-        model.model_sha256 = None  # the recipe's sha256 is that of the recipe's own model
-    another = model.model_name_or_path != fields.get("model_name_or_path", ModelArguments.model_name_or_path)
-    if another and data.model_type is None:
-        follow_depth(model, path.stem, {name for name in LAYER_COUNTS if name in fields} - given)
-    if run.device.type == "cuda":
-        feed_gpu(run, "dataloader_num_workers" in given | set(fields))
-    if another and "pooling" not in given:
-        keep_pooling(model, given, set(fields))
-    use_one_gpu(run)
+    fit_fields(model, data, run, path.stem, given, fields)
     check_values(model, data, run)
     if run.stage == "pretrain" and (unread := check_given(model, data, given)) and rank() == 0:
         print(f"stage pretrain scores with no labels: --{', --'.join(unread)} will not be read", file=sys.stderr)
@@ -180,33 +161,6 @@ def unset_nulls(parser: RecipeParser, arguments: list[str]) -> list[str]:
     return kept
 
 
-def keep_pooling(model: ModelArguments, given: set[str], recipe: set[str]) -> None:
-    """Keep the pooling that another backbone records, in place: its vectors were trained with it. Whether it normalises
-    and its templates are kept too, unless they are `given`. What the recipe names is not changed without a word.
-
-    What cannot be read is left to the loading of the model, which reports the reason.
-
-    Args:
-        model: the fields.
-        given: fields of the command line.
-        recipe: fields that the recipe names.
-    """
-    with contextlib.suppress(InputError):
-        recorded, normalizes = recorded_pooling(model.model_name_or_path)
-        kept: dict[str, Any] = {} if recorded is None else {"pooling": recorded, "normalize": normalizes}
-        for name, value in (kept | recorded_templates(model.model_name_or_path)).items():
-            before = getattr(model, name)
-            if name in given or value == before:
-                continue
-            if rank() == 0 and (name == "pooling" or name in recipe):
-                print(
-                    f"{name} is {value}, as {model.model_name_or_path} records, and not {before} as the recipe says; "
-                    f"--{name} {shlex.quote(str(before))} changes that",
-                    file=sys.stderr,
-                )
-            setattr(model, name, value)
-
-
 def has_no_dev_scores(fields: argparse.Namespace) -> bool:
     """Whether a run with these fields has no development score, so that it keeps its last step instead of its best.
 
@@ -221,44 +175,3 @@ def has_no_dev_scores(fields: argparse.Namespace) -> bool:
     if unscored and fields.save_strategy == "best":
         raise InputError("save_strategy best expects development scores, found no dev_set; choose one, or steps")
     return unscored
-
-
-def follow_depth(model: ModelArguments, recipe: str, counts: set[str]) -> None:
-    """Adapt layer counts that a recipe gives for its own backbone to another backbone, in place.
-
-    A recipe named …-base counts layers out of 12. Another backbone gets the same share of its own depth. The counts
-    become None, so that the model's defaults hold (8 and 3 of 12, CMLM-CSE Table 6), in three cases. The recipe has
-    another name, so its depth is unknown. A pre-trained auxiliary network brings its own counts. The backbone's depth
-    cannot be read; loading the model then reports the reason.
-
-    Args:
-        model: the fields, with the name of the other backbone.
-        recipe: the recipe's name.
-        counts: the fields to adapt, among `LAYER_COUNTS`.
-    """
-    depth = None
-    if counts and recipe.endswith("-base") and model.fusion_init != "pretrained":
-        with contextlib.suppress(OSError, ValueError):
-            depth = AutoConfig.from_pretrained(resolve(model.model_name_or_path)).num_hidden_layers
-    for name in counts:
-        share = getattr(model, name) / BASE_DEPTH
-        setattr(model, name, None if depth is None else proportion(depth, share))
-
-
-def use_one_gpu(run: RunArguments) -> None:
-    """Make one process train on one GPU. Trainer would split each batch over all GPUs of the machine (DataParallel),
-    and the contrast would see the parts as batches."""
-    if run.n_gpu > 1:
-        print(f"found {run.n_gpu} GPUs: one process trains on one of them; accelerate launch train.py … uses them all")
-        run._n_gpu = 1
-
-
-def feed_gpu(run: RunArguments, workers_given: bool) -> None:
-    """Keep the GPU from waiting, in place: copies that nobody waits for, processes that collate, and checkpoints at
-    intervals of time, if none are given."""
-    assert isinstance(run.accelerator_config, AcceleratorConfig)
-    run.accelerator_config.non_blocking = True  # from pinned memory
-    if not workers_given:
-        run.dataloader_num_workers = GPU_WORKERS
-    if run.save_minutes is None:
-        run.save_minutes = GPU_SAVE_MINUTES

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from cmlmcse.common.errors import InputError, as_input_error
 from modeling_cmlmcse.field_checks import in_range, one_of
+from modeling_cmlmcse.pooling import POOLINGS
 
 from .fields import DataArguments, ModelArguments, PretrainingArguments, RunArguments
 from .pretraining_model import DECODERS
@@ -21,12 +22,16 @@ OFF = (None, "none", 0)  # values that ask for nothing
 SCORES = ("data_dir", "dev_set", "final_evaluation")
 
 
-def check_pretraining(data: DataArguments, run: RunArguments) -> None:
+def check_pretraining(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
     """Check the fields of `--stage pretrain`.
 
     Raises:
         InputError: a field out of range, or a field that this stage does not use.
     """
+    if model.lora_r is not None:
+        raise InputError("lora_r is for stage train, found it with stage pretrain; leave it out")
+    if POOLINGS[model.pooling].reads_mask:
+        raise InputError("pooling prompt is for stage train, found it with stage pretrain; choose another pooling")
     with as_input_error():
         one_of("sequences", data.sequences, ("documents", "sentences"))
         in_range("auxiliary_weight", data.auxiliary_weight, float, 0.0, 1e6)

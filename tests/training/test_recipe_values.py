@@ -15,7 +15,8 @@ from cmlmcse.training.build_model import build_tokenizer
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_start import start_values
 from cmlmcse.training.fields import RunArguments
-from cmlmcse.training.parse import parse_recipe, use_one_gpu
+from cmlmcse.training.fit_fields import use_one_gpu
+from cmlmcse.training.parse import parse_recipe
 from support.paths import ROOT
 
 
