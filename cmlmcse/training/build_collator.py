@@ -24,8 +24,8 @@ from .fields import DataArguments, RunArguments
 def build_collator(
     model: CMLMCSEForSentenceEmbedding,
     tokenizer: PreTrainedTokenizerBase,
-    data: DataArguments,
-    run: RunArguments,
+    data_args: DataArguments,
+    run_args: RunArguments,
     templates: Templates | None = None,
     documents: TrainingSentences | None = None,
 ) -> ViewCollator:
@@ -36,45 +36,45 @@ def build_collator(
             needs is missing.
     """
     limit = model.max_positions - (templates.longest() if templates else 0)
-    check_length(data, limit)
+    check_length(data_args, limit)
     masking = Masking(
-        data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
+        data_args.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )
     augmented = None
-    if data.augmentation != "none":
-        augment = build_augmentation(data.augmentation, tokenizer, data.synonyms, data.deletion_rate)
-        augmented = Augmented(augment, data.augmented_views == "both", limit)
+    if data_args.augmentation != "none":
+        augment = build_augmentation(data_args.augmentation, tokenizer, data_args.synonyms, data_args.deletion_rate)
+        augmented = Augmented(augment, data_args.augmented_views == "both", limit)
     return ViewCollator(
         tokenizer,
-        run.text_seed,
+        run_args.text_seed,
         masking if model.auxiliary else None,
         masked_views=2 if model.config.masked_views == "both" else 1,
         augmented=augmented,
-        mini_batch_size=run.mini_batch_size,
-        documents=build_views(data, tokenizer, documents, run) if documents is not None else None,
+        mini_batch_size=run_args.mini_batch_size,
+        documents=build_views(data_args, tokenizer, documents, run_args) if documents is not None else None,
         templates=templates,
         plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
         contrasts=contrasts(model.config),
-        pad_to_multiple_of=data.pad_to_multiple_of,
+        pad_to_multiple_of=data_args.pad_to_multiple_of,
     )
 
 
-def check_length(data: DataArguments, positions: int) -> None:
+def check_length(data_args: DataArguments, positions: int) -> None:
     """Check that the longest sentence fits the backbone's positions.
 
     Raises:
         InputError: `max_seq_length` is larger than the number of positions.
     """
-    if data.max_seq_length > positions:
-        more = ", or raise max_position_embeddings in config_overrides" if data.model_type else ""
+    if data_args.max_seq_length > positions:
+        more = ", or raise max_position_embeddings in config_overrides" if data_args.model_type else ""
         raise InputError(
-            f"max_seq_length must be at most {positions}, the backbone's positions, found {data.max_seq_length}; lower "
-            f"it{more}"
+            f"max_seq_length must be at most {positions}, the backbone's positions, found {data_args.max_seq_length}; "
+            f"lower it{more}"
         )
 
 
 def build_views(
-    data: DataArguments, tokenizer: PreTrainedTokenizerBase, documents: TrainingSentences, run: RunArguments
+    data_args: DataArguments, tokenizer: PreTrainedTokenizerBase, documents: TrainingSentences, run_args: RunArguments
 ) -> DocumentViews:
     """The views of the documents, for some of which their words are counted.
 
@@ -82,30 +82,32 @@ def build_views(
         InputError: no document can give the view `words`.
     """
     words = None
-    if needs_words(data.views):
+    if needs_words(data_args.views):
         words = TellingWords.count(documents.table, tokenizer)
         rows = (documents[row] for row in range(len(documents)))  # mostly the first one can
         check_words(Pieces(row.title or [], row.tokens, words) for row in rows)
-    limit = data.max_seq_length - sum(map(len, special_tokens(tokenizer)))
-    if meant := [name for name in view_names(data.views) if name != "dropout"]:  # which gives one text on purpose
-        say_repeated(DocumentViews("+".join(meant), limit, words), data, documents, run)
-    return DocumentViews(data.views, limit, words)
+    limit = data_args.max_seq_length - sum(map(len, special_tokens(tokenizer)))
+    if meant := [name for name in view_names(data_args.views) if name != "dropout"]:  # which gives one text on purpose
+        say_repeated(DocumentViews("+".join(meant), limit, words), data_args, documents, run_args)
+    return DocumentViews(data_args.views, limit, words)
 
 
-def say_repeated(views: DocumentViews, data: DataArguments, documents: TrainingSentences, run: RunArguments) -> None:
+def say_repeated(
+    views: DocumentViews, data_args: DataArguments, documents: TrainingSentences, run_args: RunArguments
+) -> None:
     """Say on the first process if many documents are so short that both of their views are the same text.
 
     Lengths are known of all documents; of the short ones the views of a sample are compared.
     """
     short = np.flatnonzero(token_counts(documents.table, "input_ids") < 2 * MIN_PIECE)
-    if run.process_index > 0 or len(short) <= MANY * len(documents):
+    if run_args.process_index > 0 or len(short) <= MANY * len(documents):
         return
     sample = TrainingSentences(documents.table.select(short[:: -(-len(short) // SAMPLE)]))  # spread over the text
     rows = (sample[row] for row in range(len(sample)))
     repeated = [views.repeats(Pieces(row.title or [], row.tokens), row.row) for row in rows]
     if (count := round(np.mean(repeated) * len(short))) > MANY * len(documents):
         say_once(
-            f"{count:,} of {len(documents):,} documents are too short for views {data.views}: of fewer than "
+            f"{count:,} of {len(documents):,} documents are too short for views {data_args.views}: of fewer than "
             f"{2 * MIN_PIECE} tokens both views are the same text; join short texts into longer documents, or choose "
             "the views dropout"
         )

@@ -20,7 +20,7 @@ from .lora import add_lora
 
 
 def build_tokenizer(
-    model: ModelArguments, augmentation: str = "none", max_seq_length: int = 0
+    model_args: ModelArguments, augmentation: str = "none", max_seq_length: int = 0
 ) -> PreTrainedTokenizerBase:
     """The backbone's tokenizer, with the token that the augmentation adds.
 
@@ -31,30 +31,31 @@ def build_tokenizer(
         InputError: there is no tokenizer, it lacks the mask token or those around a text that an auxiliary objective
             needs, or the generator has another tokenizer.
     """
-    path = resolve(model.model_name_or_path)
-    if model.fusion_init == "pretrained" and path.count("/") > 1 and not Path(path).is_dir():
+    path = resolve(model_args.model_name_or_path)
+    if model_args.fusion_init == "pretrained" and path.count("/") > 1 and not Path(path).is_dir():
         raise InputError(
             "model_name_or_path with fusion_init pretrained must be what stage 1 exports, found no folder "
-            f"{model.model_name_or_path}; run cmlmcse train RECIPE --stage pretrain first, or choose another folder"
+            f"{model_args.model_name_or_path}; run cmlmcse train RECIPE --stage pretrain first, or choose another "
+            "folder"
         )
     path = resolve_model(path)
     tokenizer = load_tokenizer(path)
-    weights = {f"{name}_weight": getattr(model, f"{name}_weight") for name in AUXILIARY_OBJECTIVES}
+    weights = {f"{name}_weight": getattr(model_args, f"{name}_weight") for name in AUXILIARY_OBJECTIVES}
     used = [f"{name} {weight}" for name, weight in weights.items() if weight > 0]
     if used and tokenizer.mask_token_id is None:
         raise InputError(
-            f"{', '.join(used)} expects a tokenizer with a mask token, found none in {model.model_name_or_path}; "
+            f"{', '.join(used)} expects a tokenizer with a mask token, found none in {model_args.model_name_or_path}; "
             f"choose another backbone or set {', '.join(weights)} to 0"
         )
     for name, weight in weights.items():
         if weight > 0 and issubclass(AUXILIARY_OBJECTIVES[name.removesuffix("_weight")], WordsFromVector):
-            check_around(f"{name} {weight}", tokenizer, model.model_name_or_path)
-    if model.rtd_weight > 0 and model.rtd_generator is not None:
-        generator_vocab = load_tokenizer(resolve(model.rtd_generator)).get_vocab()
+            check_around(f"{name} {weight}", tokenizer, model_args.model_name_or_path)
+    if model_args.rtd_weight > 0 and model_args.rtd_generator is not None:
+        generator_vocab = load_tokenizer(resolve(model_args.rtd_generator)).get_vocab()
         if generator_vocab != tokenizer.get_vocab():
             raise InputError(
                 f"rtd_generator must have the backbone's tokenizer of {len(tokenizer)} tokens, found another of "
-                f"{len(generator_vocab)} in {model.rtd_generator}; choose a generator with the same vocabulary"
+                f"{len(generator_vocab)} in {model_args.rtd_generator}; choose a generator with the same vocabulary"
             )
     tokenizer = without_template(tokenizer)  # that of a model which was trained with one
     add_deletion_token(augmentation, tokenizer)
@@ -64,20 +65,20 @@ def build_tokenizer(
     return tokenizer
 
 
-def build_templates(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> Templates | None:
+def build_templates(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> Templates | None:
     """The templates of the pooling `prompt`; None with another pooling.
 
     Raises:
         InputError: a template without its {sentence} or {mask}, or a tokenizer without the padding token to use.
     """
-    if not POOLINGS[model.pooling].reads_mask:
+    if not POOLINGS[model_args.pooling].reads_mask:
         return None
-    templates = [read_template(text, tokenizer) for text in template_texts(model)]
-    if model.prompt_denoising == "pad" and tokenizer.pad_token_id is None:
+    templates = [read_template(text, tokenizer) for text in template_texts(model_args)]
+    if model_args.prompt_denoising == "pad" and tokenizer.pad_token_id is None:
         raise InputError(
             "prompt_denoising pad expects a tokenizer with a padding token, found none; use prompt_denoising position"
         )
-    return Templates(templates, special_tokens(tokenizer), model.prompt_denoising, tokenizer.pad_token_id or 0)
+    return Templates(templates, special_tokens(tokenizer), model_args.prompt_denoising, tokenizer.pad_token_id or 0)
 
 
 def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> CMLMCSEForSentenceEmbedding:

@@ -25,7 +25,7 @@ from .teachers import teacher_vectors
 
 
 def build_text(
-    model: ModelArguments, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
+    model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[TrainingSentences | StreamedSentences, DevScore | None]:
     """The training text, and the label-free development set that is held out of it, if the recipe asks for one.
 
@@ -33,33 +33,33 @@ def build_text(
         InputError: as :func:`build_sentences`, :func:`build_documents` and :func:`build_pieces`; or too few documents
             to fill a batch.
     """
-    if not data.reads_documents:
-        return build_sentences(model, data, run, tokenizer), None
-    documents, held_out = build_documents(data, run)
-    if len(documents) < (needed := sentences_needed(run)):
+    if not data_args.reads_documents:
+        return build_sentences(model_args, data_args, run_args, tokenizer), None
+    documents, held_out = build_documents(data_args, run_args)
+    if len(documents) < (needed := sentences_needed(run_args)):
         raise InputError(
             f"train_file must hold at least {needed} documents, because each needs others as negatives, found "
-            f"{len(documents)} in {data.train_file}; add text or lower per_device_train_batch_size"
+            f"{len(documents)} in {data_args.train_file}; add text or lower per_device_train_batch_size"
         )
-    dev_set = None if held_out is None else label_free_set(data.dev_set, held_out, documents, run.text_seed)
-    if data.views == SEARCH:
-        return build_searches(documents, model, data, run, tokenizer), dev_set
-    return build_pieces(documents, model, data, run, tokenizer), dev_set
+    dev_set = None if held_out is None else label_free_set(data_args.dev_set, held_out, documents, run_args.text_seed)
+    if data_args.views == SEARCH:
+        return build_searches(documents, model_args, data_args, run_args, tokenizer), dev_set
+    return build_pieces(documents, model_args, data_args, run_args, tokenizer), dev_set
 
 
-def check_name(data: DataArguments) -> None:
+def check_name(data_args: DataArguments) -> None:
     """Look for the text, so that a wrong name is found before a model is downloaded.
 
     Raises:
         InputError: there is no such file or dataset, or no reader for it.
     """
-    path = resolve(data.train_file)
-    if not (data.reads_documents and has_passages(path)):
+    path = resolve(data_args.train_file)
+    if not (data_args.reads_documents and has_passages(path)):
         source_kind(path)
 
 
 def build_sentences(
-    model: ModelArguments, data: DataArguments, run: RunArguments, tokenizer: PreTrainedTokenizerBase
+    model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingSentences | StreamedSentences:
     """The training sentences, tokenised once, their vectors by the teachers of a distillation, and their mined
     hard negatives.
@@ -67,55 +67,59 @@ def build_sentences(
     Raises:
         InputError: the text cannot be read, or has too few sentences; another model cannot be loaded.
     """
-    needed = sentences_needed(run)
-    with run.main_process_first(desc="reading the text"):
+    needed = sentences_needed(run_args)
+    with run_args.main_process_first(desc="reading the text"):
         sentences = load_sentences(
-            resolve(data.train_file),
-            data.text_column,
-            data.streaming,
-            data_files=data.train_data_files,
-            positive_column=data.positive_column,
-            negative_column=data.negative_column,
-            score_column=data.score_column,
+            resolve(data_args.train_file),
+            data_args.text_column,
+            data_args.streaming,
+            data_files=data_args.train_data_files,
+            positive_column=data_args.positive_column,
+            negative_column=data_args.negative_column,
+            score_column=data_args.score_column,
         )
         if isinstance(sentences, datasets.Dataset):
-            if data.max_train_samples is not None:
-                sentences = sentences.select(range(min(data.max_train_samples, len(sentences))))
-            check_count(len(sentences), needed, data)
-            check_scores(sentences, data.train_file)
-            say_lengths(measure_lengths(sample_rows(sentences, run.text_seed)["text"], tokenizer), data, run)
+            if data_args.max_train_samples is not None:
+                sentences = sentences.select(range(min(data_args.max_train_samples, len(sentences))))
+            check_count(len(sentences), needed, data_args)
+            check_scores(sentences, data_args.train_file)
+            say_lengths(
+                measure_lengths(sample_rows(sentences, run_args.text_seed)["text"], tokenizer), data_args, run_args
+            )
         else:
-            if data.max_train_samples is not None:
-                sentences = sentences.take(data.max_train_samples)
-            check_count(sum(1 for _ in sentences.take(needed)), needed, data)
-        tokenized = tokenize_sentences(sentences, tokenizer, data.max_seq_length)
+            if data_args.max_train_samples is not None:
+                sentences = sentences.take(data_args.max_train_samples)
+            check_count(sum(1 for _ in sentences.take(needed)), needed, data_args)
+        tokenized = tokenize_sentences(sentences, tokenizer, data_args.max_seq_length)
     if isinstance(tokenized, datasets.Dataset):
         assert isinstance(sentences, datasets.Dataset)
-        return encoded_once(tokenized, sentences, model, data, run)
-    if run.max_steps <= 0:
+        return encoded_once(tokenized, sentences, model_args, data_args, run_args)
+    if run_args.max_steps <= 0:
         raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
-    return StreamedSentences(tokenized, run.text_seed)
+    return StreamedSentences(tokenized, run_args.text_seed)
 
 
-def build_documents(data: DataArguments, run: RunArguments) -> tuple[datasets.Dataset, datasets.Dataset | None]:
+def build_documents(
+    data_args: DataArguments, run_args: RunArguments
+) -> tuple[datasets.Dataset, datasets.Dataset | None]:
     """The documents for training, and with `dev_set` auto those that are held out for measuring.
 
     Raises:
         InputError: the text cannot be read, or has too few documents for a label-free score.
     """
-    with run.main_process_first(desc="reading the text"):
-        documents = load_collection(data.train_file, data.text_column, data.title_column)
-        if data.max_train_samples is not None:
-            documents = documents.select(range(min(data.max_train_samples, len(documents))))
-        documents = draw_documents(documents, data.max_documents, run.text_seed)
-        return hold_out(documents, run.text_seed) if data.dev_set.startswith("auto") else (documents, None)
+    with run_args.main_process_first(desc="reading the text"):
+        documents = load_collection(data_args.train_file, data_args.text_column, data_args.title_column)
+        if data_args.max_train_samples is not None:
+            documents = documents.select(range(min(data_args.max_train_samples, len(documents))))
+        documents = draw_documents(documents, data_args.max_documents, run_args.text_seed)
+        return hold_out(documents, run_args.text_seed) if data_args.dev_set.startswith("auto") else (documents, None)
 
 
 def build_pieces(
     documents: datasets.Dataset,
-    model: ModelArguments,
-    data: DataArguments,
-    run: RunArguments,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    run_args: RunArguments,
     tokenizer: PreTrainedTokenizerBase,
 ) -> TrainingSentences:
     """The training documents, tokenised once, their vectors by the teachers of a distillation, and their mined hard
@@ -124,21 +128,21 @@ def build_pieces(
     Raises:
         InputError: no document can give the views, or none can be mined; another model cannot be loaded.
     """
-    with run.main_process_first(desc="tokenising the text"):
+    with run_args.main_process_first(desc="tokenising the text"):
         pieces = tokenize_pieces(documents, tokenizer)
     lengths = [token_counts(pieces, name) for name in ("title_ids", "input_ids")]
-    if "dropout" in data.views:  # the other views choose a window of each document
+    if "dropout" in data_args.views:  # the other views choose a window of each document
         around = sum(map(len, special_tokens(tokenizer)))
-        say_lengths(Lengths(lengths[0] + lengths[1] + around), data, run)
-    check_views(data.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
-    return encoded_once(pieces, documents, model, data, run)
+        say_lengths(Lengths(lengths[0] + lengths[1] + around), data_args, run_args)
+    check_views(data_args.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
+    return encoded_once(pieces, documents, model_args, data_args, run_args)
 
 
 def build_searches(
     documents: datasets.Dataset,
-    model: ModelArguments,
-    data: DataArguments,
-    run: RunArguments,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    run_args: RunArguments,
     tokenizer: PreTrainedTokenizerBase,
 ) -> TrainingSentences:
     """Pairs of a query and a passage, tokenised once, and their vectors by the teachers.
@@ -147,32 +151,36 @@ def build_searches(
         InputError: no document gives a query, or a teacher cannot be loaded.
     """
     started = time.perf_counter()
-    with run.main_process_first(desc="searching the text"):
-        pairs, vectors = search_pairs(documents, model, data, run, run.text_seed)
+    with run_args.main_process_first(desc="searching the text"):
+        pairs, vectors = search_pairs(documents, model_args, data_args, run_args, run_args.text_seed)
         prepared = time.perf_counter() - started
-        tokenized = tokenize_sentences(pairs, tokenizer, data.max_seq_length)
+        tokenized = tokenize_sentences(pairs, tokenizer, data_args.max_seq_length)
     return TrainingSentences(tokenized, vectors, prepared=prepared)
 
 
 def encoded_once(
-    tokenized: datasets.Dataset, rows: datasets.Dataset, model: ModelArguments, data: DataArguments, run: RunArguments
+    tokenized: datasets.Dataset,
+    rows: datasets.Dataset,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    run_args: RunArguments,
 ) -> TrainingSentences:
     """The tokenised rows, with what other models say of their texts."""
     started = time.perf_counter()
-    with run.main_process_first(desc="encoding the text by another model"):
-        negatives = mine_negatives(rows, run.text_seed, model, data, run)
-        teachers = teacher_vectors(rows, model, data, run)
+    with run_args.main_process_first(desc="encoding the text by another model"):
+        negatives = mine_negatives(rows, run_args.text_seed, model_args, data_args, run_args)
+        teachers = teacher_vectors(rows, model_args, data_args, run_args)
     return TrainingSentences(tokenized, teachers, negatives, time.perf_counter() - started)
 
 
-def sentences_needed(run: RunArguments) -> int:
+def sentences_needed(run_args: RunArguments) -> int:
     """How many sentences or documents the text must have. One process needs two. Several processes need enough to fill
     a batch: a batch that is filled up with repeated sentences has false negatives."""
-    needed = run.world_size * run.per_device_train_batch_size
-    return needed if run.world_size > 1 or run.dataloader_drop_last else 2
+    needed = run_args.world_size * run_args.per_device_train_batch_size
+    return needed if run_args.world_size > 1 or run_args.dataloader_drop_last else 2
 
 
-def check_count(found: int, needed: int, data: DataArguments) -> None:
+def check_count(found: int, needed: int, data_args: DataArguments) -> None:
     """Check that the text has enough sentences.
 
     Raises:
@@ -181,14 +189,14 @@ def check_count(found: int, needed: int, data: DataArguments) -> None:
     if found < needed:
         raise InputError(
             f"train_file must hold at least {needed} sentences, because each needs others as negatives, found {found} "
-            f"in {data.train_file}; add text or lower per_device_train_batch_size"
+            f"in {data_args.train_file}; add text or lower per_device_train_batch_size"
         )
 
 
-def say_lengths(lengths: Lengths, data: DataArguments, run: RunArguments) -> None:
+def say_lengths(lengths: Lengths, data_args: DataArguments, run_args: RunArguments) -> None:
     """Print how long the texts are, and how much of them training does not see."""
-    if run.process_index == 0:
+    if run_args.process_index == 0:
         print(
-            f"text: 95 % have at most {lengths.percentile} tokens; max_seq_length {data.max_seq_length} cuts off "
-            f"{lengths.cut(data.max_seq_length):.1%} of all tokens"
+            f"text: 95 % have at most {lengths.percentile} tokens; max_seq_length {data_args.max_seq_length} cuts off "
+            f"{lengths.cut(data_args.max_seq_length):.1%} of all tokens"
         )

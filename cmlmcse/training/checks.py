@@ -20,52 +20,52 @@ from .stage_checks import check_pretraining
 LOSSES = ("contrastive", *CONTRAST_TERMS)  # those beside the auxiliary objectives
 
 
-def check_values(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
+def check_values(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
     """Check the values of all fields.
 
     Raises:
         InputError: a value out of range, or two fields that do not fit each other.
     """
-    check_model(model)
+    check_model(model_args)
     with as_input_error():
-        if model.backbone_dropout is not None:
-            in_range("backbone_dropout", model.backbone_dropout, float, 0.0, 1.0)
-        one_of("augmented_views", data.augmented_views, ("second", "both"))
-        in_range("deletion_rate", data.deletion_rate, float, 0.0, 0.99)
-        one_of("stage", run.stage, ("train", "pretrain"))
-    check_augmentation(data.augmentation, data.synonyms)
-    check_documents(model, data, run)
-    check_mining(data, run.stage)
-    if model.distillation_weight > 0 and run.stage == "train":
-        check_teacher(model, data)
-    if data.negative_column is not None and data.positive_column is None:
+        if model_args.backbone_dropout is not None:
+            in_range("backbone_dropout", model_args.backbone_dropout, float, 0.0, 1.0)
+        one_of("augmented_views", data_args.augmented_views, ("second", "both"))
+        in_range("deletion_rate", data_args.deletion_rate, float, 0.0, 0.99)
+        one_of("stage", run_args.stage, ("train", "pretrain"))
+    check_augmentation(data_args.augmentation, data_args.synonyms)
+    check_documents(model_args, data_args, run_args)
+    check_mining(data_args, run_args.stage)
+    if model_args.distillation_weight > 0 and run_args.stage == "train":
+        check_teacher(model_args, data_args)
+    if data_args.negative_column is not None and data_args.positive_column is None:
         raise InputError("negative_column expects a positive_column, found none; set --positive_column")
-    check_contrast(model, data)
-    if run.stage == "train":
-        check_losses(model)
-    check_scores(model, data)
-    if not 0.0 < data.mlm_probability < 1.0:
-        raise InputError(f"mlm_probability must be between 0 and 1, found {data.mlm_probability}; fix the recipe")
-    check_tokens(data)
-    if model.lora_r is not None and model.lora_r < 1:
-        raise InputError(f"lora_r must be at least 1, found {model.lora_r}; a usual rank is 8")
-    if run.stage == "pretrain":
-        check_pretraining(model, data, run)
-    elif run.per_device_train_batch_size < 2:
+    check_contrast(model_args, data_args)
+    if run_args.stage == "train":
+        check_losses(model_args)
+    check_scores(model_args, data_args)
+    if not 0.0 < data_args.mlm_probability < 1.0:
+        raise InputError(f"mlm_probability must be between 0 and 1, found {data_args.mlm_probability}; fix the recipe")
+    check_tokens(data_args)
+    if model_args.lora_r is not None and model_args.lora_r < 1:
+        raise InputError(f"lora_r must be at least 1, found {model_args.lora_r}; a usual rank is 8")
+    if run_args.stage == "pretrain":
+        check_pretraining(model_args, data_args, run_args)
+    elif run_args.per_device_train_batch_size < 2:
         raise InputError(
             "per_device_train_batch_size must be at least 2, because in-batch negatives are other sentences, found "
-            f"{run.per_device_train_batch_size}; raise it"
+            f"{run_args.per_device_train_batch_size}; raise it"
         )
-    check_run(run)
+    check_run(run_args)
 
 
-def check_model(model: ModelArguments, backbone: PretrainedConfig | None = None) -> None:
+def check_model(model_args: ModelArguments, backbone: PretrainedConfig | None = None) -> None:
     """Check the fields of the model; those that depend on the backbone's depth and width only if it is given.
 
     Raises:
         InputError: a value out of range, or two fields that do not fit each other.
     """
-    fields = model.config_fields()
+    fields = model_args.config_fields()
     if fields["fusion_init"] not in ("last", "next", "random"):
         fields["fusion_init"] = "checkpoint"
     del fields["rtd_generator"], fields["from_scratch"], fields["backbone_dropout"]
@@ -75,208 +75,223 @@ def check_model(model: ModelArguments, backbone: PretrainedConfig | None = None)
         CMLMCSEConfig(backbone_config=backbone, **fields)
 
 
-def check_tokens(data: DataArguments) -> None:
+def check_tokens(data_args: DataArguments) -> None:
     """Check the number of sentences, and of tokens of a sentence and of a batch.
 
     Raises:
         InputError: too few.
     """
-    if data.max_train_samples is not None and data.max_train_samples < 1:
-        raise InputError(f"max_train_samples must be at least 1, found {data.max_train_samples}; leave it out for all")
-    if data.max_seq_length < 3:
+    if data_args.max_train_samples is not None and data_args.max_train_samples < 1:
         raise InputError(
-            f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data.max_seq_length}; fix the recipe"
+            f"max_train_samples must be at least 1, found {data_args.max_train_samples}; leave it out for all"
         )
-    if data.pad_to_multiple_of is not None and data.pad_to_multiple_of < 2:
+    if data_args.max_seq_length < 3:
         raise InputError(
-            f"pad_to_multiple_of must be at least 2 tokens, found {data.pad_to_multiple_of}; leave it out for none"
+            f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data_args.max_seq_length}; fix the "
+            "recipe"
+        )
+    if data_args.pad_to_multiple_of is not None and data_args.pad_to_multiple_of < 2:
+        raise InputError(
+            f"pad_to_multiple_of must be at least 2 tokens, found {data_args.pad_to_multiple_of}; leave it out for none"
         )
 
 
-def check_contrast(model: ModelArguments, data: DataArguments) -> None:
+def check_contrast(model_args: ModelArguments, data_args: DataArguments) -> None:
     """Check that the contrastive loss reads the numbers that are given, and has the hard negatives that it is about.
 
     Raises:
         InputError: a number that it does not use, no hard negatives, or hard negatives without a contrastive loss.
     """
-    loss = CONTRASTIVE_LOSSES[model.contrastive_loss]
+    loss = CONTRASTIVE_LOSSES[model_args.contrastive_loss]
     for name in {each.option: None for each in CONTRASTIVE_LOSSES.values() if each.option is not None}:
-        value = getattr(model, name)
+        value = getattr(model_args, name)
         if value != CONFIG_DEFAULTS[name].default and loss.option != name:
             users = " or ".join(known for known, each in CONTRASTIVE_LOSSES.items() if each.option == name)
             raise InputError(
-                f"{name} is for contrastive_loss {users}, found {value} with {model.contrastive_loss}; leave it out"
+                f"{name} is for contrastive_loss {users}, found {value} with {model_args.contrastive_loss}; leave it "
+                "out"
             )
-    if model.negative_prompt_template and not POOLINGS[model.pooling].reads_mask:
+    if model_args.negative_prompt_template and not POOLINGS[model_args.pooling].reads_mask:
         raise InputError(
-            f"negative_prompt_template expects pooling prompt, found {model.pooling}; set --pooling prompt, or leave "
-            "it out"
+            f"negative_prompt_template expects pooling prompt, found {model_args.pooling}; set --pooling prompt, or "
+            "leave it out"
         )
-    needing = [f"hard_negative_weight {model.hard_negative_weight}"] * (model.hard_negative_weight != 0)
-    needing += [f"contrastive_loss {model.contrastive_loss}"] * loss.about_hard_negatives
-    given = hard_negatives(model, data)
+    needing = [f"hard_negative_weight {model_args.hard_negative_weight}"] * (model_args.hard_negative_weight != 0)
+    needing += [f"contrastive_loss {model_args.contrastive_loss}"] * loss.about_hard_negatives
+    given = hard_negatives(model_args, data_args)
     if needing and not given:
         raise InputError(
             f"{needing[0]} expects hard negatives, found none; set --negative_column, --mined_negatives or "
             "--negative_prompt_template"
         )
-    if model.matryoshka_dims and model.contrastive_weight == 0:
+    if model_args.matryoshka_dims and model_args.contrastive_weight == 0:
         raise InputError(
             "matryoshka_dims expects a contrastive loss, which is taken of the cut vectors too, found "
             "contrastive_weight 0; leave one of them out"
         )
-    if given and model.contrastive_weight == 0:  # the terms beside the contrastive loss read the two views alone
+    if given and model_args.contrastive_weight == 0:  # the terms beside the contrastive loss read the two views alone
         raise InputError(
             f"{given[0]} expects a contrastive loss to compare hard negatives, found contrastive_weight 0; leave one "
             "of them out"
         )
 
 
-def check_losses(model: ModelArguments) -> None:
+def check_losses(model_args: ModelArguments) -> None:
     """Check that stage train has a loss.
 
     Raises:
         InputError: the weight of every loss is 0.
     """
     names = [f"{name}_weight" for name in (*LOSSES, *AUXILIARY_OBJECTIVES)]
-    if not any(getattr(model, name) > 0 for name in names):
+    if not any(getattr(model_args, name) > 0 for name in names):
         raise InputError(
             f"stage train expects a loss, found {', '.join(names)} all 0; set one above 0, as --contrastive_weight 1"
         )
 
 
-def check_scores(model: ModelArguments, data: DataArguments) -> None:
+def check_scores(model_args: ModelArguments, data_args: DataArguments) -> None:
     """Check that pairs with a score have a contrastive loss that reads it, and no loss that takes every pair for two
     views of one sentence.
 
     Raises:
         InputError: scores without such a loss, or the reverse; no pairs; or another loss beside it.
     """
-    scored = CONTRASTIVE_LOSSES[model.contrastive_loss].scored
-    if data.score_column is None:
+    scored = CONTRASTIVE_LOSSES[model_args.contrastive_loss].scored
+    if data_args.score_column is None:
         if scored:
             raise InputError(
-                f"contrastive_loss {model.contrastive_loss} expects pairs with a score, found no score_column; set "
-                "--positive_column and --score_column"
+                f"contrastive_loss {model_args.contrastive_loss} expects pairs with a score, found no score_column; "
+                "set --positive_column and --score_column"
             )
         return
     if not scored:
         names = " or ".join(name for name, loss in CONTRASTIVE_LOSSES.items() if loss.scored)
         raise InputError(
-            f"score_column expects contrastive_loss {names}, found {model.contrastive_loss}, which takes every pair "
-            f"for a positive; set --contrastive_loss {names}"
+            f"score_column expects contrastive_loss {names}, found {model_args.contrastive_loss}, which takes every "
+            f"pair for a positive; set --contrastive_loss {names}"
         )
-    if data.positive_column is None:
+    if data_args.positive_column is None:
         raise InputError("score_column expects a positive_column, the second sentences, found none; set it")
-    others = hard_negatives(model, data)
-    others += [name for name in taking_positives(model) if name != "contrastive_weight"]
+    others = hard_negatives(model_args, data_args)
+    others += [name for name in taking_positives(model_args) if name != "contrastive_weight"]
     if others:
         raise InputError(
             f"score_column expects pairs that need not be alike, found {others[0]}, for positives; leave it out"
         )
-    if model.contrastive_weight == 0:
+    if model_args.contrastive_weight == 0:
         raise InputError(
             "score_column expects a contrastive loss to read the scores, found contrastive_weight 0; leave one of "
             "them out"
         )
 
 
-def taking_positives(model: ModelArguments) -> list[str]:
+def taking_positives(model_args: ModelArguments) -> list[str]:
     """The weights that are on of what makes the views of a row alike."""
     names = ["contrastive", *(name for name, term in CONTRAST_TERMS.items() if term.takes_positives)]
-    return [f"{name}_weight" for name in names if getattr(model, f"{name}_weight") > 0]
+    return [f"{name}_weight" for name in names if getattr(model_args, f"{name}_weight") > 0]
 
 
-def hard_negatives(model: ModelArguments, data: DataArguments) -> list[str]:
+def hard_negatives(model_args: ModelArguments, data_args: DataArguments) -> list[str]:
     """The fields that give the rows hard negatives."""
     sources = {
-        "negative_column": data.negative_column is not None,
-        "mined_negatives": data.mined_negatives > 0,
-        "negative_prompt_template": model.negative_prompt_template,
+        "negative_column": data_args.negative_column is not None,
+        "mined_negatives": data_args.mined_negatives > 0,
+        "negative_prompt_template": model_args.negative_prompt_template,
     }
     return [name for name, used in sources.items() if used]
 
 
-def check_mining(data: DataArguments, stage: str) -> None:
+def check_mining(data_args: DataArguments, stage: str) -> None:
     """Check the fields of mined hard negatives.
 
     Raises:
         InputError: a number out of range, or text that is not compared beforehand.
     """
     with as_input_error():
-        in_range("mined_negatives", data.mined_negatives, int, 0, 100)
-        in_range("mining_margin", data.mining_margin, float, 1e-3, 2.0)  # below 1 a repeated text is never a negative
-        in_range("mining_candidates", data.mining_candidates, int, 1, 1000)
-    if data.mined_negatives == 0:
-        if data.mining_model is not None:
+        in_range("mined_negatives", data_args.mined_negatives, int, 0, 100)
+        # Below 1 a repeated text is never a negative.
+        in_range("mining_margin", data_args.mining_margin, float, 1e-3, 2.0)
+        in_range("mining_candidates", data_args.mining_candidates, int, 1, 1000)
+    if data_args.mined_negatives == 0:
+        if data_args.mining_model is not None:
             raise InputError("mining_model expects mined_negatives of at least 1, found 0; set --mined_negatives")
         return
-    if data.mining_candidates < data.mined_negatives:
+    if data_args.mining_candidates < data_args.mined_negatives:
         raise InputError(
-            f"mining_candidates must be at least mined_negatives, {data.mined_negatives}, found "
-            f"{data.mining_candidates}; raise it"
+            f"mining_candidates must be at least mined_negatives, {data_args.mined_negatives}, found "
+            f"{data_args.mining_candidates}; raise it"
         )
-    labelled, pretraining = data.positive_column is not None, stage == "pretrain"
-    for name, used in {"streaming": data.streaming, "positive_column": labelled, "stage pretrain": pretraining}.items():
+    labelled, pretraining = data_args.positive_column is not None, stage == "pretrain"
+    for name, used in {
+        "streaming": data_args.streaming,
+        "positive_column": labelled,
+        "stage pretrain": pretraining,
+    }.items():
         if used:
             raise InputError(
                 f"mined_negatives expects a text without labels in stage train, found {name}; leave one of them out"
             )
 
 
-def check_teacher(model: ModelArguments, data: DataArguments) -> None:
+def check_teacher(model_args: ModelArguments, data_args: DataArguments) -> None:
     """Check the fields of a distillation.
 
     Raises:
         InputError: no teacher, more than two, an unknown pooling, or a stream, which no teacher can encode beforehand.
     """
-    names = model.teachers
+    names = model_args.teachers
     if not 1 <= len(names) <= 2:
         raise InputError(
-            f"distillation_weight {model.distillation_weight} expects one teacher or two, found {len(names)}; set "
+            f"distillation_weight {model_args.distillation_weight} expects one teacher or two, found {len(names)}; set "
             "--teacher to a model's folder or Hub name, two separated by a comma (double quotes around a name that has "
             "one)"
         )
     with as_input_error():
-        one_of("teacher_pooling", model.teacher_pooling, POOLINGS)
-    if LEXICAL in names and data.views != SEARCH:
+        one_of("teacher_pooling", model_args.teacher_pooling, POOLINGS)
+    if LEXICAL in names and data_args.views != SEARCH:
         raise InputError(
             f"teacher {LEXICAL} expects views search, because it compares queries with passages, found views "
-            f"{data.views}; set --views search, or choose a model"
+            f"{data_args.views}; set --views search, or choose a model"
         )
-    if data.streaming:
+    if data_args.streaming:
         raise InputError(
             "distillation_weight expects a text that a teacher encodes before training, found streaming; leave one of "
             "them out"
         )
 
 
-def check_documents(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
+def check_documents(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
     """Check the fields of document views and of the label-free development set.
 
     Raises:
         InputError: an unknown view, or a field that documents do not have.
     """
-    if data.views != SEARCH:
-        view_names(data.views)
-        if data.max_queries is not None:
+    if data_args.views != SEARCH:
+        view_names(data_args.views)
+        if data_args.max_queries is not None:
             raise InputError(
-                f"max_queries expects views search, which make queries, found views {data.views}; leave it out"
+                f"max_queries expects views search, which make queries, found views {data_args.views}; leave it out"
             )
-    if not data.reads_documents:
+    if not data_args.reads_documents:
         for name in ("title_column", "max_documents"):
-            if getattr(data, name) is not None:
+            if getattr(data_args, name) is not None:
                 raise InputError(
-                    f"{name} expects views of documents or dev_set auto, found views {data.views} and dev_set "
-                    f"{data.dev_set}; set --views title_body, or leave it out"
+                    f"{name} expects views of documents or dev_set auto, found views {data_args.views} and dev_set "
+                    f"{data_args.dev_set}; set --views title_body, or leave it out"
                 )
         return
-    if data.max_documents is not None and data.max_documents < 1:
-        raise InputError(f"max_documents must be at least 1, found {data.max_documents}; raise it, or leave it out")
-    if data.views == SEARCH:
-        check_search(model, data)
-    named = f"views {data.views}" if data.views != "dropout" else "dev_set auto"
-    others = {"streaming": data.streaming, "positive_column": data.positive_column, "stage": run.stage == "pretrain"}
+    if data_args.max_documents is not None and data_args.max_documents < 1:
+        raise InputError(
+            f"max_documents must be at least 1, found {data_args.max_documents}; raise it, or leave it out"
+        )
+    if data_args.views == SEARCH:
+        check_search(model_args, data_args)
+    named = f"views {data_args.views}" if data_args.views != "dropout" else "dev_set auto"
+    others = {
+        "streaming": data_args.streaming,
+        "positive_column": data_args.positive_column,
+        "stage": run_args.stage == "pretrain",
+    }
     for name, used in others.items():
         if used:
             raise InputError(
@@ -284,20 +299,20 @@ def check_documents(model: ModelArguments, data: DataArguments, run: RunArgument
             )
 
 
-def check_search(model: ModelArguments, data: DataArguments) -> None:
+def check_search(model_args: ModelArguments, data_args: DataArguments) -> None:
     """Check that the views `search` have a teacher that searches, and nothing that takes its finds for positives.
 
     Raises:
         InputError: no distillation, a contrastive loss or a term that does so, or hard negatives.
     """
-    if model.distillation_weight == 0:
+    if model_args.distillation_weight == 0:
         raise InputError(
             "views search expects teachers that find the passages, found distillation_weight 0; set "
             "--distillation_weight 1 and --teacher bm25"
         )
-    if data.max_queries is not None and data.max_queries < 1:
-        raise InputError(f"max_queries must be at least 1, found {data.max_queries}; raise it, or leave it out")
-    if taken := taking_positives(model) + hard_negatives(model, data):
+    if data_args.max_queries is not None and data_args.max_queries < 1:
+        raise InputError(f"max_queries must be at least 1, found {data_args.max_queries}; raise it, or leave it out")
+    if taken := taking_positives(model_args) + hard_negatives(model_args, data_args):
         raise InputError(
             f"views search expects that a query's passage need not be its positive, found {taken[0]}; set it to 0, or "
             "choose other views"

@@ -23,9 +23,9 @@ GPU_WORKERS = 2  # without any, a GPU waits while each batch is collated; how ma
 
 
 def fit_fields(
-    model: ModelArguments,
-    data: DataArguments,
-    run: RunArguments,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    run_args: RunArguments,
     recipe: str,
     given: set[str],
     named: dict[str, Any],
@@ -33,24 +33,24 @@ def fit_fields(
     """Fit the fields to the backbone, where it is not the recipe's own, and to the machine, in place.
 
     Args:
-        model, data, run: the fields.
+        model_args, data_args, run_args: the fields.
         recipe: the recipe's name.
         given: fields of the command line.
         named: the fields that the recipe names, with its values.
     """
     if "model_name_or_path" in given and "model_sha256" not in given:
-        model.model_sha256 = None  # the recipe's sha256 is that of the recipe's own model
-    another = model.model_name_or_path != named.get("model_name_or_path", ModelArguments.model_name_or_path)
-    if another and data.model_type is None:
-        follow_depth(model, recipe, {name for name in LAYER_COUNTS if name in named} - given)
-    if run.device.type == "cuda":
-        feed_gpu(run, "dataloader_num_workers" in given | set(named))
+        model_args.model_sha256 = None  # the recipe's sha256 is that of the recipe's own model
+    another = model_args.model_name_or_path != named.get("model_name_or_path", ModelArguments.model_name_or_path)
+    if another and data_args.model_type is None:
+        follow_depth(model_args, recipe, {name for name in LAYER_COUNTS if name in named} - given)
+    if run_args.device.type == "cuda":
+        feed_gpu(run_args, "dataloader_num_workers" in given | set(named))
     if another and "pooling" not in given:
-        keep_pooling(model, given, set(named))
-    use_one_gpu(run)
+        keep_pooling(model_args, given, set(named))
+    use_one_gpu(run_args)
 
 
-def follow_depth(model: ModelArguments, recipe: str, counts: set[str]) -> None:
+def follow_depth(model_args: ModelArguments, recipe: str, counts: set[str]) -> None:
     """Adapt layer counts that a recipe gives for its own backbone to another backbone, in place.
 
     A recipe named …-base counts layers out of 12. Another backbone gets the same share of its own depth. The counts
@@ -59,60 +59,63 @@ def follow_depth(model: ModelArguments, recipe: str, counts: set[str]) -> None:
     cannot be read; loading the model then reports the reason.
 
     Args:
-        model: the fields, with the name of the other backbone.
+        model_args: the fields, with the name of the other backbone.
         recipe: the recipe's name.
         counts: the fields to adapt, among `LAYER_COUNTS`.
     """
     depth = None
-    if counts and recipe.endswith("-base") and model.fusion_init != "pretrained":
+    if counts and recipe.endswith("-base") and model_args.fusion_init != "pretrained":
         with contextlib.suppress(OSError, ValueError):
-            depth = AutoConfig.from_pretrained(resolve(model.model_name_or_path)).num_hidden_layers
+            depth = AutoConfig.from_pretrained(resolve(model_args.model_name_or_path)).num_hidden_layers
     for name in counts:
-        share = getattr(model, name) / BASE_DEPTH
-        setattr(model, name, None if depth is None else proportion(depth, share))
+        share = getattr(model_args, name) / BASE_DEPTH
+        setattr(model_args, name, None if depth is None else proportion(depth, share))
 
 
-def feed_gpu(run: RunArguments, workers_given: bool) -> None:
+def feed_gpu(run_args: RunArguments, workers_given: bool) -> None:
     """Keep the GPU from waiting, in place: copies that nobody waits for, processes that collate, and checkpoints at
     intervals of time, if none are given."""
-    assert isinstance(run.accelerator_config, AcceleratorConfig)
-    run.accelerator_config.non_blocking = True  # from pinned memory
+    assert isinstance(run_args.accelerator_config, AcceleratorConfig)
+    run_args.accelerator_config.non_blocking = True  # from pinned memory
     if not workers_given:
-        run.dataloader_num_workers = GPU_WORKERS
-    if run.save_minutes is None:
-        run.save_minutes = GPU_SAVE_MINUTES
+        run_args.dataloader_num_workers = GPU_WORKERS
+    if run_args.save_minutes is None:
+        run_args.save_minutes = GPU_SAVE_MINUTES
 
 
-def keep_pooling(model: ModelArguments, given: set[str], recipe: set[str]) -> None:
+def keep_pooling(model_args: ModelArguments, given: set[str], recipe: set[str]) -> None:
     """Keep the pooling that another backbone records, in place: its vectors were trained with it. Whether it normalises
     and its templates are kept too, unless they are `given`. What the recipe names is not changed without a word.
 
     What cannot be read is left to the loading of the model, which reports the reason.
 
     Args:
-        model: the fields.
+        model_args: the fields.
         given: fields of the command line.
         recipe: fields that the recipe names.
     """
     with contextlib.suppress(InputError):
-        recorded, normalizes = recorded_pooling(model.model_name_or_path)
+        recorded, normalizes = recorded_pooling(model_args.model_name_or_path)
         kept: dict[str, Any] = {} if recorded is None else {"pooling": recorded, "normalize": normalizes}
-        for name, value in (kept | recorded_templates(model.model_name_or_path)).items():
-            before = getattr(model, name)
+        for name, value in (kept | recorded_templates(model_args.model_name_or_path)).items():
+            before = getattr(model_args, name)
             if name in given or value == before:
                 continue
             if rank() == 0 and (name == "pooling" or name in recipe):
                 print(
-                    f"{name} is {value}, as {model.model_name_or_path} records, and not {before} as the recipe says; "
-                    f"--{name} {shlex.quote(str(before))} changes that",
+                    f"{name} is {value}, as {model_args.model_name_or_path} records, and not {before} as the recipe "
+                    f"says; --{name} {shlex.quote(str(before))} changes that",
                     file=sys.stderr,
                 )
-            setattr(model, name, value)
+            setattr(model_args, name, value)
 
 
-def use_one_gpu(run: RunArguments) -> None:
+def use_one_gpu(run_args: RunArguments) -> None:
     """Make one process train on one GPU. Trainer would split each batch over all GPUs of the machine (DataParallel),
     and the contrast would see the parts as batches."""
-    if run.n_gpu > 1:
-        print(f"found {run.n_gpu} GPUs: one process trains on one of them; accelerate launch train.py … uses them all")
-        run._n_gpu = 1
+    if run_args.n_gpu > 1:
+        print(
+            f"found {run_args.n_gpu} GPUs: one process trains on one of them; accelerate launch train.py … uses them "
+            "all"
+        )
+        run_args._n_gpu = 1

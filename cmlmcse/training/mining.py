@@ -21,37 +21,37 @@ from .text_vectors import kept_vectors, load_reader, most_tokens
 
 
 def mine_negatives(
-    rows: datasets.Dataset, seed: int, model: ModelArguments, data: DataArguments, run: RunArguments
+    rows: datasets.Dataset, seed: int, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments
 ) -> MinedNegatives | None:
     """The hard negatives of the rows; None without. Vectors and neighbours are computed once and kept on disk.
 
     Args:
         rows: sentences, column "text"; or documents, columns "title" and "text".
         seed: of the draws.
-        model, data, run: the fields.
+        model_args, data_args, run_args: the fields.
 
     Raises:
         InputError: the mining model cannot be loaded, or the margin leaves a row without negatives.
     """
-    if data.mined_negatives == 0:
+    if data_args.mined_negatives == 0:
         return None
-    name = data.mining_model or model.model_name_or_path
+    name = data_args.mining_model or model_args.model_name_or_path
     # Without a recorded pooling the vector is the run's own, before a head that would be fresh.
-    pooling = next(each for each in PLAIN_POOLINGS if POOLINGS[each].reads_as(POOLINGS[model.pooling]))
-    tokens = most_tokens(rows, data.max_seq_length)
-    encoder = load_reader(name, pooling, tokens, run, model.prompt_template)
+    pooling = next(each for each in PLAIN_POOLINGS if POOLINGS[each].reads_as(POOLINGS[model_args.pooling]))
+    tokens = most_tokens(rows, data_args.max_seq_length)
+    encoder = load_reader(name, pooling, tokens, run_args, model_args.prompt_template)
     vectors = kept_vectors(encoder, name, rows, "mining model")
-    path = vectors.with_name(f"{vectors.stem}-{data.mining_margin:g}-{data.mining_candidates}.npy")
+    path = vectors.with_name(f"{vectors.stem}-{data_args.mining_margin:g}-{data_args.mining_candidates}.npy")
     if not path.exists():
-        write_neighbours(path, vectors, data, run.device)
-    check_neighbours(path, data)
-    return MinedNegatives(path, data.mined_negatives, seed)
+        write_neighbours(path, vectors, data_args, run_args.device)
+    check_neighbours(path, data_args)
+    return MinedNegatives(path, data_args.mined_negatives, seed)
 
 
-def write_neighbours(path: Path, vectors: Path, data: DataArguments, device: torch.device) -> None:
+def write_neighbours(path: Path, vectors: Path, data_args: DataArguments, device: torch.device) -> None:
     """Find each row's nearest others below the margin, write them (:class:`MinedNegatives`), and say what was found."""
     table, start = np.load(vectors, mmap_mode="r"), time.perf_counter()
-    blocks = nearest_below(table, mean_of(table), 1 - data.mining_margin, data.mining_candidates, device)
+    blocks = nearest_below(table, mean_of(table), 1 - data_args.mining_margin, data_args.mining_candidates, device)
     total = len(range(0, len(table), QUERIES))
     near = []  # (B,) each: the cosine of a row with its nearest other row
 
@@ -60,25 +60,25 @@ def write_neighbours(path: Path, vectors: Path, data: DataArguments, device: tor
             near.append(nearest)
             yield rows
 
-    write_npy(path, neighbours(), len(table), data.mining_candidates, np.int32)
+    write_npy(path, neighbours(), len(table), data_args.mining_candidates, np.int32)
     cosines, seconds = np.concatenate(near), time.perf_counter() - start
     print(
         f"mining: compared {len(table):,} rows with each other in {seconds:.0f} s; half of them have a cosine above "
-        f"{np.median(cosines):.2f} with another one, {(cosines > 1 - data.mining_margin).mean():.1%} one that "
-        f"mining_margin {data.mining_margin:g} leaves out"
+        f"{np.median(cosines):.2f} with another one, {(cosines > 1 - data_args.mining_margin).mean():.1%} one that "
+        f"mining_margin {data_args.mining_margin:g} leaves out"
     )
 
 
-def check_neighbours(path: Path, data: DataArguments) -> None:
+def check_neighbours(path: Path, data_args: DataArguments) -> None:
     """Check that each row has enough negatives.
 
     Raises:
         InputError: a row has fewer than a batch needs.
     """
-    found = np.load(path, mmap_mode="r")[:, data.mined_negatives - 1]  # (N,)
+    found = np.load(path, mmap_mode="r")[:, data_args.mined_negatives - 1]  # (N,)
     if lacking := int((found == NO_ROW).sum()):
         raise InputError(
-            f"mined_negatives {data.mined_negatives} expects that many other rows with a cosine of at most "
-            f"{1 - data.mining_margin:g}, found fewer for {lacking:,} of {len(found):,} rows; lower mining_margin, "
-            "choose another mining_model, or add text"
+            f"mined_negatives {data_args.mined_negatives} expects that many other rows with a cosine of at most "
+            f"{1 - data_args.mining_margin:g}, found fewer for {lacking:,} of {len(found):,} rows; lower "
+            "mining_margin, choose another mining_model, or add text"
         )

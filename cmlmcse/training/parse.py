@@ -110,16 +110,18 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     with as_option_error("cmlmcse train expects fields that fit each other and this machine", TypeError):
         unscored = has_no_dev_scores(parser.parse_known_args(arguments)[0])
         words = [*arguments, *WITHOUT_DEV_SCORES] if unscored else arguments
-        model, data, run, _, unknown = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)
+        model_args, data_args, run_args, _, unknown = parser.parse_args_into_dataclasses(
+            words, return_remaining_strings=True
+        )
     if unknown:
         parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
     if unscored:
-        run.metric_for_best_model = None
-    fit_fields(model, data, run, path.stem, given, fields)
-    check_values(model, data, run)
-    if run.stage == "pretrain" and (unread := check_given(model, data, given)) and rank() == 0:
+        run_args.metric_for_best_model = None
+    fit_fields(model_args, data_args, run_args, path.stem, given, fields)
+    check_values(model_args, data_args, run_args)
+    if run_args.stage == "pretrain" and (unread := check_given(model_args, data_args, given)) and rank() == 0:
         print(f"stage pretrain scores with no labels: --{', --'.join(unread)} will not be read", file=sys.stderr)
-    return path, model, data, run
+    return path, model_args, data_args, run_args
 
 
 def check_kind(name: str, value: Any, recipe: str) -> None:

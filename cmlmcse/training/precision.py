@@ -17,37 +17,38 @@ from .fields import RunArguments
 from .resume import TRAINER_STATE_NAME
 
 
-def precision_is_named(run: RunArguments) -> bool:
-    """Whether the recipe, the command line or the launcher names a precision. `run.mixed_precision` is then that one.
+def precision_is_named(run_args: RunArguments) -> bool:
+    """Whether the recipe, the command line or the launcher names a precision. `run_args.mixed_precision` is then that
+    one.
 
     Accelerate's launcher always names one: `no` (fp32), unless it was asked for another.
     """
-    return run.bf16 is not None or run.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ
+    return run_args.bf16 is not None or run_args.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ
 
 
-def choose_precision(run: RunArguments, checkpoint: str | None) -> None:
+def choose_precision(run_args: RunArguments, checkpoint: str | None) -> None:
     """Choose between bf16 and fp32, in place, if neither the recipe, the command line nor the launcher has.
 
     A run that goes on keeps the precision of its checkpoint, and the library that multiplied in fp32. Else the first
     process measures, for all. GPUs compute in fp32, as with transformers' Trainer.
 
     Args:
-        run: the fields; `bf16` afterwards says whether training computes in bf16, whoever has chosen it.
+        run_args: the fields; `bf16` afterwards says whether training computes in bf16, whoever has chosen it.
         checkpoint: the folder of the checkpoint that the run goes on from, if it does.
     """
     recorded = recorded_precision(Path(checkpoint)) if checkpoint else {}
     if recorded.get("onednn") is not None:
         take_onednn(recorded["onednn"])
-    if not precision_is_named(run) and run.device.type == "cpu":
+    if not precision_is_named(run_args) and run_args.device.type == "cpu":
         if checkpoint is None:
             chosen, why = from_first_process(rank() == 0 and bf16_is_faster()), "this CPU is faster in it"
         else:
             chosen, why = recorded.get("precision") == "bf16", "the checkpoint was"
         if chosen:
-            run.mixed_precision = "bf16"
+            run_args.mixed_precision = "bf16"
             if rank() == 0:
                 print(f"training computes in bf16, because {why}; --bf16 false computes in fp32")
-    run.bf16 = run.mixed_precision == "bf16"
+    run_args.bf16 = run_args.mixed_precision == "bf16"
 
 
 def recorded_precision(checkpoint: Path) -> dict[str, Any]:

@@ -114,13 +114,13 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
 
 
 def choose_tokenizer(
-    model_args: ModelArguments, data: DataArguments, sources: list[Dataset], own: str | None
+    model_args: ModelArguments, data_args: DataArguments, sources: list[Dataset], own: str | None
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of the run: `own`, else `tokenizer_name`, else the backbone's; a new backbone gets a trained one.
 
     Args:
         model_args: the fields of the model.
-        data: the fields of the text.
+        data_args: the fields of the text.
         sources: the text to train a tokenizer on.
         own: folder of the tokenizer that this run has saved before; None if there is none.
 
@@ -135,37 +135,37 @@ def choose_tokenizer(
                 for text in batch["text"]:  # type: ignore[call-overload]
                     yield from text.split("\n")
 
-    name = own or data.tokenizer_name or (None if data.model_type else model_args.model_name_or_path)
+    name = own or data_args.tokenizer_name or (None if data_args.model_type else model_args.model_name_or_path)
     if name is None:
-        assert data.model_type is not None
-        tokenizer = train_tokenizer(data.model_type, lines, data.vocab_size, data.do_lower_case)
+        assert data_args.model_type is not None
+        tokenizer = train_tokenizer(data_args.model_type, lines, data_args.vocab_size, data_args.do_lower_case)
     else:
         tokenizer = load_tokenizer(resolve(name))
     if tokenizer.mask_token_id is None:
         raise InputError(f"pre-training expects a tokenizer with a mask token, found none in {name}; choose another")
-    if data.auxiliary_decoder == "retromae" and data.auxiliary_weight > 0:
-        check_around("auxiliary_decoder retromae", tokenizer, str(name or data.model_type))
-    if data.model_type is not None:  # later positions are never trained
-        tokenizer.model_max_length = data.max_seq_length
+    if data_args.auxiliary_decoder == "retromae" and data_args.auxiliary_weight > 0:
+        check_around("auxiliary_decoder retromae", tokenizer, str(name or data_args.model_type))
+    if data_args.model_type is not None:  # later positions are never trained
+        tokenizer.model_max_length = data_args.max_seq_length
     return tokenizer
 
 
-def new_config(data: DataArguments, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+def new_config(data_args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
     """The configuration of a new backbone: its model type's defaults, the overrides, and the tokenizer's vocabulary.
 
     Raises:
         InputError: an unknown model type, or an override of a field that it does not have.
     """
-    assert data.model_type is not None
+    assert data_args.model_type is not None
     try:
-        config = AutoConfig.for_model(data.model_type)
+        config = AutoConfig.for_model(data_args.model_type)
     except ValueError as error:
         raise InputError(
-            f"model_type must be one that transformers knows, found {data.model_type!r}; try bert or roberta"
+            f"model_type must be one that transformers knows, found {data_args.model_type!r}; try bert or roberta"
         ) from error
-    if data.config_overrides:
+    if data_args.config_overrides:
         with as_input_error("config_overrides expects fields such as num_hidden_layers=4, found: "):
-            config.update_from_string(data.config_overrides)
+            config.update_from_string(data_args.config_overrides)
     config.vocab_size = len(tokenizer)
     for name in ("pad", "bos", "eos"):
         setattr(config, f"{name}_token_id", getattr(tokenizer, f"{name}_token_id"))
@@ -173,7 +173,7 @@ def new_config(data: DataArguments, tokenizer: PreTrainedTokenizerBase) -> Pretr
 
 
 def build_pretraining_model(
-    model_args: ModelArguments, data: DataArguments, tokenizer: PreTrainedTokenizerBase, resumes: bool = False
+    model_args: ModelArguments, data_args: DataArguments, tokenizer: PreTrainedTokenizerBase, resumes: bool = False
 ) -> AuxiliaryPretraining:
     """The model to pre-train: a new backbone (`model_type`), or an existing one (`model_name_or_path`). A run that
     `resumes` gets its weights later.
@@ -185,14 +185,14 @@ def build_pretraining_model(
     path = resolve(model_args.model_name_or_path)
     pretrained: PreTrainedModel | None = None
     with as_input_error():
-        if data.model_type is None:
+        if data_args.model_type is None:
             pretrained, has_head = load_backbone(path, fresh=model_args.from_scratch)
             if not has_head and not model_args.from_scratch and not resumes and rank() == 0:
                 print(f"{model_args.model_name_or_path}: {NO_HEAD}", file=sys.stderr)
-        config = new_config(data, tokenizer) if pretrained is None else pretrained.config
+        config = new_config(data_args, tokenizer) if pretrained is None else pretrained.config
         names = "lexical_layers", "fusion_layers", "fusion_init", "decoder_hidden_share"
         fields = {name: getattr(model_args, name) for name in names}
-        fuses = data.auxiliary_weight > 0 and data.auxiliary_decoder == "fusion"
+        fuses = data_args.auxiliary_weight > 0 and data_args.auxiliary_decoder == "fusion"
         network = PretrainedAuxiliary.choose(fields["fusion_init"], path) if fuses else None
         if network is not None:
             fields |= network.check(fields) | {"fusion_init": "pretrained"}
@@ -207,10 +207,10 @@ def build_pretraining_model(
         model = AuxiliaryPretraining(
             config,
             *depths,
-            data.auxiliary_weight,
+            data_args.auxiliary_weight,
             model_args.pooling,
             dropout,
-            data.auxiliary_decoder,
+            data_args.auxiliary_decoder,
             sizes.decoder_hidden_share,
         )
         if pretrained is not None:
@@ -222,7 +222,7 @@ def build_pretraining_model(
             f"the tokenizer must fit the model's vocabulary of {config.vocab_size}, found {len(tokenizer)} tokens; use "
             "the tokenizer that belongs to the model"
         )
-    check_length(data, max_positions(model.backbone))
+    check_length(data_args, max_positions(model.backbone))
     return model
 
 

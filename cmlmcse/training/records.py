@@ -83,35 +83,35 @@ def git_commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def hardware(run: RunArguments) -> dict[str, Any]:
+def hardware(run_args: RunArguments) -> dict[str, Any]:
     """Device, number of processes, number of threads and precision of the run; the launcher may set the latter."""
-    device = torch.cuda.get_device_name() if run.device.type == "cuda" else platform.machine()
+    device = torch.cuda.get_device_name() if run_args.device.type == "cuda" else platform.machine()
     chosen = AcceleratorState().mixed_precision if AcceleratorState._shared_state else "no"
     precision = "fp32" if chosen == "no" else chosen
     threads = torch.get_num_threads()
-    return {"device": device, "processes": run.world_size, "threads": threads, "precision": precision}
+    return {"device": device, "processes": run_args.world_size, "threads": threads, "precision": precision}
 
 
 def run_record(
-    recipe: str, model: ModelArguments, data: DataArguments, run: RunArguments, measured: dict[str, Any]
+    recipe: str, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, measured: dict[str, Any]
 ) -> dict[str, Any]:
     """The content of run.json: recipe, fields, which models are folders here, seed, versions, hardware, and the
     `measured` values."""
-    fields = {**dataclasses.asdict(model), **dataclasses.asdict(data), **chosen_arguments(run)}
+    fields = {**dataclasses.asdict(model_args), **dataclasses.asdict(data_args), **chosen_arguments(run_args)}
     named = [name for field in NAME_MODELS for name in split_names(fields.get(field))]
     return {
         "recipe": recipe,
         "fields": fields,
         "local": sorted({name for name in named if Path(name).exists()}),
-        "seed": run.seed,
+        "seed": run_args.seed,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
-        "hardware": hardware(run),
+        "hardware": hardware(run_args),
         **measured,
     }
 
 
-def chosen_arguments(run: RunArguments) -> dict[str, Any]:
+def chosen_arguments(run_args: RunArguments) -> dict[str, Any]:
     """The arguments without secrets and folders, and without those that have the default of TrainingArguments and of
     this project."""
     private = ("output_dir", "hub_token", "push_to_hub_token", "logging_dir", "resume_from_checkpoint")
@@ -120,7 +120,7 @@ def chosen_arguments(run: RunArguments) -> dict[str, Any]:
     )
     return {
         name: value
-        for name, value in run.to_dict().items()
+        for name, value in run_args.to_dict().items()
         if name not in private
         and (isinstance(value, (bool, int, float, str)) or (name in STRUCTURED and value))
         and not value == theirs.get(name) == ours.get(name)

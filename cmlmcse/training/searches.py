@@ -53,9 +53,9 @@ class ModelTeacher:
     """A model: cosines of what it makes of queries and passages, each with its own prompt."""
 
     def __init__(
-        self, name: str, queries: list[str], passages: list[str], pooling: str, most_tokens: int, run: RunArguments
+        self, name: str, queries: list[str], passages: list[str], pooling: str, most_tokens: int, run_args: RunArguments
     ) -> None:
-        encoder = load_reader(name, pooling, most_tokens, run).bare
+        encoder = load_reader(name, pooling, most_tokens, run_args).bare
         files = []
         for side, texts in ((QUERY, queries), (DOCUMENT, passages)):
             prompt = prompt_of(encoder, side)
@@ -116,15 +116,15 @@ class LexicalTeacher:
 
 
 def search_pairs(
-    documents: datasets.Dataset, model: ModelArguments, data: DataArguments, run: RunArguments, seed: int
+    documents: datasets.Dataset, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, seed: int
 ) -> tuple[datasets.Dataset, list[list[Path]]]:
     """Pairs of a query and a passage that the teachers find for it (data/searches.py), and their vectors by each
     teacher.
 
     Args:
         documents: columns "title" and "text"; at most 5,000 of them are searched, drawn by the seed.
-        model, data, run: the fields. A model that teaches reads as much of a text as training does: what it found
-            further down, training could not learn to find.
+        model_args, data_args, run_args: the fields. A model that teaches reads as much of a text as training does: what
+            it found further down, training could not learn to find.
         seed: of the draws.
 
     Returns:
@@ -135,7 +135,7 @@ def search_pairs(
         InputError: a teacher cannot be loaded, or no document gives a query.
     """
     documents = draw_documents(documents, SEARCHED, seed)
-    queries = make_queries(documents, seed, data.max_queries)
+    queries = make_queries(documents, seed, data_args.max_queries)
     if not queries.texts or len(documents) < 2:
         raise InputError(
             f"views search expects at least two documents with words of three letters or more, found "
@@ -148,10 +148,10 @@ def search_pairs(
     teachers: list[Teacher] = [
         LexicalTeacher(*queries, texts)
         if name == LEXICAL
-        else ModelTeacher(name, queries.texts, texts, model.teacher_pooling, data.max_seq_length, run)
-        for name in model.teachers
+        else ModelTeacher(name, queries.texts, texts, model_args.teacher_pooling, data_args.max_seq_length, run_args)
+        for name in model_args.teachers
     ]
-    shares = [1.0] if len(teachers) == 1 else [model.teacher_share, 1 - model.teacher_share]
+    shares = [1.0] if len(teachers) == 1 else [model_args.teacher_share, 1 - model_args.teacher_share]
     text = f"{fingerprint_rows(asked)}-{fingerprint_rows(documents)}"
     named = [*(teacher.name for teacher in teachers), *map(str, shares), str(seed)]
     kept = vectors_folder() / f"found-{text}-{sha256('|'.join(named).encode()).hexdigest()[:16]}.npy"

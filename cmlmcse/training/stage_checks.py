@@ -22,75 +22,75 @@ OFF = (None, "none", 0)  # values that ask for nothing
 SCORES = ("data_dir", "dev_set", "final_evaluation")
 
 
-def check_pretraining(model: ModelArguments, data: DataArguments, run: RunArguments) -> None:
+def check_pretraining(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
     """Check the fields of `--stage pretrain`.
 
     Raises:
         InputError: a field out of range, or a field that this stage does not use.
     """
-    if model.lora_r is not None:
+    if model_args.lora_r is not None:
         raise InputError("lora_r is for stage train, found it with stage pretrain; leave it out")
-    if POOLINGS[model.pooling].reads_mask:
+    if POOLINGS[model_args.pooling].reads_mask:
         raise InputError("pooling prompt is for stage train, found it with stage pretrain; choose another pooling")
     with as_input_error():
-        one_of("sequences", data.sequences, ("documents", "sentences"))
-        in_range("auxiliary_weight", data.auxiliary_weight, float, 0.0, 1e6)
-        one_of("auxiliary_decoder", data.auxiliary_decoder, DECODERS)
-        in_range("validation_split_percentage", data.validation_split_percentage, float, 0.0, 99.0)
-    check_deletion(data)
+        one_of("sequences", data_args.sequences, ("documents", "sentences"))
+        in_range("auxiliary_weight", data_args.auxiliary_weight, float, 0.0, 1e6)
+        one_of("auxiliary_decoder", data_args.auxiliary_decoder, DECODERS)
+        in_range("validation_split_percentage", data_args.validation_split_percentage, float, 0.0, 99.0)
+    check_deletion(data_args)
     for name in OF_STAGE_TRAIN:
-        value, default = getattr(data, name), getattr(DataArguments, name)
+        value, default = getattr(data_args, name), getattr(DataArguments, name)
         if value != default:
             raise InputError(
                 f"{name} is for stage train, found {value} with stage pretrain; leave it out, or set "
                 f"--{name} {'null' if default is None else default}"
             )
-    if data.streaming:
+    if data_args.streaming:
         raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")
-    if run.auxiliary_learning_rate is not None:
+    if run_args.auxiliary_learning_rate is not None:
         raise InputError(
-            f"auxiliary_learning_rate is for stage train, found {run.auxiliary_learning_rate} with stage pretrain, "
-            "where backbone and auxiliary network share one rate; leave it out"
+            f"auxiliary_learning_rate is for stage train, found {run_args.auxiliary_learning_rate} with stage "
+            "pretrain, where backbone and auxiliary network share one rate; leave it out"
         )
-    if run.mini_batch_size is not None:
+    if run_args.mini_batch_size is not None:
         raise InputError(
-            f"mini_batch_size is for the contrastive loss of stage train, found {run.mini_batch_size} with stage "
+            f"mini_batch_size is for the contrastive loss of stage train, found {run_args.mini_batch_size} with stage "
             "pretrain; use gradient_accumulation_steps"
         )
 
 
-def check_deletion(data: DataArguments) -> None:
+def check_deletion(data_args: DataArguments) -> None:
     """Check that stage pretrain deletes words only where a decoder restores them.
 
     Raises:
         InputError: another augmentation, or no such decoder.
     """
-    if data.augmentation == "none":
-        if data.deletion_rate != DataArguments.deletion_rate:
+    if data_args.augmentation == "none":
+        if data_args.deletion_rate != DataArguments.deletion_rate:
             raise InputError(
-                f"deletion_rate expects augmentation delete_tokens, found {data.deletion_rate} with none; set both, or "
-                "leave it out"
+                f"deletion_rate expects augmentation delete_tokens, found {data_args.deletion_rate} with none; set "
+                "both, or leave it out"
             )
         return
-    if data.augmentation != "delete_tokens":
+    if data_args.augmentation != "delete_tokens":
         raise InputError(
-            f"augmentation in stage pretrain must be none or delete_tokens, found {data.augmentation}; leave it out, "
-            "or set --augmentation none"
+            f"augmentation in stage pretrain must be none or delete_tokens, found {data_args.augmentation}; leave it "
+            "out, or set --augmentation none"
         )
-    if data.auxiliary_decoder != "retromae" or data.auxiliary_weight == 0:
+    if data_args.auxiliary_decoder != "retromae" or data_args.auxiliary_weight == 0:
         raise InputError(
             "augmentation delete_tokens in stage pretrain expects the decoder that restores the words, found "
-            f"auxiliary_decoder {data.auxiliary_decoder} with auxiliary_weight {data.auxiliary_weight:g}; set "
-            "--auxiliary_decoder retromae --auxiliary_weight 1, or --augmentation none"
+            f"auxiliary_decoder {data_args.auxiliary_decoder} with auxiliary_weight {data_args.auxiliary_weight:g}; "
+            "set --auxiliary_decoder retromae --auxiliary_weight 1, or --augmentation none"
         )
 
 
-def check_given(model: ModelArguments, data: DataArguments, given: Iterable[str]) -> list[str]:
+def check_given(model_args: ModelArguments, data_args: DataArguments, given: Iterable[str]) -> list[str]:
     """Check that the command line of stage pretrain names no field that only stage train reads. A recipe may name such
     fields, because it may serve both stages.
 
     Args:
-        model, data: the fields.
+        model_args, data_args: the fields.
         given: the names of those on the command line.
 
     Returns:
@@ -99,7 +99,7 @@ def check_given(model: ModelArguments, data: DataArguments, given: Iterable[str]
     Raises:
         InputError: it names another one, and not to turn it off.
     """
-    values = dataclasses.asdict(model) | dataclasses.asdict(data)
+    values = dataclasses.asdict(model_args) | dataclasses.asdict(data_args)
     read = READ | {field.name for field in dataclasses.fields(PretrainingArguments)}
     unread = [name for name in sorted(set(given) & set(values) - read) if values[name] not in OFF]
     for name in unread:

@@ -35,30 +35,30 @@ MODELS = ("model_name_or_path", "teacher", "mining_model", "rtd_generator", "tok
 STATEFUL_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 
 
-def started_with(model: ModelArguments, data: DataArguments, run: RunArguments) -> dict[str, Any]:
+def started_with(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> dict[str, Any]:
     """The fields that must stay, of text and models on this machine their content. Every process must call this."""
-    return from_first_process(kept_fields(model, data, run) if rank() == 0 else {})
+    return from_first_process(kept_fields(model_args, data_args, run_args) if rank() == 0 else {})
 
 
-def kept_fields(model: ModelArguments, data: DataArguments, run: RunArguments) -> dict[str, Any]:
+def kept_fields(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> dict[str, Any]:
     """The fields that must stay."""
-    own = {**dataclasses.asdict(model), **dataclasses.asdict(data)}
+    own = {**dataclasses.asdict(model_args), **dataclasses.asdict(data_args)}
     fields = {name: value for name, value in own.items() if name not in MAY_DIFFER}
-    arguments = run.to_dict()
+    arguments = run_args.to_dict()
     fields |= {name: arguments[name] for name in LEARNED if name in arguments}
     for name in TEXTS:
-        names = split_names(fields[name]) if run.stage == "pretrain" else [fields[name]] if fields[name] else []
+        names = split_names(fields[name]) if run_args.stage == "pretrain" else [fields[name]] if fields[name] else []
         fields[name] = [text_content(each) for each in names]
     for name in MODELS:
         fields[name] = [model_content(each) for each in split_names(fields[name])]
-    fields["dev_set"] = "auto" if data.dev_set.startswith("auto") else "another"  # auto holds documents out
-    fields["auxiliary_learning_rate"] = "none" if run.auxiliary_learning_rate is None else "one of its own"
+    fields["dev_set"] = "auto" if data_args.dev_set.startswith("auto") else "another"  # auto holds documents out
+    fields["auxiliary_learning_rate"] = "none" if run_args.auxiliary_learning_rate is None else "one of its own"
     fields["processes"] = processes()
-    if data.streaming:
-        fields["dataloader_num_workers"] = run.dataloader_num_workers  # the order of a stream depends on it
-    sharded = run.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+    if data_args.streaming:
+        fields["dataloader_num_workers"] = run_args.dataloader_num_workers  # the order of a stream depends on it
+    sharded = run_args.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
     if sharded or fields["lr_scheduler_type"] in STATEFUL_SCHEDULES:
-        fields["learning_rate"] = run.learning_rate
+        fields["learning_rate"] = run_args.learning_rate
     return fields
 
 

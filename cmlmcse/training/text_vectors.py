@@ -54,7 +54,7 @@ def vectors_folder() -> Path:
 
 
 def load_reader(
-    name: str, pooling: str, most_tokens: int, run: RunArguments, prompt_template: str | None = None
+    name: str, pooling: str, most_tokens: int, run_args: RunArguments, prompt_template: str | None = None
 ) -> Encoder:
     """A model in evaluation mode that reads at most `most_tokens` of a text, a template not counted. It computes on the
     run's device, and in bf16 if the run does.
@@ -63,7 +63,7 @@ def load_reader(
         name: the model.
         pooling: for a model that records none.
         most_tokens: special tokens included.
-        run: the fields of the run.
+        run_args: the fields of the run.
         prompt_template: that of the pooling `prompt`, for a model that records none.
 
     Raises:
@@ -72,9 +72,11 @@ def load_reader(
     plain = recorded_pooling(name)[0] is None
     given = pooling if plain else None
     template = prompt_template if plain and POOLINGS[pooling].reads_mask else None
-    encoder = load_model_encoder(name, given, device=str(run.device), show_progress_bar=False, prompt_template=template)
+    encoder = load_model_encoder(
+        name, given, device=str(run_args.device), show_progress_bar=False, prompt_template=template
+    )
     use_fast_cpu_kernels(encoder.model)
-    if run.bf16:
+    if run_args.bf16:
         encoder.bf16, encoder.settings["precision"] = True, "bf16"
     special = [each.num_special_tokens_to_add() for each in (encoder.tokenizer, without_template(encoder.tokenizer))]
     return encoder.cut_to(min(encoder.max_seq_length, most_tokens + special[0] - special[1]))
