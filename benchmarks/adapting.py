@@ -17,7 +17,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from cmlmcse import adapt, evaluate
-from cmlmcse.adaptation.command import PLAIN_POOLING, Adapted
+from cmlmcse.adaptation.command import Adapted
+from cmlmcse.adaptation.recipe_fields import PLAIN_POOLING
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.models.folders import recorded_pooling
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cmlmcse.adaptation.command import PLAIN_POOLING
+from cmlmcse.adaptation.recipe_fields import PLAIN_POOLING
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.search_words import SEARCH_WORDS, SearchWords
 from cmlmcse.evaluation.beir_data import RetrievalSet, from_folder

@@ -5,7 +5,6 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,22 +17,17 @@ from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.command_fields import TRUE, parse_with_fields
 
-if TYPE_CHECKING:
-    from cmlmcse.training.fields import ModelArguments, RunArguments
+from .recipe_fields import PLAIN_POOLING, check_fields, check_free
 
+if TYPE_CHECKING:
     from .crew import Train
 
 MINUTES = 15.0
 # Documents that are read of a text with more. The longest arm sees 480 batches of 64, a sixth of them. So neither time
 # nor memory grows with the text after one pass over it.
 MOST_DOCUMENTS = 200_000
-PLAIN_POOLING = "avg"  # of a model that records none: the best of the plain poolings on docs/results/backbone.md
 OWN = ("export", "report.md", "report.html", "results.json", "arms", "second-split", "plan.json",
        "request.json", "seconds.json")  # fmt: skip
-FIXED = ("model_name_or_path", "train_file", "dev_set", "output_dir", "max_steps", "pooling", "prompt_template",
-         "second_prompt_template", "query_prompt", "document_prompt", "normalize", "stage", "streaming", "data_seed",
-         "max_train_samples", "eval_strategy", "eval_steps", "save_strategy", "save_steps", "save_only_model",
-         "load_best_model_at_end", "logging_steps", "disable_tqdm")  # fmt: skip
 
 
 class Adapted(NamedTuple):
@@ -125,17 +119,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     check_free(fields)
     args.fields = fields
     return args
-
-
-def check_free(fields: Mapping[str, str]) -> None:
-    """Check that adapt leaves these fields of the recipe to its caller.
-
-    Raises:
-        InputError: it sets one itself.
-    """
-    for name in FIXED:
-        if name in fields:
-            raise InputError(f"cmlmcse adapt sets {name} itself, found --{name}; leave it out, or use cmlmcse train")
 
 
 @command
@@ -247,28 +230,6 @@ def finished(folder: Path, args: argparse.Namespace) -> Adapted:
         )
     print(f"{folder} is finished: report.html, export/", file=sys.stderr)
     return Adapted(folder, results)
-
-
-def check_fields(model: str, fields: dict[str, str]) -> tuple["ModelArguments", "RunArguments"]:
-    """Check the fields of the recipe before any work starts.
-
-    Returns:
-        The arguments of the model and of training with these fields.
-
-    Raises:
-        InputError: an unknown field, or a wrong value.
-    """
-    from cmlmcse.data.searches import SEARCH
-    from cmlmcse.training.parse import parse_recipe
-
-    from .arms import searching_fields
-    from .runs import RECIPE
-
-    searches = "views" not in fields and "max_queries" in fields  # for the arm that searches
-    fields = {**fields, "views": SEARCH} if searches else fields
-    added = searching_fields(model, finished=True) if fields.get("views") == SEARCH else {}
-    _, arguments, _, training = parse_recipe([RECIPE, *field_arguments(added | fields)])
-    return arguments, training
 
 
 def has_fast_bf16(device: str | None) -> bool:

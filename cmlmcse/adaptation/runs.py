@@ -14,8 +14,8 @@ from cmlmcse.common.errors import Diverged, InputError, Stopped
 from cmlmcse.training.command import field_arguments
 
 from .crew import Train
+from .recipe_fields import RECIPE
 
-RECIPE = "adapt"
 EVERY = 20  # steps between development scores; of a plain backbone the best is kept, so too many steps do no harm
 
 

@@ -51,8 +51,8 @@ from .choice import (
     weights_of,
 )
 from .clock import Clock
-from .command import PLAIN_POOLING, check_fields
 from .crew import Train
+from .recipe_fields import PLAIN_POOLING, check_fields
 from .report import last_line, write_report
 from .request import keep_request
 from .results import adapt_results, labelled_results, load_labelled
