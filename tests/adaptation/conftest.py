@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from cmlmcse.adaptation import work
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.tiny import ENGLISH, tiny_backbone, tiny_tokenizer
@@ -37,7 +36,7 @@ def backbone(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def good(monkeypatch):
     """The tiny finished encoder counts as a good one, although it finds less than BM25."""
-    monkeypatch.setattr(work, "WEAK", 0.0)
+    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 0.0)
 
 
 @pytest.fixture(scope="package")

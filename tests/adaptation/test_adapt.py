@@ -166,7 +166,7 @@ def test_labelled_data_have_intervals(corpus, backbone_folders, data_dir, tmp_pa
 
 def test_single_sentences_are_still_refused(encoder, tmp_path, monkeypatch, capsys):
     """They can ask nothing that tells a finished encoder from a better one, so no score says that it is weak."""
-    monkeypatch.setattr(work, "WEAK", 2.0)
+    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 2.0)
     rng = np.random.default_rng(0)
     (tmp_path / "lines.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(300)))
     with pytest.raises(SystemExit, match="2"):
@@ -303,7 +303,7 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
 def test_a_weak_encoder_is_asked_again(sure, in_time, again, corpus, encoder, tmp_path, monkeypatch):
     """It learns as a plain backbone, on one split; on another one only if the first cannot tell its change from chance,
     and if time is left."""
-    monkeypatch.setattr(work, "WEAK", 2.0)
+    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 2.0)
     verdicts = [GOOD] if sure else [GOOD._replace(interval=(-0.5, 3.0)), GOOD][: 1 + in_time]
     monkeypatch.setattr(work, "judge", lambda *given: verdicts.pop(0))
     if not in_time:

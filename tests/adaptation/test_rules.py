@@ -12,10 +12,11 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from cmlmcse.adaptation import arms, work
+from cmlmcse.adaptation import arms
 from cmlmcse.adaptation.choice import Splits, best_average, judge, load_start, weights_of
 from cmlmcse.adaptation.command import parse
 from cmlmcse.adaptation.report import next_steps
+from cmlmcse.adaptation.start import WEAK, begin
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import Criterion
@@ -88,7 +89,7 @@ def test_a_pooling_in_place_of_the_recorded_one(corpus, backbone, tmp_path):
     SentenceTransformer(modules=[transformer, pooling], device="cpu").save(encoder)
     said: list[str] = []
     words = [encoder, str(corpus), "--output_dir", "new", "--device", "cpu", "--pooling", "avg_first_last"]
-    start = work.begin(parse(words), False, said.append)
+    start = begin(parse(words), False, said.append)
     assert start.encoder.model.config.pooling == "avg_first_last"
     assert f"{encoder} was trained with the pooling avg; --pooling avg_first_last replaces it" in said
 
@@ -113,13 +114,13 @@ def test_no_arm_confirms_itself(views, name, corpus, backbone):
         assert text._replace(titles=text.documents // 2).confirming(views, 42).name == "words"
 
 
-@pytest.mark.parametrize(("weak", "finished"), [(work.WEAK, False), (0.0, True)])
+@pytest.mark.parametrize(("weak", "finished"), [(WEAK, False), (0.0, True)])
 def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, monkeypatch):
     """One that finds less than BM25, as the tiny one does: its questions are a backbone's, and so are its rates. It
     keeps its pooling."""
-    monkeypatch.setattr(work, "WEAK", weak)
+    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", weak)
     said: list[str] = []
-    start = work.begin(parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu"]), False, said.append)
+    start = begin(parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu"]), False, said.append)
     assert start.text.finished == finished
     assert start.choosing.name == ("halves+words" if finished else "parts")
     assert start.encoder.model.config.pooling == "avg"
@@ -136,9 +137,9 @@ def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, mo
 ])  # fmt: skip
 def test_who_decides_how_an_encoder_learns(given, earlier, finished, corpus, encoder, monkeypatch):
     """An earlier call, else the user's views, else the score."""
-    monkeypatch.setattr(work, "WEAK", 0.9)
+    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 0.9)
     args = parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu", *given])
-    assert work.begin(args, False, lambda _: None, earlier).text.finished == finished
+    assert begin(args, False, lambda _: None, earlier).text.finished == finished
 
 
 def test_the_best_average_is_between_start_and_arm(backbone_folders):

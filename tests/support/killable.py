@@ -41,11 +41,11 @@ def main_of(command: str) -> Callable[[], None]:
         return train.main
     from matplotlib.figure import Figure
 
-    from cmlmcse.adaptation import budget, rounds, work
+    from cmlmcse.adaptation import budget, rounds, start
     from cmlmcse.adaptation.command import main
 
     budget.COMPARED_STEPS, rounds.EVERY = 4, 2
-    work.WEAK = 0.0  # a tiny encoder learns as a good one
+    start.WEAK = 0.0  # a tiny encoder learns as a good one
     Figure.savefig = lambda self, path, **_: Path(path).touch()
     return main
 

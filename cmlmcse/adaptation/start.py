@@ -1,0 +1,136 @@
+"""The start of `cmlmcse adapt`: the model and the text are read, and the model is scored."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cmlmcse.common.errors import InputError
+from cmlmcse.data.collection import MIN_DOCUMENTS, few_files
+from cmlmcse.data.folder import unread_files
+from cmlmcse.evaluation.encoding import EncodeOnce
+from cmlmcse.evaluation.together import Together
+from cmlmcse.models.encoders import Encoder
+from cmlmcse.models.folders import recorded_pooling
+from modeling_cmlmcse.pooling import POOLINGS
+
+from .choice import load_start
+from .recipe_fields import PLAIN_POOLING
+from .text import Text, read_text
+
+# What averages, confirmation, export and report take, in times of scoring the start by the questions that choose, and
+# by those that confirm. A finished encoder scores two averages by the first ones, one result by the second ones, which
+# have few new texts, and on the second split, where nearly all texts are new, the start and another result. With 4 of
+# both, SciFact ended after 13 of 15 minutes (benchmarks/records/adapting-words.json).
+SCORES_AT_THE_END, ENCODER_SCORES_AT_THE_END = (4, 4), (4, 3)
+# A finished encoder whose score is below this share of BM25's learns as a plain backbone does. It lies between the two
+# encoders that were measured: assets/encoder-mini-en is below it on five of eight collections, and with the encoder
+# before it SciFact gained 8.6 points instead of 1.3 (docs/results/adapting.md); all-MiniLM-L6-v2 has 0.98 and more.
+WEAK = 0.9
+
+Say = Callable[[str], None]
+
+
+class Start(NamedTuple):
+    """The model that is adapted, what it scores, and the text.
+
+    Attributes:
+        load: loads the model anew.
+        encoder: the model.
+        once: the model, remembering the texts that it has encoded.
+        text: the user's text.
+        choosing: the questions that choose.
+        values: (N,) the model's values for these questions.
+        seconds: how long scoring it took, by these questions, and by those that confirm.
+    """
+
+    load: Callable[[], Encoder]
+    encoder: Encoder
+    once: EncodeOnce
+    text: Text
+    choosing: Together
+    values: NDArray[np.float64]
+    seconds: tuple[float, float]
+
+    def seconds_at_the_end(self) -> float:
+        """About how long everything takes after the arms."""
+        scores = ENCODER_SCORES_AT_THE_END if self.text.finished else SCORES_AT_THE_END
+        return sum(count * each for count, each in zip(scores, self.seconds, strict=True))
+
+
+def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None = None) -> Start:
+    """Load the model, read the text, and score the model on it.
+
+    Args:
+        args: the command's.
+        bf16: whether to compute in bf16.
+        say: prints a line.
+        finished: whether a finished encoder learns as one, as an earlier call found; None: this call decides, unless
+            its `views` do.
+
+    Raises:
+        InputError: the text or the model cannot be used.
+    """
+    recorded, _ = recorded_pooling(args.model)
+    pooling = args.pooling or (PLAIN_POOLING if recorded is None else None)
+
+    def load() -> Encoder:
+        return load_start(args.model, pooling, args.device, bf16=bf16)
+
+    encoder = load()
+    if args.pooling and recorded not in (None, args.pooling):
+        say(f"{args.model} was trained with the pooling {recorded}; --pooling {args.pooling} replaces it")
+    if POOLINGS[encoder.model.config.pooling].keeps_head:
+        raise InputError(
+            f"cmlmcse adapt expects a pooling without a head, found {encoder.model.config.pooling} in {args.model}; "
+            "choose a model that pools otherwise, or use cmlmcse train"
+        )
+    if unread := unread_files(args.text):
+        say(unread)
+    if few := few_files(args.text):
+        say(f"{args.text}: fewer than {MIN_DOCUMENTS} text files, {few}, so each passage counts as a document")
+    text = read_text(args, encoder, finished=recorded is not None)
+    say(text.summary())
+    if text.note:
+        say(text.note)
+    if bf16:
+        say("training and scoring compute in bf16; --bf16 false keeps fp32")
+    start = score_start(load, encoder, text, args.seed, say)
+    if finished is None and text.together and "views" not in args.fields:
+        finished = bool(start.choosing.summary(start.values) >= WEAK * start.choosing.bm25().mean())
+    if text.finished and finished is False:
+        say(
+            f"this finished encoder finds clearly less than BM25 (below {WEAK:g} of its score), so it learns as a "
+            "plain backbone does, at larger rates"
+        )
+        start = score_start(load, encoder, text.of_a_backbone(), args.seed, say)
+    return start
+
+
+def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int, say: Say) -> Start:
+    """The model with its score by the questions of the text."""
+    once, choosing = EncodeOnce(encoder), text.judged_by.halves(seed)[0]
+    began = time.perf_counter()
+    values = choosing.values(once)
+    chosen = time.perf_counter()
+    confirming = text.confirming("", seed) or choosing
+    before, bm25 = confirming.score(once), confirming.bm25().mean()
+    seconds = chosen - began, time.perf_counter() - chosen
+    say(
+        f"score without labels ({confirming.name}): the start has {before:.2f}, BM25 {bm25:.2f}; on the documents that "
+        f"choose between settings, whose scores follow, the start has {choosing.summary(values):.2f}"
+    )
+    return Start(load, encoder, once, text, choosing, values, seconds)
+
+
+def timed_printer(started: float) -> Say:
+    """A function that prints a line on stderr, after the minutes since `started`."""
+
+    def say(line: str) -> None:
+        print(f"[{(time.perf_counter() - started) / 60:4.1f} min] {line}", file=sys.stderr, flush=True)
+
+    return say
