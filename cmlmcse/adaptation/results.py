@@ -17,15 +17,24 @@ from cmlmcse.models.encoders import Encoder
 from .arms import Arms
 from .choice import LEAST_GAIN, Change, Choice
 from .runs import Trial
-from .text import Text
+from .start import Start
 
 LABELLED = {"retrieval": "beir", "stsb_dev": "sts/stsb"}  # task → its part of a data folder
 
 
-def adapt_results(model: str, text: Text, choice: Choice, arms: Arms, trials: Mapping[str, Trial]) -> dict[str, Any]:
-    """What was tried, what was chosen, and the scores before and after."""
-    names, average, second, change, _ = choice
-    better = change.better
+def adapt_results(start: Start, choice: Choice, arms: Arms, trials: Mapping[str, Trial], model: str) -> dict[str, Any]:
+    """What was tried, what was chosen, and the scores before and after.
+
+    Args:
+        start: the model that was adapted, with the text.
+        choice: what the arms came to.
+        arms: the fields of all arms.
+        trials: their runs, those of the chosen arms among them.
+        model: the model's name.
+    """
+    names, average, second, change, confirming = choice
+    better, text = change.better, start.text
+    encoders = choice.encoders if better else [start.once] * len(choice.encoders)
     chosen = " and ".join(names)
     if average.share < 1:
         chosen += f", averaged with the start ({average.share:.0%} of {'them' if len(names) > 1 else 'the arm'})"
@@ -39,12 +48,17 @@ def adapt_results(model: str, text: Text, choice: Choice, arms: Arms, trials: Ma
             "share": average.share if better else 0.0,
             "finished_encoder": text.finished,
             "weak_encoder": text.weak,
-            "queries": choice.confirming.queries,
-            "candidates": choice.confirming.candidates,
+            "queries": confirming.queries,
+            "candidates": confirming.candidates,
             "shares": {f"{share:g}": round(score, 4) for share, score in average.scores.items()},
             "second_split": second and second.record,
             "settings": {name: trials[name].record["fields"] for name in names},
             "arms": {name: arm_results(arms[name], trial) for name, trial in trials.items()},
+            "documents": {"choose": start.choosing.documents, "confirm": confirming.documents},
+            "choose_before": round(start.choosing.summary(start.values), 4),
+            "choose_title": start.choosing.title,
+            "bm25": round(float(confirming.bm25().mean()), 4),
+            "hybrid": round(float(confirming.hybrid(encoders).mean()), 4),
         },
         "text": text.record(),
     }

@@ -96,14 +96,7 @@ def adapt_by(clock: Clock, folder: Path, args: argparse.Namespace, bf16: bool, t
     left = math.inf if args.max_steps else end - time.perf_counter() - start.seconds_at_the_end() / 2
     choice = choose(start, {name: trials[name] for name in names}, arms, common, args, left, say)
 
-    results = adapt_results(args.model, text, choice, arms, trials)
-    found = results["adapt"]
-    found["documents"] = {"choose": start.choosing.documents, "confirm": choice.confirming.documents}
-    found["choose_before"] = round(start.choosing.summary(start.values), 4)
-    found["choose_title"] = start.choosing.title
-    encoders = choice.encoders if choice.change.better else [start.once] * len(choice.encoders)
-    for name, values in (("bm25", choice.confirming.bm25()), ("hybrid", choice.confirming.hybrid(encoders))):
-        found[name] = round(float(values.mean()), 4)
+    results = adapt_results(start, choice, arms, trials, args.model)
     best = handed_back(start, choice)
     precision = trials[names[0]].record["hardware"]["precision"]
     results |= {"seed": args.seed, "precision": precision, "seconds": clock.seconds()}
@@ -242,7 +235,7 @@ def write_folder(
         folder: where.
         args: the command's.
         sides: the start, and what is handed back.
-        results: what results.json holds; the labelled scores are added.
+        results: what results.json holds; the labelled scores, and what is read from start and result, are added.
         examples: queries with their neighbours.
         labelled: the labelled data, or nothing.
     """
@@ -253,8 +246,8 @@ def write_folder(
     if labelled:
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
-    results |= {"start": start_record(args.model), "encoder": encoder_record(best)}
-    results["example"] = similarity_example(replace(best, bf16=False))
+    example = similarity_example(replace(best, bf16=False))
+    results |= {"start": start_record(args.model), "encoder": encoder_record(best), "example": example}
     write_report(folder, results, examples)
     use = Loading(more=Prompts.of_model(best.model).for_card, pooling=best.model.config.pooling)
     copy_plots(folder, exported)
