@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from cmlmcse.common.files import replace_json
 
 from .crew import Train
-from .request import REQUEST
-
-SECONDS = "seconds.json"
+from .files import REQUEST, SECONDS
 
 
 class Clock:

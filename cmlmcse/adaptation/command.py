@@ -17,6 +17,7 @@ from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.command_fields import TRUE, parse_with_fields
 
+from .files import OWN, RESULTS
 from .recipe_fields import PLAIN_POOLING, check_fields, check_free
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ MINUTES = 15.0
 # Documents that are read of a text with more. The longest arm sees 480 batches of 64, a sixth of them. So neither time
 # nor memory grows with the text after one pass over it.
 MOST_DOCUMENTS = 200_000
-OWN = ("export", "report.md", "report.html", "results.json", "arms", "second-split", "plan.json",
-       "request.json", "seconds.json")  # fmt: skip
 
 
 class Adapted(NamedTuple):
@@ -185,7 +184,7 @@ def run_alone(args: argparse.Namespace, bf16: bool, variable_length: bool, train
 
     folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
     check_request(folder, args)
-    if (folder / "results.json").exists():
+    if (folder / RESULTS).exists():
         return finished(folder, args)
     from modeling_cmlmcse.variable_length import padded_attention
 
@@ -217,7 +216,7 @@ def finished(folder: Path, args: argparse.Namespace) -> Adapted:
     """
     from .results import labelled_tasks
 
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     tasks = labelled_tasks(args.data_dir) if args.data_dir else []
     if not results.get("labelled", {}).keys() >= set(tasks):
         words = ["cmlmcse", "evaluate", args.model, str(folder), "--tasks", ",".join(tasks), "--data_dir",

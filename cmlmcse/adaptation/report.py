@@ -12,6 +12,7 @@ from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_
 from cmlmcse.hub.adapted_card import few_questions, on_practice, tokens_trained_on, why_kept
 from modeling_cmlmcse.pooling import POOLINGS
 
+from .files import EXPORT, REPORT
 from .pages import Block, write_pages
 
 CURVE = "curves"
@@ -31,7 +32,7 @@ def write_report(folder: Path, results: dict[str, Any], neighbours: list[dict[st
     plots = folder / "plots"
     plots.mkdir(exist_ok=True)
     plot_curves(results["adapt"], plots)
-    write_pages(report_blocks(folder, results, neighbours), folder, "report", "Adapted")
+    write_pages(report_blocks(folder, results, neighbours), folder, REPORT, "Adapted")
 
 
 def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[str, Any]]) -> list[Block]:
@@ -74,7 +75,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
         ("list", text_and_cost(results)),
         ("h2", "How to load it"),
         ("code", "from sentence_transformers import SentenceTransformer\n"
-                 f'model = SentenceTransformer("{(folder / "export").as_posix()}"{trust})\n'
+                 f'model = SentenceTransformer("{(folder / EXPORT).as_posix()}"{trust})\n'
                  'vectors = model.encode(["a sentence"])'),
         ("h2", "What to try next"),
         ("list", next_steps(kept, found, text)),

@@ -11,7 +11,8 @@ from cmlmcse.common.files import replace_json
 from cmlmcse.common.launch import launched_processes
 from cmlmcse.training.started_with import before_and_now, model_content, text_content
 
-REQUEST = "request.json"
+from .files import REQUEST
+
 SAME = ("text_column", "title_column", "max_documents", "max_seq_length", "pooling", "seed", "max_steps")
 
 

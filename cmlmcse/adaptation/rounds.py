@@ -23,9 +23,8 @@ from .budget import (
     plan_steps,
     prepared_seconds,
 )
+from .files import PLAN
 from .runs import EVERY, Common, Trial, read_trial, run_arm, run_folder
-
-PLAN = "plan.json"
 
 
 @dataclass

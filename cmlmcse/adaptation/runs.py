@@ -14,6 +14,7 @@ from cmlmcse.common.errors import Diverged, InputError, Stopped
 from cmlmcse.training.command import field_arguments
 
 from .crew import Train
+from .files import ARMS
 from .recipe_fields import RECIPE
 
 EVERY = 20  # steps between development scores; of a plain backbone the best is kept, so too many steps do no harm
@@ -123,4 +124,4 @@ def read_trial(run: Path) -> Trial | None:
 
 def run_folder(folder: Path, name: str) -> Path:
     """The folder of an arm's run."""
-    return folder / "arms" / name.replace(", rate ", "-").replace("+", "-")
+    return folder / ARMS / name.replace(", rate ", "-").replace("+", "-")

@@ -8,9 +8,8 @@ from typing import Any
 
 from cmlmcse.data.collection import next_seed
 
+from .files import SECOND_SPLIT
 from .runs import EVERY, Common, Trial, run_folder, train_run
-
-FOLDER = "second-split"
 
 
 def train_again(name: str, trial: Trial, fields: dict[str, Any], common: Common) -> Trial:
@@ -27,5 +26,5 @@ def train_again(name: str, trial: Trial, fields: dict[str, Any], common: Common)
     """
     own = {"seed": next_seed(common.fields["seed"]), "dev_set": "auto_unscored", "early_stopping_patience": None,
            "max_steps": trial.best_step, "save_steps": EVERY, "logging_steps": EVERY}  # fmt: skip
-    folder = run_folder(common.folder / FOLDER, name)
+    folder = run_folder(common.folder / SECOND_SPLIT, name)
     return train_run(f"{name}, on another split", folder, {**fields, **own}, common, None)

@@ -44,6 +44,7 @@ from .choice import (
 )
 from .clock import Clock
 from .crew import Train
+from .files import EXPORT, RESULTS
 from .recipe_fields import check_fields
 from .report import last_line, write_report
 from .request import keep_request
@@ -240,9 +241,9 @@ def write_folder(
         labelled: the labelled data, or nothing.
     """
     start, best = sides
-    shutil.rmtree(folder / "export", ignore_errors=True)  # written by this command before it was interrupted
+    shutil.rmtree(folder / EXPORT, ignore_errors=True)  # written by this command before it was interrupted
     best.tokenizer.model_max_length = int(start.settings["max_seq_length"])  # scored so; the tokenizer may allow more
-    exported = export(best.model, best.tokenizer, folder / "export")
+    exported = export(best.model, best.tokenizer, folder / EXPORT)
     if labelled:
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
@@ -253,7 +254,7 @@ def write_folder(
     copy_plots(folder, exported)
     (exported / "README.md").write_text(adapted_card(results, use, plots_of(folder)), encoding="utf-8")
     write_eval_results(card_metrics(results), exported)
-    replace_json(folder / "results.json", results)
+    replace_json(folder / RESULTS, results)
     print(f"Written to {folder}: export/ (load it with SentenceTransformer or AutoModel), report.html, results.json")
     print(last_line(results))
 

@@ -9,9 +9,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import cmlmcse
-from cmlmcse.adaptation import arms, second_split, work
+from cmlmcse.adaptation import arms, work
 from cmlmcse.adaptation.choice import Change, load_start
 from cmlmcse.adaptation.command import main, parse
+from cmlmcse.adaptation.files import SECOND_SPLIT
 from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.runs import run_folder
@@ -278,7 +279,7 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
     assert asked == [[15], [15, len(fresh)]]
     assert found["documents"] == {"choose": 15, "confirm": 15 + len(fresh)}
     runs, again = ([run_folder(folder, name) for name in names] for folder in (
-        adapted.folder, adapted.folder / second_split.FOLDER))  # fmt: skip
+        adapted.folder, adapted.folder / SECOND_SPLIT))  # fmt: skip
     for folder in again:
         fields = json.loads((folder / "run.json").read_text())["fields"]
         assert (fields["dev_set"], fields["seed"], fields["max_steps"]) == ("auto_unscored", 43, 4)
@@ -312,7 +313,7 @@ def test_a_weak_encoder_is_asked_again(sure, in_time, again, corpus, encoder, tm
     found = adapted.results["adapt"]
     assert found["weak_encoder"]
     assert (found["second_split"] is not None) is again
-    assert (adapted.folder / second_split.FOLDER).exists() is again
+    assert (adapted.folder / SECOND_SPLIT).exists() is again
     assert (found["chosen"] == "start") is (not sure and not again)
     assert not verdicts
 
@@ -323,4 +324,4 @@ def test_what_is_not_better_is_not_trained_again(corpus, encoder, tmp_path, monk
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="title_body", bf16=False)
     found = adapted.results["adapt"]
     assert (found["chosen"], found["second_split"]) == ("start", None)
-    assert not (adapted.folder / second_split.FOLDER).exists()
+    assert not (adapted.folder / SECOND_SPLIT).exists()

@@ -16,7 +16,8 @@ from cmlmcse.adaptation import budget, crew, rounds, work
 from cmlmcse.adaptation.choice import Change
 from cmlmcse.adaptation.clock import Clock
 from cmlmcse.adaptation.command import main
-from cmlmcse.adaptation.request import REQUEST, SAME, check_request, keep_request
+from cmlmcse.adaptation.files import REQUEST
+from cmlmcse.adaptation.request import SAME, check_request, keep_request
 from cmlmcse.common.errors import InputError, Stopped, terminable
 from cmlmcse.training.checkpoints import TEMPORARY
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
