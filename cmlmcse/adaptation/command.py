@@ -5,7 +5,8 @@ import json
 import shlex
 import signal
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,7 +152,11 @@ def on_cpu(args: argparse.Namespace) -> bool:
 
 
 def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
-    """The work of the first process, or of the only one.
+    """Adapt in the first process, or in the only one, with the output folder locked.
+
+    Args:
+        args: the command's.
+        train: what trains a run.
 
     Raises:
         InputError: as :func:`run`.
@@ -159,53 +164,50 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     """
     from cmlmcse.training.precision import precision_is_named
 
+    from .request import check_request
+
     _, training = check_fields(args.model, args.fields)
     if training.use_cpu and args.device is None:
         args.device = "cpu"
     bf16 = training.mixed_precision == "bf16" if precision_is_named(training) else has_fast_bf16(args.device)
     check_place(args.output_dir, args.model, args.text)
     with alone_in(args.output_dir):
-        return run_alone(args, bf16, training.variable_length_attention, train)
+        folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
+        check_request(folder, args)
+        if (folder / RESULTS).exists():
+            return finished(folder, args)
+        from modeling_cmlmcse.variable_length import padded_attention
+
+        from .work import adapt_in
+
+        with padded_attention(not training.variable_length_attention), stopped_in(folder):
+            return Adapted(folder, adapt_in(folder, args, bf16, train))
 
 
-def run_alone(args: argparse.Namespace, bf16: bool, variable_length: bool, train: "Train") -> Adapted:
-    """The work, with the output folder locked.
-
-    Args:
-        args: the command's.
-        bf16: whether to compute in bf16.
-        variable_length: whether attention may do without padding.
-        train: what trains a run.
+@contextmanager
+def stopped_in(folder: Path) -> Iterator[None]:
+    """Say what the output folder keeps where the block is stopped, by Ctrl-C or, in a single process, by SIGTERM.
 
     Raises:
-        InputError, Stopped: as :func:`run_first`.
+        Stopped: it was stopped.
     """
-    from .request import check_request
-
-    folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
-    check_request(folder, args)
-    if (folder / RESULTS).exists():
-        return finished(folder, args)
-    from modeling_cmlmcse.variable_length import padded_attention
-
-    from .work import adapt_in
-
-    def kept() -> str:
-        if not any((folder / name).exists() for name in OWN):
-            return "nothing was written yet; the same command starts again"
-        return f"finished arms and checkpoints in {folder} are kept; go on with the same command and " \
-               "--resume_from_checkpoint auto"  # fmt: skip
-
     several = launched_processes() > 1
-    pads = padded_attention(not variable_length)
     try:
-        with pads, nullcontext() if several else terminable(), interruptible(kept):
-            return Adapted(folder, adapt_in(folder, args, bf16, train))
+        with nullcontext() if several else terminable(), interruptible(lambda: kept_in(folder)):
+            yield
     except Stopped as stop:  # perhaps inside an arm, which speaks of its own folder
         causes = {128 + signal.SIGINT: "by Ctrl-C", 128 + signal.SIGTERM: "by SIGTERM"}
         if stop.status not in causes:
             raise
-        raise Stopped(f"{causes[stop.status]}; {kept()}", status=stop.status) from stop
+        raise Stopped(f"{causes[stop.status]}; {kept_in(folder)}", status=stop.status) from stop
+
+
+def kept_in(folder: Path) -> str:
+    """Says what a stopped command has written, and how to go on."""
+    if not any((folder / name).exists() for name in OWN):
+        return "nothing was written yet; the same command starts again"
+    return f"finished arms and checkpoints in {folder} are kept; go on with the same command and " \
+           "--resume_from_checkpoint auto"  # fmt: skip
 
 
 def finished(folder: Path, args: argparse.Namespace) -> Adapted:

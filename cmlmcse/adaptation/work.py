@@ -60,7 +60,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     """Read the text, train the arms, choose, train on another split, confirm, and write everything.
 
     Args:
-        folder: where.
+        folder: adapt's output folder.
         args: the command's.
         bf16: whether to compute in bf16.
         train: what trains a run.
@@ -69,41 +69,36 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         The content of results.json.
     """
     with Clock(folder) as clock:
-        return adapt_by(clock, folder, args, bf16, train)
+        say = timed_printer(clock.started)
+        datasets.disable_progress_bars()
+        logging.disable_progress_bar()
+        plan = read_plan(folder)  # an interrupted call's, whatever is faster today and whichever device is there
+        if plan is not None:
+            bf16, args.max_seq_length = plan.bf16, args.max_seq_length or plan.max_seq_length
+        labelled = load_labelled(args.data_dir) if args.data_dir else {}
+        start = begin(args, bf16, say, None if plan is None else plan.finished)
+        text = start.text
 
+        arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
+        check_questions(text, arms)
+        common = Common(folder, shared_fields(args, start), start.values, clock.around(train), text.finished)
+        check_fit(args, start.encoder, common.fields["max_seq_length"])
+        keep_request(folder, args)
+        end = clock.started + 60 * args.minutes
+        left = end - time.perf_counter() - start.seconds_at_the_end()
+        trials, names = run_arms(arms, common, left, args.max_steps)
+        # The arms rarely take all of their time, so half of what the end takes is enough to keep: with it CISI ended
+        # after 301 of 300 seconds (benchmarks/records/adapting-encoder.json). With --max_steps time does not count.
+        left = math.inf if args.max_steps else end - time.perf_counter() - start.seconds_at_the_end() / 2
+        choice = choose(start, {name: trials[name] for name in names}, arms, common, args, left, say)
 
-def adapt_by(clock: Clock, folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -> dict[str, Any]:
-    """As :func:`adapt_in`, while the clock runs."""
-    say = timed_printer(clock.started)
-    datasets.disable_progress_bars()
-    logging.disable_progress_bar()
-    plan = read_plan(folder)  # an interrupted call's, whatever is faster today and whichever device is there
-    if plan is not None:
-        bf16, args.max_seq_length = plan.bf16, args.max_seq_length or plan.max_seq_length
-    labelled = load_labelled(args.data_dir) if args.data_dir else {}
-    start = begin(args, bf16, say, None if plan is None else plan.finished)
-    text = start.text
-
-    arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
-    check_questions(text, arms)
-    common = Common(folder, shared_fields(args, start), start.values, clock.around(train), text.finished)
-    check_fit(args, start.encoder, common.fields["max_seq_length"])
-    keep_request(folder, args)
-    end = clock.started + 60 * args.minutes
-    left = end - time.perf_counter() - start.seconds_at_the_end()
-    trials, names = run_arms(arms, common, left, args.max_steps)
-    # The arms rarely take all of their time, so half of what the end takes is enough to keep: with it CISI ended after
-    # 301 of 300 seconds (benchmarks/records/adapting-encoder.json). With --max_steps time does not count.
-    left = math.inf if args.max_steps else end - time.perf_counter() - start.seconds_at_the_end() / 2
-    choice = choose(start, {name: trials[name] for name in names}, arms, common, args, left, say)
-
-    results = adapt_results(start, choice, arms, trials, args.model)
-    best = handed_back(start, choice)
-    precision = trials[names[0]].record["hardware"]["precision"]
-    results |= {"seed": args.seed, "precision": precision, "seconds": clock.seconds()}
-    examples = text.neighbours(choice.confirming.parts[0], start.once, choice.average.once, args.seed)
-    write_folder(folder, args, (start.encoder, best), results, examples, labelled)
-    return results
+        results = adapt_results(start, choice, arms, trials, args.model)
+        best = handed_back(start, choice)
+        precision = trials[names[0]].record["hardware"]["precision"]
+        results |= {"seed": args.seed, "precision": precision, "seconds": clock.seconds()}
+        examples = text.neighbours(choice.confirming.parts[0], start.once, choice.average.once, args.seed)
+        write_folder(folder, args, (start.encoder, best), results, examples, labelled)
+        return results
 
 
 def check_questions(text: Text, arms: Arms) -> None:
@@ -233,7 +228,7 @@ def write_folder(
     """Write export/, the reports and results.json, and print what there is.
 
     Args:
-        folder: where.
+        folder: adapt's output folder.
         args: the command's.
         sides: the start, and what is handed back.
         results: what results.json holds; the labelled scores, and what is read from start and result, are added.
