@@ -16,7 +16,7 @@ import datasets
 import numpy as np
 from criteria import LABEL, criteria_of
 
-from cmlmcse.adaptation.choice import load_start, mean_of, mix, weights_of
+from cmlmcse.adaptation.weights import load_start, mean_of, mix, weights_of
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.beir_data import from_folder
 from cmlmcse.evaluation.encoding import EncodeOnce

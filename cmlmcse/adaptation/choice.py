@@ -1,28 +1,29 @@
-"""Average weights, and say whether what was chosen is better than the start by more than chance."""
+"""Average what the arms came to, and say whether it is better than the start by more than chance."""
 
-from collections.abc import Callable, Sequence
+import argparse
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import MeanOfDocuments
 from cmlmcse.evaluation.together import Together
-from cmlmcse.models.encoders import Encoder, load_model_encoder
+from cmlmcse.models.encoders import Encoder
 from cmlmcse.training.dev_set import interval
-from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
-SHARES = (0.75, 0.5, 0.25)  # of the adapted weights in an average with the weights at the start
+from .arms import Arms
+from .runs import Common, Trial
+from .second_split import train_again
+from .start import Say, Start
+from .weights import Average, best_average, mean_of, mean_weights, mix, weights_of
+
 # What a change must reach, as a part of the start's score. Thousands of questions tell even a small change from chance,
 # but they are not the questions of users. Six changes from all-MiniLM-L6-v2 were smaller, 0.6 to 1.4 %, all on SciFact:
 # by labels from -0.88 to +0.83 points, -0.05 on average. The larger ones were gains (docs/results/adapting.md).
 LEAST_GAIN = 0.015
-
-Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -89,16 +90,6 @@ class Change(NamedTuple):
         return self.interval[0] > 0 and self.after - self.before >= LEAST_GAIN * self.before
 
 
-class Average(NamedTuple):
-    """An average of weights: the encoder, the same one remembering its texts, the `share` of the adapted weights in it,
-    and the score of each share."""
-
-    encoder: Encoder
-    once: EncodeOnce
-    share: float
-    scores: dict[float, float]
-
-
 class Second(NamedTuple):
     """What was trained on the second split: the encoder, averaged as the first one, the same one remembering its texts,
     and what results.json says of it."""
@@ -131,54 +122,6 @@ class Choice(NamedTuple):
         return [self.average.once, *([self.second.once] if self.second else [])]
 
 
-def weights_of(encoder: Encoder) -> Weights:
-    """The weights of an encoder, by name."""
-    return encoder.model.state_dict()
-
-
-def mean_of(many: Sequence[Weights]) -> Weights:
-    """The mean of several models' weights (model soup, Wortsman et al. 2022); whole numbers are the first one's."""
-    return {name: torch.stack([each[name] for each in many]).mean(dim=0) if weight.is_floating_point() else weight
-            for name, weight in many[0].items()}  # fmt: skip
-
-
-def mix(start: Encoder, adapted: Weights, share: float) -> Encoder:
-    """Set the weights of `start` to (1 − share) · start + share · adapted, and return it. A token that an augmentation
-    added for training has rows behind those of the start, which are dropped."""
-    with torch.no_grad():
-        for name, weight in weights_of(start).items():
-            if weight.is_floating_point():
-                weight.lerp_(adapted[name].to(weight)[tuple(map(slice, weight.shape))], share)
-    return start
-
-
-def best_average(load: Callable[[], Encoder], start: EncodeOnce, adapted: Weights, choosing: Together) -> Average:
-    """The average of start and adapted weights with the best score on the choosing documents.
-
-    Shares are tried from the adapted weights towards the start, as long as the score rises by more than chance: all of
-    the adapted weights is what was best where labels could tell (docs/results/adapting-history.md).
-
-    Args:
-        load: loads the start anew.
-        start: the start, which is scored beside them as a share of 0.
-        adapted: the adapted weights.
-        choosing: the criterion with the choosing documents.
-    """
-    best = mix(load(), adapted, 1.0)
-    once, chosen = EncodeOnce(best), 1.0
-    values = choosing.values(once)
-    scores = {0.0: choosing.score(start), chosen: choosing.summary(values)}
-    for share in SHARES:
-        encoder = mix(load(), adapted, share)
-        remembering = EncodeOnce(encoder)
-        found = choosing.values(remembering)
-        scores[share] = choosing.summary(found)
-        if interval(choosing, values, found)[0] <= 0:
-            break
-        best, once, chosen, values = encoder, remembering, share, found
-    return Average(best, once, chosen, scores)
-
-
 def judge(confirming: Splits, start: EncodeOnce, chosen: Sequence[EncodeOnce]) -> Change:
     """Compare the start and what was chosen by the questions that confirm."""
     before, after = confirming.of_each([start] * len(chosen)), confirming.of_each(chosen)
@@ -186,27 +129,73 @@ def judge(confirming: Splits, start: EncodeOnce, chosen: Sequence[EncodeOnce]) -
     return Change(confirming.name, confirming.title, *scores, interval(confirming, before, after))
 
 
-def load_start(
-    model: str, pooling: str | None, device: str | None, limit: int | None = None, bf16: bool = False
-) -> Encoder:
-    """The model that is adapted, with the kernels that are fast on a CPU.
+def choose(
+    start: Start,
+    chosen: dict[str, Trial],
+    arms: Arms,
+    common: Common,
+    args: argparse.Namespace,
+    left: float,
+    say: Say,
+) -> Choice:
+    """The average of the chosen arms and the start, and whether it is better on documents that chose nothing.
+
+    If it is better on those of the first split, however little, it is trained again on another split, whose held-out
+    documents then confirm it too. A weak encoder learns as a plain backbone, in one run that takes the time; it is
+    trained again only where the first split cannot tell its change from chance and time is left.
 
     Args:
-        model: a folder, a Hub name, or `package:NAME/path`.
-        pooling: for a model that records none.
-        device: where to compute.
-        limit: tokens that a text is cut to (default: what the model records).
-        bf16: whether it computes in bf16.
-
-    Raises:
-        InputError: as :func:`load_model_encoder`.
+        start: the model that is adapted.
+        chosen: the runs of the chosen arms.
+        arms: the fields of all arms.
+        common: what they share.
+        args: the command's.
+        left: seconds for another run.
+        say: prints a line.
     """
-    encoder = load_model_encoder(model, pooling, limit, device=device, show_progress_bar=False)
-    use_fast_cpu_kernels(encoder.model)
-    encoder.bf16 = bf16
-    return encoder
+    text, views = start.text, "+".join(trial.record["fields"]["views"] for trial in chosen.values())
+    adapted = mean_weights([trial.folder for trial in chosen.values()], args.device, start.encoder)
+    asked = text.unpractised(start.choosing, views) or start.choosing
+    average = best_average(start.load, start.once, adapted, asked)
+    say(f"best of the arms: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights")
+
+    first = text.confirming(views, args.seed)
+    assert first is not None  # check_questions
+    confirming = Splits((first,))
+    change = judge(confirming, start.once, [average.once])
+    again = text.finished or (change.interval[0] <= 0 and seconds_of(chosen.values()) <= left)
+    more = text.confirming_again(views, args.seed) if change.after > change.before and again else None
+    second = None
+    if more is not None:
+        second = train_second(start, chosen, arms, common, args, average.share)
+        confirming = Splits((*confirming.parts, more))
+        change = judge(confirming, start.once, [average.once, second.once])
+    return Choice(list(chosen), average, second, change, confirming)
 
 
-def arm_encoder(run: Path, device: str | None, like: Encoder) -> Encoder:
-    """The encoder that an arm's run exported, with the start's limit of tokens and its precision."""
-    return load_start(str(run), None, device, int(like.settings["max_seq_length"]), like.bf16)
+def seconds_of(trials: Iterable[Trial]) -> float:
+    """About how long runs to the best steps take."""
+    return sum(trial.record["seconds_per_step"] * trial.best_step for trial in trials)
+
+
+def train_second(
+    start: Start, chosen: dict[str, Trial], arms: Arms, common: Common, args: argparse.Namespace, share: float
+) -> Second:
+    """Train the chosen arms once more, on another split of the text, and average them as on the first one."""
+    found = [train_again(name, trial, arms[name], common) for name, trial in chosen.items()]
+    adapted = mean_weights([run.folder for run in found], args.device, start.encoder)
+    encoder = mix(start.load(), adapted, share)
+    records = [run.record for run in found]
+    seconds, tokens = (sum(record[name] for record in records) for name in ("train_seconds", "tokens"))
+    steps = {name: record["steps"] for name, record in zip(chosen, records, strict=True)}
+    return Second(encoder, EncodeOnce(encoder), {"steps": steps, "seconds": round(seconds, 1), "tokens": tokens})
+
+
+def handed_back(start: Start, choice: Choice) -> Encoder:
+    """The start, or the average of what was trained on both splits, or on the one."""
+    if not choice.change.better:
+        return start.encoder
+    if choice.second is None:
+        return choice.average.encoder
+    both = [weights_of(encoder) for encoder in (choice.average.encoder, choice.second.encoder)]
+    return mix(start.load(), mean_of(both), 1.0)

@@ -18,9 +18,9 @@ from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.folders import recorded_pooling
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .choice import load_start
 from .recipe_fields import PLAIN_POOLING
 from .text import Text, read_text
+from .weights import load_start
 
 # What averages, confirmation, export and report take, in times of scoring the start by the questions that choose, and
 # by those that confirm. A finished encoder scores two averages by the first ones, one result by the second ones, which

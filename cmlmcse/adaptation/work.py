@@ -4,7 +4,6 @@ import argparse
 import math
 import shutil
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from transformers.utils import logging
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
 from cmlmcse.data.collection import load_collection
-from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import QUERY_WORDS
 from cmlmcse.hub.adapted_card import adapted_card
 from cmlmcse.hub.card import copy_plots, plots_of
@@ -30,18 +28,7 @@ from cmlmcse.models.prompts import Prompts
 from cmlmcse.training.checks import check_model
 
 from .arms import Arms, default_arms
-from .choice import (
-    Choice,
-    Second,
-    Splits,
-    Weights,
-    arm_encoder,
-    best_average,
-    judge,
-    mean_of,
-    mix,
-    weights_of,
-)
+from .choice import choose, handed_back
 from .clock import Clock
 from .crew import Train
 from .files import EXPORT, RESULTS
@@ -50,9 +37,8 @@ from .report import last_line, write_report
 from .request import keep_request
 from .results import adapt_results, labelled_results, load_labelled
 from .rounds import read_plan, run_arms
-from .runs import Common, Trial
-from .second_split import train_again
-from .start import Say, Start, begin, timed_printer
+from .runs import Common
+from .start import Start, begin, timed_printer
 from .text import Text
 
 
@@ -138,83 +124,6 @@ def check_fit(args: argparse.Namespace, start: Encoder, length: int) -> None:
         raise InputError(f"max_seq_length must be at most {most}, the positions of the model, found {length}; lower it")
     model, _ = check_fields(args.model, args.fields)
     check_model(model, start.model.config.backbone_config)
-
-
-def choose(
-    start: Start,
-    chosen: dict[str, Trial],
-    arms: Arms,
-    common: Common,
-    args: argparse.Namespace,
-    left: float,
-    say: Say,
-) -> Choice:
-    """The average of the chosen arms and the start, and whether it is better on documents that chose nothing.
-
-    If it is better on those of the first split, however little, it is trained again on another split, whose held-out
-    documents then confirm it too. A weak encoder learns as a plain backbone, in one run that takes the time; it is
-    trained again only where the first split cannot tell its change from chance and time is left.
-
-    Args:
-        start: the model that is adapted.
-        chosen: the runs of the chosen arms.
-        arms: the fields of all arms.
-        common: what they share.
-        args: the command's.
-        left: seconds for another run.
-        say: prints a line.
-    """
-    text, views = start.text, "+".join(trial.record["fields"]["views"] for trial in chosen.values())
-    adapted = mean_weights([trial.folder for trial in chosen.values()], start, args.device)
-    asked = text.unpractised(start.choosing, views) or start.choosing
-    average = best_average(start.load, start.once, adapted, asked)
-    say(f"best of the arms: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights")
-
-    first = text.confirming(views, args.seed)
-    assert first is not None  # check_questions
-    confirming = Splits((first,))
-    change = judge(confirming, start.once, [average.once])
-    again = text.finished or (change.interval[0] <= 0 and seconds_of(chosen.values()) <= left)
-    more = text.confirming_again(views, args.seed) if change.after > change.before and again else None
-    second = None
-    if more is not None:
-        second = train_second(start, chosen, arms, common, args, average.share)
-        confirming = Splits((*confirming.parts, more))
-        change = judge(confirming, start.once, [average.once, second.once])
-    return Choice(list(chosen), average, second, change, confirming)
-
-
-def seconds_of(trials: Iterable[Trial]) -> float:
-    """About how long runs to the best steps take."""
-    return sum(trial.record["seconds_per_step"] * trial.best_step for trial in trials)
-
-
-def train_second(
-    start: Start, chosen: dict[str, Trial], arms: Arms, common: Common, args: argparse.Namespace, share: float
-) -> Second:
-    """Train the chosen arms once more, on another split of the text, and average them as on the first one."""
-    found = [train_again(name, trial, arms[name], common) for name, trial in chosen.items()]
-    adapted = mean_weights([run.folder for run in found], start, args.device)
-    encoder = mix(start.load(), adapted, share)
-    records = [run.record for run in found]
-    seconds, tokens = (sum(record[name] for record in records) for name in ("train_seconds", "tokens"))
-    steps = {name: record["steps"] for name, record in zip(chosen, records, strict=True)}
-    return Second(encoder, EncodeOnce(encoder), {"steps": steps, "seconds": round(seconds, 1), "tokens": tokens})
-
-
-def mean_weights(runs: list[Path], start: Start, device: str | None) -> Weights:
-    """The mean of the weights of some runs."""
-    return mean_of([weights_of(arm_encoder(run, device, start.encoder)) for run in runs])
-
-
-def handed_back(start: Start, choice: Choice) -> Encoder:
-    """The start, or the average of what was trained on both splits, or on the one."""
-    if not choice.change.better:
-        return start.encoder
-    if choice.second is None:
-        return choice.average.encoder
-    both = [weights_of(encoder) for encoder in (choice.average.encoder, choice.second.encoder)]
-    return mix(start.load(), mean_of(both), 1.0)
 
 
 def write_folder(

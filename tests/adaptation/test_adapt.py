@@ -9,14 +9,15 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import cmlmcse
-from cmlmcse.adaptation import arms, work
-from cmlmcse.adaptation.choice import Change, load_start
+from cmlmcse.adaptation import arms, choice
+from cmlmcse.adaptation.choice import Change
 from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.files import SECOND_SPLIT
 from cmlmcse.adaptation.report import labelled_blocks
 from cmlmcse.adaptation.results import labelled_results, load_labelled
 from cmlmcse.adaptation.runs import run_folder
 from cmlmcse.adaptation.text import read_text
+from cmlmcse.adaptation.weights import load_start
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.hub.push import parse as parse_push
@@ -227,7 +228,7 @@ def test_what_is_not_better_hands_back_the_start(corpus, encoder, tmp_path, caps
     monkeypatch.setattr(CMLMCSEForSentenceEmbedding, "_encode_batch", watched)
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
     monkeypatch.setattr("cmlmcse.adaptation.command.bf16_is_faster", lambda: True)
-    monkeypatch.setattr(work, "judge", lambda *given: BAD)
+    monkeypatch.setattr(choice, "judge", lambda *given: BAD)
     views = "title_body"
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views=views, learning_rate=1e-3)
     assert adapted.results["precision"] == "bf16"
@@ -261,7 +262,7 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
         asked.append([part.documents for part in confirming.parts])
         return GOOD
 
-    monkeypatch.setattr(work, "judge", judged)
+    monkeypatch.setattr(choice, "judge", judged)
     own = {"views": "title_body", "early_stopping_patience": 9} if arms_tried == "one" else {}
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=4, learning_rate=1e-3, bf16=False, **own)
     found = adapted.results["adapt"]
@@ -306,9 +307,9 @@ def test_a_weak_encoder_is_asked_again(sure, in_time, again, corpus, encoder, tm
     and if time is left."""
     monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 2.0)
     verdicts = [GOOD] if sure else [GOOD._replace(interval=(-0.5, 3.0)), GOOD][: 1 + in_time]
-    monkeypatch.setattr(work, "judge", lambda *given: verdicts.pop(0))
+    monkeypatch.setattr(choice, "judge", lambda *given: verdicts.pop(0))
     if not in_time:
-        monkeypatch.setattr(work, "seconds_of", lambda trials: float("nan"))  # not at most any time
+        monkeypatch.setattr(choice, "seconds_of", lambda trials: float("nan"))  # not at most any time
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, bf16=False)
     found = adapted.results["adapt"]
     assert found["weak_encoder"]
@@ -320,7 +321,7 @@ def test_a_weak_encoder_is_asked_again(sure, in_time, again, corpus, encoder, tm
 
 def test_what_is_not_better_is_not_trained_again(corpus, encoder, tmp_path, monkeypatch):
     """Where the choice has no better score on the first split's confirming documents, the second one is spared."""
-    monkeypatch.setattr(work, "judge", lambda *given: BAD)
+    monkeypatch.setattr(choice, "judge", lambda *given: BAD)
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="title_body", bf16=False)
     found = adapted.results["adapt"]
     assert (found["chosen"], found["second_split"]) == ("start", None)

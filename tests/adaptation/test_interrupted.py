@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmlmcse.adaptation import budget, crew, rounds, work
+from cmlmcse.adaptation import budget, choice, crew, rounds, work
 from cmlmcse.adaptation.choice import Change
 from cmlmcse.adaptation.clock import Clock
 from cmlmcse.adaptation.command import main
@@ -139,7 +139,7 @@ def test_sigterm_in_an_arm(words, whole, tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_stopped_between_arms(words, whole, tmp_path, capsys, monkeypatch):
     """By Ctrl-C before the second arm, then by SIGTERM while the averages are compared: no arm is trained twice."""
-    train, folder, calls, judge = crew.run, tmp_path / "out", [], work.judge
+    train, folder, calls, judge = crew.run, tmp_path / "out", [], choice.judge
 
     def interrupted(*given):
         calls.append(given)
@@ -153,11 +153,11 @@ def test_stopped_between_arms(words, whole, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(crew, "run", interrupted)
     assert stopped_by(words, folder, capsys) == (130, line("by Ctrl-C", folder))
-    monkeypatch.setattr(work, "judge", terminated)
+    monkeypatch.setattr(choice, "judge", terminated)
     assert stopped_by([*words, *RESUME], folder, capsys) == (143, line("by SIGTERM", folder))
     assert len(calls) == 5
     assert not [name for name in ("export", "results.json", "report.md") if (folder / name).exists()]
-    monkeypatch.setattr(work, "judge", judge)
+    monkeypatch.setattr(choice, "judge", judge)
     main([*words, "--output_dir", str(folder), *RESUME])
     assert len(calls) == 5
     assert_equal(folder, whole)
@@ -167,7 +167,7 @@ def test_sigterm_on_the_second_split(corpus, encoder, tmp_path, capsys, monkeypa
     """The step is finished and saved, and the same command goes on, to the bit."""
     monkeypatch.setattr(budget, "ENCODER_COMPARED_STEPS", 4)
     monkeypatch.setattr(
-        work, "judge", lambda *given: Change("halves+words", "passages are found", 1.0, 2.0, (0.5, 1.5))
+        choice, "judge", lambda *given: Change("halves+words", "passages are found", 1.0, 2.0, (0.5, 1.5))
     )
     step, steps, stop = ContrastiveTrainer.training_step, [], [None]
     given = [

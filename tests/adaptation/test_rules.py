@@ -13,11 +13,12 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from cmlmcse.adaptation import arms
-from cmlmcse.adaptation.choice import Splits, best_average, judge, load_start, weights_of
+from cmlmcse.adaptation.choice import Splits, judge
 from cmlmcse.adaptation.command import parse
 from cmlmcse.adaptation.report import next_steps
 from cmlmcse.adaptation.start import WEAK, begin
 from cmlmcse.adaptation.text import foreign, read_text
+from cmlmcse.adaptation.weights import best_average, load_start, weights_of
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.models.encoders import Encoder
