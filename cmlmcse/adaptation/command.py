@@ -178,7 +178,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
             return finished(folder, args)
         from modeling_cmlmcse.variable_length import padded_attention
 
-        from .work import adapt_in
+        from .pipeline import adapt_in
 
         with padded_attention(not training.variable_length_attention), stopped_in(folder):
             return Adapted(folder, adapt_in(folder, args, bf16, train))

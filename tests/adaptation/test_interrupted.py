@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmlmcse.adaptation import budget, choice, crew, rounds, work
+from cmlmcse.adaptation import budget, choice, crew, pipeline, rounds
 from cmlmcse.adaptation.choice import Change
 from cmlmcse.adaptation.clock import Clock
 from cmlmcse.adaptation.command import main
@@ -205,10 +205,11 @@ def test_sigterm_on_the_second_split(corpus, encoder, tmp_path, capsys, monkeypa
     assert_equal(tmp_path / "out", tmp_path / "whole")
 
     steps.clear()
-    stop[0], write = None, work.write_folder
-    monkeypatch.setattr(work, "write_folder", lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # both splits are done
+    stop[0], write = None, pipeline.write_folder
+    # Both splits are done.
+    monkeypatch.setattr(pipeline, "write_folder", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert stopped_by(given, tmp_path / "late", capsys) == (143, line("by SIGTERM", tmp_path / "late"))
-    monkeypatch.setattr(work, "write_folder", write)
+    monkeypatch.setattr(pipeline, "write_folder", write)
     main([*given, "--output_dir", str(tmp_path / "late"), *RESUME])
     assert steps == made
     assert_equal(tmp_path / "late", tmp_path / "whole")
@@ -266,7 +267,7 @@ def test_stopped_before_anything_is_written(words, tmp_path, capsys, monkeypatch
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work, "adapt_in", interrupted)
+    monkeypatch.setattr(pipeline, "adapt_in", interrupted)
     status, said = stopped_by(words, tmp_path / "out", capsys)
     assert (status, "stopped: by Ctrl-C; nothing was written yet; the same command starts again" in said) == (130, True)
     assert not (tmp_path / "out").exists()

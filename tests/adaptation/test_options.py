@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cmlmcse
-from cmlmcse.adaptation import work
+from cmlmcse.adaptation import pipeline
 from cmlmcse.adaptation.command import main, on_cpu, parse, run_first
 from cmlmcse.adaptation.crew import run
 from cmlmcse.common import cpu
@@ -59,7 +59,7 @@ def test_who_names_a_precision_gets_it(words, launcher, faster, expected, tmp_pa
             run_first(parse(["model", "text", *words, "--output_dir", str(tmp_path)]), run)
         monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
     monkeypatch.setattr("cmlmcse.adaptation.command.has_fast_bf16", lambda device: faster)
-    monkeypatch.setattr(work, "adapt_in", lambda folder, args, bf16, train: found.append(bf16) or {})
+    monkeypatch.setattr(pipeline, "adapt_in", lambda folder, args, bf16, train: found.append(bf16) or {})
     run_first(parse(["model", "text", *words, "--output_dir", str(tmp_path)]), run)
     assert found == [expected]
 
@@ -88,12 +88,12 @@ def test_own_options_may_have_dashes():
 def test_training_on_a_cpu_scores_there_too(words, expected, tmp_path, monkeypatch):
     """So precision and length are those of the CPU."""
     found = []
-    monkeypatch.setattr(work, "adapt_in", lambda folder, args, bf16, train: found.append(args.device) or {})
+    monkeypatch.setattr(pipeline, "adapt_in", lambda folder, args, bf16, train: found.append(args.device) or {})
     args = parse(["model", "text", *words, "--output_dir", str(tmp_path), "--bf16", "false"])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert on_cpu(args) is (expected == "cpu")
     monkeypatch.undo()
-    monkeypatch.setattr(work, "adapt_in", lambda folder, args, bf16, train: found.append(args.device) or {})
+    monkeypatch.setattr(pipeline, "adapt_in", lambda folder, args, bf16, train: found.append(args.device) or {})
     run_first(args, run)
     assert found == [expected]
 
@@ -113,7 +113,7 @@ def test_the_output_lies_outside(what, encoder, tmp_path):
 def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
     """Where this process scores too, and only until the command ends."""
     found = []
-    monkeypatch.setattr(work, "adapt_in", lambda *_: found.append(switched_off()) or {})
+    monkeypatch.setattr(pipeline, "adapt_in", lambda *_: found.append(switched_off()) or {})
     run_first(parse(["model", "text", "--output_dir", str(tmp_path), "--bf16", "false", *words]), run)
     assert found == [bool(words)]
     assert not switched_off()

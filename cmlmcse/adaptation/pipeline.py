@@ -1,4 +1,4 @@
-"""The work of `cmlmcse adapt`: read the text, train the arms, choose, confirm, and write everything."""
+"""What `cmlmcse adapt` does, in order: read the text, train the arms, choose, confirm, and write everything."""
 
 import argparse
 import math
