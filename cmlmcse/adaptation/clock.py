@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.files import replace_json
 
-from .crew import Train
 from .files import REQUEST, SECONDS
+from .processes import Train
 
 
 class Clock:

@@ -22,7 +22,7 @@ from .files import OWN, RESULTS
 from .recipe_fields import PLAIN_POOLING, check_fields, check_free
 
 if TYPE_CHECKING:
-    from .crew import Train
+    from .processes import Train
 
 MINUTES = 15.0
 # Documents that are read of a text with more. The longest arm sees 480 batches of 64, a sixth of them. So neither time
@@ -135,10 +135,10 @@ def run(args: argparse.Namespace) -> Adapted:
     Raises:
         InputError: a wrong model, text or field.
     """
-    from .crew import crew
+    from .processes import on_all_processes
 
     limit_kernel_caches()
-    with crew(on_cpu(args)) as train:
+    with on_all_processes(on_cpu(args)) as train:
         if train is None:  # the first process has done the work
             return Adapted(args.output_dir, {})
         return run_first(args, train)

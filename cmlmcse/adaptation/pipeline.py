@@ -30,8 +30,8 @@ from cmlmcse.training.checks import check_model
 from .arms import Arms, default_arms
 from .choice import choose, handed_back
 from .clock import Clock
-from .crew import Train
 from .files import EXPORT, RESULTS
+from .processes import Train
 from .recipe_fields import check_fields
 from .report import last_line, write_report
 from .request import keep_request

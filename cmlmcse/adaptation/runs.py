@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from cmlmcse.common.errors import Diverged, InputError, Stopped
 from cmlmcse.training.command import field_arguments
 
-from .crew import Train
 from .files import ARMS
+from .processes import Train
 from .recipe_fields import RECIPE
 
 EVERY = 20  # steps between development scores; of a plain backbone the best is kept, so too many steps do no harm

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmlmcse.adaptation import budget, choice, crew, pipeline, rounds
+from cmlmcse.adaptation import budget, choice, pipeline, processes, rounds
 from cmlmcse.adaptation.choice import Change
 from cmlmcse.adaptation.clock import Clock
 from cmlmcse.adaptation.command import main
@@ -139,7 +139,7 @@ def test_sigterm_in_an_arm(words, whole, tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_stopped_between_arms(words, whole, tmp_path, capsys, monkeypatch):
     """By Ctrl-C before the second arm, then by SIGTERM while the averages are compared: no arm is trained twice."""
-    train, folder, calls, judge = crew.run, tmp_path / "out", [], choice.judge
+    train, folder, calls, judge = processes.run, tmp_path / "out", [], choice.judge
 
     def interrupted(*given):
         calls.append(given)
@@ -151,7 +151,7 @@ def test_stopped_between_arms(words, whole, tmp_path, capsys, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         return judge(*given)
 
-    monkeypatch.setattr(crew, "run", interrupted)
+    monkeypatch.setattr(processes, "run", interrupted)
     assert stopped_by(words, folder, capsys) == (130, line("by Ctrl-C", folder))
     monkeypatch.setattr(choice, "judge", terminated)
     assert stopped_by([*words, *RESUME], folder, capsys) == (143, line("by SIGTERM", folder))
@@ -234,7 +234,7 @@ def test_another_request_does_not_go_on(change, words, corpus, backbone, tmp_pat
     def interrupted(*_):
         raise Stopped("by Ctrl-C", status=130)
 
-    monkeypatch.setattr(crew, "run", interrupted)
+    monkeypatch.setattr(processes, "run", interrupted)
     assert stopped_by([*given, "--max_steps", "8"], tmp_path / "out", capsys)[0] == 130
     if change == "text":
         lines = (tmp_path / "corpus.jsonl").read_text().splitlines()
@@ -314,7 +314,7 @@ def test_what_else_ends_an_arm_says_so(words, tmp_path, capsys, monkeypatch):
     def diverged(*_):
         raise Stopped("the loss of a batch of step 4 is nan")
 
-    monkeypatch.setattr(crew, "run", diverged)
+    monkeypatch.setattr(processes, "run", diverged)
     assert stopped_by(words, tmp_path / "out", capsys) == (
         1,
         "stopped: crops, rate 0.0003: the loss of a batch of step 4 is nan",

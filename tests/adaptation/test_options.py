@@ -11,7 +11,7 @@ import torch
 import cmlmcse
 from cmlmcse.adaptation import pipeline
 from cmlmcse.adaptation.command import main, on_cpu, parse, run_first
-from cmlmcse.adaptation.crew import run
+from cmlmcse.adaptation.processes import run
 from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.options import parse as evaluate_options

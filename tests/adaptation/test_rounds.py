@@ -7,7 +7,7 @@ import pytest
 
 from cmlmcse.adaptation import rounds
 from cmlmcse.adaptation.budget import finalist_steps, further_steps, most_steps, plan_steps
-from cmlmcse.adaptation.crew import run
+from cmlmcse.adaptation.processes import run
 from cmlmcse.adaptation.rounds import Plan, best_of_each_kind, run_arms
 from cmlmcse.adaptation.runs import Common, Trial
 from cmlmcse.common.errors import Diverged

@@ -20,7 +20,7 @@ WAIT = timedelta(days=1)  # for the first process while it scores; NCCL's own te
 
 
 @contextlib.contextmanager
-def crew(on_cpu: bool) -> Iterator[Train | None]:
+def on_all_processes(on_cpu: bool) -> Iterator[Train | None]:
     """What trains a run on all processes of the launch, for the first process. It has the others end with the block.
 
     For every other process it is None, and comes when nothing is left to do. With a single process it is
