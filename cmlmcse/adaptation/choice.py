@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cmlmcse.evaluation.combined import CombinedCriterion
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.label_free import MeanOfDocuments
-from cmlmcse.evaluation.together import Together
 from cmlmcse.models.encoders import Encoder
 from cmlmcse.training.dev_set import interval
 
@@ -34,7 +34,7 @@ class Splits(MeanOfDocuments):
     score is the mean over the documents of all parts.
     """
 
-    parts: tuple[Together, ...]
+    parts: tuple[CombinedCriterion, ...]
 
     @property
     def name(self) -> str:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import MIN_DOCUMENTS, few_files
 from cmlmcse.data.folder import unread_files
+from cmlmcse.evaluation.combined import CombinedCriterion
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.together import Together
 from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.folders import recorded_pooling
 from modeling_cmlmcse.pooling import POOLINGS
@@ -52,7 +52,7 @@ class Start(NamedTuple):
     encoder: Encoder
     once: EncodeOnce
     text: Text
-    choosing: Together
+    choosing: CombinedCriterion
     values: NDArray[np.float64]
     seconds: tuple[float, float]
 

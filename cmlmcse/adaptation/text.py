@@ -21,9 +21,9 @@ from cmlmcse.data.tables import with_titles
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
 from cmlmcse.data.words import is_letter
+from cmlmcse.evaluation.combined import CombinedCriterion, asked_together
 from cmlmcse.evaluation.encoding import Encode
 from cmlmcse.evaluation.label_free import MORE_QUESTIONS, Criterion, build_criterion, choose_criterion, enough_ask
-from cmlmcse.evaluation.together import Together, asked_together
 from cmlmcse.models.encoders import Encoder
 
 LONGEST_ON_CPU = 64  # tokens of a training text, so that a laptop takes enough steps in a quarter of an hour
@@ -79,7 +79,7 @@ class Text(NamedTuple):
     criterion: Criterion
     finished: bool
     weak: bool
-    together: Together | None
+    together: CombinedCriterion | None
     parts: tuple[Dataset, Dataset]
     other_split: Callable[[], tuple[Dataset, Dataset]]
     note: str
@@ -115,11 +115,11 @@ class Text(NamedTuple):
         return self._replace(finished=False, weak=True, together=None)
 
     @property
-    def judged_by(self) -> Together:
+    def judged_by(self) -> CombinedCriterion:
         """What chooses and confirms, with all its documents."""
-        return self.together or Together((self.criterion,))
+        return self.together or CombinedCriterion((self.criterion,))
 
-    def confirming(self, views: str, seed: int) -> Together | None:
+    def confirming(self, views: str, seed: int) -> CombinedCriterion | None:
         """The questions that confirm a choice: of the documents that chose nothing, and more for each of them.
 
         A finished encoder is asked what its arms did not practise; None if the text can ask nothing else.
@@ -131,7 +131,7 @@ class Text(NamedTuple):
         asked = self._asking(*self.parts, views, seed)
         return None if asked is None else asked.halves(seed)[1]
 
-    def confirming_again(self, views: str, seed: int) -> Together | None:
+    def confirming_again(self, views: str, seed: int) -> CombinedCriterion | None:
         """The same of the documents that training with the next seed does not see. Those of the first split are left
         out, so that what chose confirms nothing and no document confirms twice.
 
@@ -148,15 +148,15 @@ class Text(NamedTuple):
                 rows.append(row)
         return self._asking(others, held_out.select(rows), views, seed + 1) if rows else None
 
-    def _asking(self, others: Dataset, held_out: Dataset, views: str, seed: int) -> Together | None:
+    def _asking(self, others: Dataset, held_out: Dataset, views: str, seed: int) -> CombinedCriterion | None:
         """What held-out documents can ask to confirm a choice."""
         if not self.finished:
             criterion = build_criterion(self.criterion.name, held_out, others, seed, MORE_QUESTIONS)
-            return None if criterion is None else Together((criterion,))
+            return None if criterion is None else CombinedCriterion((criterion,))
         together = asked_together(held_out, others, seed, MORE_QUESTIONS)
         return None if together is None else self.unpractised(together, views)
 
-    def unpractised(self, asked: Together, views: str) -> Together | None:
+    def unpractised(self, asked: CombinedCriterion, views: str) -> CombinedCriterion | None:
         """What training with these views does not practise of some questions; None if that is nothing.
 
         Pieces of one document are what `crops`, `neighbours` and `sentence` train on, so that `halves` rises with them
@@ -167,9 +167,9 @@ class Text(NamedTuple):
             trained.add("crops")
         practised = {name for name, by in PRACTISE.items() if by & trained}
         kept = tuple(criterion for criterion in asked.criteria if criterion.name not in practised)
-        return Together(kept) if kept else None
+        return CombinedCriterion(kept) if kept else None
 
-    def neighbours(self, queries: Together, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
+    def neighbours(self, queries: CombinedCriterion, before: Encode, after: Encode, seed: int) -> list[dict[str, Any]]:
         """Some queries, drawn at random, with the nearest passage before and after.
 
         Args:

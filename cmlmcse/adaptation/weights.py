@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from cmlmcse.evaluation.combined import CombinedCriterion
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.together import Together
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.training.dev_set import interval
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
@@ -48,7 +48,9 @@ def mix(start: Encoder, adapted: Weights, share: float) -> Encoder:
     return start
 
 
-def best_average(load: Callable[[], Encoder], start: EncodeOnce, adapted: Weights, choosing: Together) -> Average:
+def best_average(
+    load: Callable[[], Encoder], start: EncodeOnce, adapted: Weights, choosing: CombinedCriterion
+) -> Average:
     """The average of start and adapted weights with the best score on the choosing documents.
 
     Shares are tried from the adapted weights towards the start, as long as the score rises by more than chance: all of

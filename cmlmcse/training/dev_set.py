@@ -9,11 +9,11 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.combined import CombinedCriterion, asked_together
 from cmlmcse.evaluation.encoding import Encode, EncodeOnce
 from cmlmcse.evaluation.label_free import Criterion, choose_criterion
 from cmlmcse.evaluation.scores import correlation, cosine, spearman
 from cmlmcse.evaluation.sts_data import Pairs, load_stsb_dev, read_own_pairs, sentences_of
-from cmlmcse.evaluation.together import Together, asked_together
 
 from .fields import UNSCORED
 
@@ -85,7 +85,7 @@ DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee50": le
 LABEL_FREE = ("auto", "auto_half", "auto_together_half", "auto_unscored")
 
 
-def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion | Together | None:
+def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion | CombinedCriterion | None:
     """The label-free criterion of a text, for `dev_set` auto and the like; None for `auto_unscored`.
 
     Args:

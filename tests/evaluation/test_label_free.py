@@ -12,6 +12,7 @@ from datasets import Dataset
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out
 from cmlmcse.evaluation.bm25 import BM25
+from cmlmcse.evaluation.combined import CombinedCriterion, asked_together
 from cmlmcse.evaluation.label_free import (
     CRITERIA,
     Criterion,
@@ -23,7 +24,6 @@ from cmlmcse.evaluation.label_free import (
     enough_ask,
 )
 from cmlmcse.evaluation.sts_data import Pairs
-from cmlmcse.evaluation.together import Together, asked_together
 from cmlmcse.training.dev_set import DevSet, interval
 
 
@@ -223,7 +223,7 @@ def test_criteria_together():
     titles = build_criterion("title_body", held, rest, 3)
     assert together.name == "halves+words"
     assert together.documents == sum(len(text.split()) > 2 for text in held["text"]) < len(held)
-    mixed = Together((*together.criteria, replace(titles, rows=np.arange(titles.documents))))
+    mixed = CombinedCriterion((*together.criteria, replace(titles, rows=np.arange(titles.documents))))
     scores = [criterion.score(by_chance) for criterion in mixed.criteria]
     assert mixed.documents > together.documents
     assert mixed.score(by_chance) == pytest.approx(np.mean(scores))
@@ -236,7 +236,7 @@ def test_criteria_together():
 
     rng, zeros = np.random.default_rng(0), np.zeros(200)
     one = criterion_of([""] * 200, [""], [0] * 200, range(200), [-1])
-    both, change = Together((one, one)), rng.normal(0, 20, 200)
+    both, change = CombinedCriterion((one, one)), rng.normal(0, 20, 200)
     given = iter((change, 1 - change))
     against = both.mean(lambda _: next(given))
     assert interval(both, zeros, against) == pytest.approx((0.5, 0.5))

@@ -15,7 +15,7 @@ ASKED = ("halves", "words")
 
 
 @dataclass(frozen=True)
-class Together(MeanOfDocuments):
+class CombinedCriterion(MeanOfDocuments):
     """One or more criteria on the same held-out documents. The score is the mean of the criteria's scores.
 
     A bootstrap sample draws documents, each with its values in all criteria. So an interval is that of the mean.
@@ -80,14 +80,14 @@ class Together(MeanOfDocuments):
         once = EncodeOnce.of(encode)
         return self.mean(lambda criterion: criterion.hybrid(once))
 
-    def halves(self, seed: int) -> tuple["Together", "Together"]:
+    def halves(self, seed: int) -> tuple["CombinedCriterion", "CombinedCriterion"]:
         """One half to choose by and one to confirm the choice, as in :meth:`Criterion.halves`."""
         parts = [criterion.halves(seed) for criterion in self.criteria]
         first, second = zip(*parts, strict=True)
-        return Together(first), Together(second)
+        return CombinedCriterion(first), CombinedCriterion(second)
 
 
-def asked_together(held_out: Dataset, others: Dataset, seed: int, most: int = QUESTIONS) -> Together | None:
+def asked_together(held_out: Dataset, others: Dataset, seed: int, most: int = QUESTIONS) -> CombinedCriterion | None:
     """The criteria of `ASKED` that enough documents of a text can ask; None if there are none.
 
     Args:
@@ -95,4 +95,4 @@ def asked_together(held_out: Dataset, others: Dataset, seed: int, most: int = QU
     """
     built = (build_criterion(name, held_out, others, seed, most) for name in ASKED)
     found = tuple(criterion for criterion in built if criterion and enough_ask(criterion, held_out))
-    return Together(found) if found else None
+    return CombinedCriterion(found) if found else None
