@@ -35,11 +35,11 @@ class Clock:
         self.keep()
 
     def seconds(self) -> float:
-        """Of all calls until now."""
+        """The seconds of all calls until now."""
         return round(self.earlier + time.perf_counter() - self.started, 1)
 
     def keep(self) -> None:
-        """Write them for a later call."""
+        """Write the seconds to the folder, for a later call."""
         if (self.folder / REQUEST).exists():
             replace_json(self.folder / SECONDS, self.seconds())
 

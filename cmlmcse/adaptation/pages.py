@@ -27,7 +27,7 @@ def write_pages(blocks: Sequence[Block], folder: Path, name: str, title: str) ->
 
     Args:
         blocks: their pieces, in order.
-        folder: where; the pictures are in it.
+        folder: where they are written; the pictures are in it.
         name: without a suffix.
         title: of the HTML page.
     """

@@ -50,4 +50,4 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
     """What all calls for one folder have in common. Local files are known by their content, not by their path."""
     known = {"model": model_content(args.model), "text": text_content(str(args.text))}
     common = {name: getattr(args, name) for name in SAME}
-    return {**known, **common, "processes": launched_processes(), **args.fields}  # of which the batch is
+    return {**known, **common, "processes": launched_processes(), **args.fields}  # the batch is that of all processes
