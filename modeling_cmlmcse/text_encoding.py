@@ -122,10 +122,14 @@ class TextEncoding(Base):
         if not 1 <= width <= self.config.hidden_size:
             raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
         limits = choose_limits(device.type, batch_size, batch_tokens)
-        if isinstance(sentences, Tokens):
-            tokens = sentences
+        if not isinstance(sentences, Tokens):
+            tokens = self.tokenize(sentences, tokenizer, max_length, prompt_name, prompt)
+        elif given := [each for each in (max_length, prompt_name, prompt) if each is not None]:
+            raise ValueError(
+                f"encode expects tokens without a length or a prompt, found {given[0]!r}; give it to tokenize"
+            )
         else:
-            tokens = self.tokenize(as_texts(sentences), tokenizer, max_length, prompt_name, prompt)
+            tokens = sentences
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         batches = list(split_batches([len(tokens[i]) for i in order], *limits))
         embeddings = torch.zeros(len(tokens), width, dtype=torch.float32, device=device if convert_to_tensor else "cpu")
@@ -142,8 +146,8 @@ class TextEncoding(Base):
 
     def tokenize(
         self,
-        texts: list[str],
-        tokenizer: PreTrainedTokenizerBase,
+        sentences: str | Iterable[str],
+        tokenizer: PreTrainedTokenizerBase | None = None,
         max_length: int | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
@@ -152,12 +156,13 @@ class TextEncoding(Base):
         allow. It needs no device: a thread may tokenise texts while :meth:`encode` computes others.
 
         Raises:
-            ValueError: `max_length` leaves no room for a word; a text has half a surrogate pair; a text has no token,
-                which happens where the tokenizer adds no special ones; the pooling reads a mask token, and a text
-                has none; or no prompt of that name.
+            ValueError: something else than texts; no tokenizer; `max_length` leaves no room for a word; a text has half
+                a surrogate pair; a text has no token, which happens where the tokenizer adds no special ones; the
+                pooling reads a mask token, and a text has none; or no prompt of that name.
         """
+        tokenizer = self._own_tokenizer() if tokenizer is None else tokenizer
         before = choose_prompt(self.config.prompts, self.config.default_prompt_name, prompt_name, prompt)
-        texts = [before + text for text in texts]
+        texts = [before + text for text in as_texts([sentences] if isinstance(sentences, str) else sentences)]
         most = min(self.max_positions, tokenizer.model_max_length)
         least = tokenizer.num_special_tokens_to_add() + 1  # with those of a template, which is never cut
         if max_length is not None and as_whole("max_length", max_length) < least:
@@ -248,6 +253,7 @@ def as_texts(given: Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             absent = text is None or type(text).__name__ == "NAType" or (isinstance(text, float) and text != text)
             convert = "decode it" if isinstance(text, bytes) else "convert it to str"
+            convert = "give texts, or all that tokenize returned" if isinstance(text, list) else convert
             advice = "leave it out, or put '' in its place" if absent else convert
             found = "nothing" if absent else f"a {type(text).__name__}"
             raise ValueError(f"encode expects texts, found {found} as text {index} (counted from 0); {advice}")

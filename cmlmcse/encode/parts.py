@@ -10,6 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.vectors import check_finite
 
 from .columns import output_table
 
@@ -70,6 +71,8 @@ def read_parts(
 
     tables = takewhile(lambda _: not stopped.is_set(), source.tables())
     for rows, table in zip(ranges, read_ranges(tables, ranges), strict=False):  # the ranges end first
+        if stopped.is_set():
+            return
         with in_part(source, rows):
             tokens = encoder.tokenize(source.titled_texts(table))
         yield table, tokens
@@ -99,17 +102,3 @@ def write_part(job: "Job", path: Path, source: "TextFile", table: "pyarrow.Table
         job.write_part(path, new)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}; the parts before it are kept") from error
-
-
-def check_finite(vectors: "np.ndarray") -> None:
-    """Check that a model's embeddings are numbers.
-
-    Raises:
-        InputError: one is not, because the model's weights are damaged or overflow.
-    """
-    import numpy as np
-
-    if not np.isfinite(vectors).all():
-        raise InputError(
-            "MODEL: expected finite embeddings, found NaN or infinity; its weights are damaged, or too large for fp16"
-        )

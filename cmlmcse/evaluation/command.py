@@ -11,7 +11,6 @@ from cmlmcse.common.errors import InputError, command, interruptible
 from cmlmcse.common.locations import SAVE_MODEL, path_or_name
 
 from .options import WRITTEN, check_models, check_outputs, parse
-from .set_lengths import RETRIEVAL
 from .tasks import TASKS, Task, choose_tasks
 
 if TYPE_CHECKING:
@@ -152,8 +151,6 @@ def score(
             results |= task.run(model, content, device=args.device, **options)
         elif task.by_query is not None:
             results[name], queries = task.by_query(encode, content, **options)
-            for part, length in (args.max_seq_length.of_sets(data) if name == RETRIEVAL else {}).items():
-                results[name][part]["max_seq_length"] = length
         else:
             results |= task.run(encode, content, **options)
     return results, queries

@@ -25,6 +25,8 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
     model = resolve(model)
     encoder, others = load_at_lengths(model, args, set(lengths.values()))
     settings = {**encoder.settings, "data": args.data_dir or "Hub"}
+    lengths = {name: length for name, length in lengths.items() if length != settings["max_seq_length"]}
+    settings |= {"set_lengths": lengths} if lengths else {}
     width = width_of(encoder)
     if width is not None and args.truncate_dim:
         check_size(max(args.truncate_dim), width)

@@ -33,5 +33,5 @@ def short_sight(model: str, encoder: Any, data: dict[str, Any], lengths: Mapping
             if (share := measure_lengths(texts, encoder.tokenizer).cut(here)) > LARGE_CUT:
                 yield (
                     f"{name}: {model} reads the first {here} tokens of a text, which cuts off {share:.0%} of all "
-                    "tokens; choose a model that reads more, or split long texts"
+                    "tokens; choose a model or a --max_seq_length that reads more, or split long texts"
                 )

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 
+OF_TOKENS = ("max_length", "prompt_name", "prompt")  # arguments that decide the tokens of a text
+
 
 @dataclass
 class Encoder:
@@ -55,13 +57,17 @@ class Encoder:
     def __call__(self, sentences: "list[str] | Tokens") -> np.ndarray:
         import torch
 
+        from modeling_cmlmcse.text_encoding import Tokens
+
+        made = OF_TOKENS if isinstance(sentences, Tokens) else ()
+        arguments = {name: value for name, value in self.arguments.items() if name not in made}
         precision = torch.autocast(self.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
         with precision, as_input_error():
-            return self.model.encode(sentences, tokenizer=self.tokenizer, **self.arguments)
+            return self.model.encode(sentences, tokenizer=self.tokenizer, **arguments)
 
     def tokenize(self, sentences: list[str]) -> "Tokens":
         """The tokens of N texts, which a call takes in place of the texts. Another thread may make them meanwhile."""
-        given = {name: self.arguments.get(name) for name in ("max_length", "prompt_name", "prompt")}
+        given = {name: self.arguments.get(name) for name in OF_TOKENS}
         with as_input_error():
             return self.model.tokenize(sentences, self.tokenizer, **given)
 

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from cmlmcse.common.vectors import unit
-from cmlmcse.encode.parts import check_finite
+from cmlmcse.common.vectors import check_finite, unit
 
 from .corpus import Block
 

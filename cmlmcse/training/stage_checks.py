@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from cmlmcse.common.errors import InputError, as_input_error
 from modeling_cmlmcse.field_checks import in_range, one_of
@@ -17,7 +18,6 @@ OF_STAGE_TRAIN = ("augmented_views", "synonyms", "positive_column", "mining_marg
 READ = {"model_name_or_path", "model_sha256", "from_scratch", "backbone_dropout", "pooling", "lexical_layers",
         "fusion_layers", "fusion_init", "decoder_hidden_share", "train_file", "train_data_files", "text_column",
         "max_train_samples", "max_seq_length", "mlm_probability", "augmentation", "deletion_rate"}  # fmt: skip
-OFF = (None, "none", 0)  # values that ask for nothing
 # They change no model, and one command line may serve both stages.
 SCORES = ("data_dir", "dev_set", "final_evaluation")
 
@@ -60,7 +60,7 @@ def check_pretraining(model_args: ModelArguments, data_args: DataArguments, run_
 
 
 def check_deletion(data_args: DataArguments) -> None:
-    """Check that stage pretrain deletes words only where a decoder restores them.
+    """Check that stage pretrain deletes tokens only where a decoder restores them.
 
     Raises:
         InputError: another augmentation, or no such decoder.
@@ -79,15 +79,16 @@ def check_deletion(data_args: DataArguments) -> None:
         )
     if data_args.auxiliary_decoder != "retromae" or data_args.auxiliary_weight == 0:
         raise InputError(
-            "augmentation delete_tokens in stage pretrain expects the decoder that restores the words, found "
+            "augmentation delete_tokens in stage pretrain expects the decoder that restores them, found "
             f"auxiliary_decoder {data_args.auxiliary_decoder} with auxiliary_weight {data_args.auxiliary_weight:g}; "
-            "set --auxiliary_decoder retromae --auxiliary_weight 1, or --augmentation none"
+            "set --auxiliary_decoder retromae --auxiliary_weight 1, or --augmentation none --deletion_rate "
+            f"{DataArguments.deletion_rate}"
         )
 
 
 def check_given(model_args: ModelArguments, data_args: DataArguments, given: Iterable[str]) -> list[str]:
-    """Check that the command line of stage pretrain names no field that only stage train reads. A recipe may name such
-    fields, because it may serve both stages.
+    """Check that the command line of stage pretrain names no field that only stage train reads. A recipe may name most
+    of them, because it may serve both stages.
 
     Args:
         model_args, data_args: the fields.
@@ -101,7 +102,8 @@ def check_given(model_args: ModelArguments, data_args: DataArguments, given: Ite
     """
     values = dataclasses.asdict(model_args) | dataclasses.asdict(data_args)
     read = READ | {field.name for field in dataclasses.fields(PretrainingArguments)}
-    unread = [name for name in sorted(set(given) & set(values) - read) if values[name] not in OFF]
+    names = {name.removeprefix("no_") for name in given} & set(values) - read
+    unread = [name for name in sorted(names) if not asks_for_nothing(name, values[name])]
     for name in unread:
         if name not in SCORES:
             raise InputError(
@@ -109,3 +111,9 @@ def check_given(model_args: ModelArguments, data_args: DataArguments, given: Ite
                 "it here, and give it to the training that follows"
             )
     return unread
+
+
+def asks_for_nothing(name: str, value: Any) -> bool:
+    """Whether a value of a field that is not read leaves things as they are: its default, or none of what it names."""
+    default = next(getattr(kind, name) for kind in (ModelArguments, DataArguments) if hasattr(kind, name))
+    return value in (default, None, "none", "") or (name.endswith("_weight") and value == 0)

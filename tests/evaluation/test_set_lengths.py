@@ -29,9 +29,10 @@ def test_each_set_has_the_figures_of_its_length(folder: str, backbone_folders, t
     alone = {length: evaluate(bert, max_seq_length=length, **options)["retrieval"] for length in (6, 20)}
     assert alone[6]["one"]["map"] != alone[20]["one"]["map"]
     found = evaluate(bert, max_seq_length="retrieval=6, two=20", **options)
-    assert found["settings"]["max_seq_length"] == 64
-    assert found["retrieval"]["one"] == {**alone[6]["one"], "max_seq_length": 6}
-    assert found["retrieval"]["two"] == {**alone[20]["two"], "max_seq_length": 20}
+    settings = found["settings"]
+    assert (settings["max_seq_length"], settings["set_lengths"]) == (64, {"one": 6, "two": 20})
+    assert found["retrieval"]["one"] == alone[6]["one"]
+    assert found["retrieval"]["two"] == alone[20]["two"]
 
     words = [f"--{name}={value}" for name, value in options.items()] + ["--max_seq_length", "6,two=20"]
     more = ["--cache", str(tmp_path / "cache"), "--truncate_dim", "8", "--output", str(tmp_path / "out.json")]
@@ -39,11 +40,10 @@ def test_each_set_has_the_figures_of_its_length(folder: str, backbone_folders, t
     whole, *others = json.loads((tmp_path / "out.json").read_text())["results"]
     assert whole["settings"]["max_seq_length"] == 6
     assert whole["retrieval"]["one"] == alone[6]["one"]
-    assert whole["retrieval"]["two"] == {**alone[20]["two"], "max_seq_length": 20}
+    assert whole["retrieval"]["two"] == alone[20]["two"]
     for other in others:  # cut vectors, and the other model's: the same passages, another length
-        first, second = other["retrieval"]["one"], other["retrieval"]["two"]
-        assert (first.get("max_seq_length"), second["max_seq_length"]) == (None, 20)
-        assert first["map"] != second["map"]
+        assert other["settings"]["set_lengths"] == {"two": 20}
+        assert other["retrieval"]["one"]["map"] != other["retrieval"]["two"]["map"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.read_later import ReadLater, read_behind
 from support.recorder import Recorder
+from support.tiny import tiny_tokenizer
 
 
 def test_on_a_cpu() -> None:
@@ -77,3 +78,20 @@ def test_encode_asks_before_it_reads(backbone_folders, monkeypatch):
     with Recorder("text_encoding.py:encode", "packing.py:pack_sequences") as recorder:  # lists of the host
         model.encode(sentences, batch_size=2)
     assert recorder.waits == []
+
+
+def test_tokens_in_place_of_texts(backbone_folders, sentences) -> None:
+    """The same vectors; a length or a prompt is part of the tokens, so beside them it is refused."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], pooling="avg").eval()
+    tokenizer = tiny_tokenizer("bert")
+    tokens = model.tokenize(np.array(sentences), tokenizer, max_length=6, prompt="w7 ")
+    assert max(map(len, tokens)) == 6
+    expected = model.encode(sentences, tokenizer, max_length=6, prompt="w7 ")
+    np.testing.assert_array_equal(model.encode(tokens, tokenizer), expected)
+    assert model.tokenize(sentences[0], tokenizer) == model.tokenize(sentences[:1], tokenizer)
+    with pytest.raises(ValueError, match="encode expects no length or prompt with tokens, found 'w7 '; give it to tok"):
+        model.encode(tokens, tokenizer, prompt="w7 ")
+    with pytest.raises(ValueError, match="found a list as text 0 .*; give texts, or all that tokenize returned"):
+        model.encode(tokens[:2], tokenizer)
+    with pytest.raises(ValueError, match="found a int as text 0"):
+        model.tokenize([1], tokenizer)

@@ -166,6 +166,7 @@ def test_a_recipe_of_both_stages(recipe, tmp_path, capsys):
     the same options may serve both stages."""
     both = {**yaml.safe_load(recipe.read_text()), "dev_set": "stsb", "data_dir": "DIR", "cmlm_weight": 0.5, "temp": 0.1}
     (tmp_path / "both.yaml").write_text(yaml.safe_dump(both))
+    from cmlmcse.common.errors import InputError
     from cmlmcse.training.parse import parse_recipe
 
     off = ("--dev_set", "none", "--final_evaluation=none", "--cmlm_weight", "0", "--teacher", "null")
@@ -177,12 +178,18 @@ def test_a_recipe_of_both_stages(recipe, tmp_path, capsys):
     parse_recipe([str(tmp_path / "both.yaml"), "--use_cpu", "true", *labelled])
     said = "stage pretrain scores with no labels: --data_dir, --dev_set, --final_evaluation will not be read\n"
     assert capsys.readouterr().err == said
+    nothing = ("--views", "dropout", "--augmented_views", "second", "--mining_margin", "0.1", "--query_prompt", "")
+    parse_recipe([str(tmp_path / "both.yaml"), "--use_cpu", "true", *nothing])
+    for word in ("--lexical_frozen=false", "--no_lexical_frozen"):
+        with pytest.raises(InputError, match="--lexical_frozen is for stage train, found False"):
+            parse_recipe([str(tmp_path / "both.yaml"), "--use_cpu", "true", word])
 
 
 def test_recipe_names_its_first_stage(recipe, monkeypatch, tmp_path):
     """`RECIPE --stage pretrain` runs the recipe that RECIPE names in its field `pretrain`."""
     second = tmp_path / "second.yaml"
     second.write_text(yaml.safe_dump({"pretrain": str(recipe), "learning_rate": "1e-5"}))
+    from cmlmcse.common.errors import InputError
     from cmlmcse.training.parse import parse_recipe
 
     path, _, _, first_stage = parse_recipe([str(second), "--stage", "pretrain", "--use_cpu", "true"])
