@@ -125,9 +125,7 @@ class TextEncoding(Base):
         if not isinstance(sentences, Tokens):
             tokens = self.tokenize(sentences, tokenizer, max_length, prompt_name, prompt)
         elif given := [each for each in (max_length, prompt_name, prompt) if each is not None]:
-            raise ValueError(
-                f"encode expects tokens without a length or a prompt, found {given[0]!r}; give it to tokenize"
-            )
+            raise ValueError(f"encode expects no length or prompt with tokens, found {given[0]!r}; give it to tokenize")
         else:
             tokens = sentences
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)

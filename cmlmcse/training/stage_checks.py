@@ -115,5 +115,9 @@ def check_given(model_args: ModelArguments, data_args: DataArguments, given: Ite
 
 def asks_for_nothing(name: str, value: Any) -> bool:
     """Whether a value of a field that is not read leaves things as they are: its default, or none of what it names."""
-    default = next(getattr(kind, name) for kind in (ModelArguments, DataArguments) if hasattr(kind, name))
+    default = (
+        None
+        if name in SCORES
+        else next(getattr(kind, name) for kind in (ModelArguments, DataArguments) if hasattr(kind, name))
+    )
     return value in (default, None, "none", "") or (name.endswith("_weight") and value == 0)

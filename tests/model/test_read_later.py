@@ -91,7 +91,7 @@ def test_tokens_in_place_of_texts(backbone_folders, sentences) -> None:
     assert model.tokenize(sentences[0], tokenizer) == model.tokenize(sentences[:1], tokenizer)
     with pytest.raises(ValueError, match="encode expects no length or prompt with tokens, found 'w7 '; give it to tok"):
         model.encode(tokens, tokenizer, prompt="w7 ")
-    with pytest.raises(ValueError, match="found a list as text 0 .*; give texts, or all that tokenize returned"):
+    with pytest.raises(ValueError, match=r"found a list as text 0 .*; give texts, or all that tokenize returned"):
         model.encode(tokens[:2], tokenizer)
     with pytest.raises(ValueError, match="found a int as text 0"):
         model.tokenize([1], tokenizer)

@@ -189,7 +189,6 @@ def test_recipe_names_its_first_stage(recipe, monkeypatch, tmp_path):
     """`RECIPE --stage pretrain` runs the recipe that RECIPE names in its field `pretrain`."""
     second = tmp_path / "second.yaml"
     second.write_text(yaml.safe_dump({"pretrain": str(recipe), "learning_rate": "1e-5"}))
-    from cmlmcse.common.errors import InputError
     from cmlmcse.training.parse import parse_recipe
 
     path, _, _, first_stage = parse_recipe([str(second), "--stage", "pretrain", "--use_cpu", "true"])
@@ -344,8 +343,8 @@ WRONG = [
     (["--auxiliary_weight", "-1"], ["auxiliary_weight must be a number from 0"]),
     (["--streaming", "true"], ["found streaming"]),
     (["--augmentation", "delete_tokens", "--deletion_rate", "0.6"],
-     ["delete_tokens in stage pretrain expects the decoder that restores the words, found auxiliary_decoder fusion",
-      "or --augmentation none"]),
+     ["delete_tokens in stage pretrain expects the decoder that restores them, found auxiliary_decoder fusion",
+      "or --augmentation none --deletion_rate 0.1"]),
     (["--augmentation", "delete_tokens", "--auxiliary_decoder", "retromae", "--auxiliary_weight", "0"],
      ["auxiliary_decoder retromae with auxiliary_weight 0; set --auxiliary_decoder retromae --auxiliary_weight 1"]),
     (["--augmentation", "reorder", "--auxiliary_decoder", "retromae"],
