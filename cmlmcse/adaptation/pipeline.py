@@ -146,7 +146,7 @@ def write_folder(
     """
     start, best = sides
     shutil.rmtree(folder / EXPORT, ignore_errors=True)  # written by this command before it was interrupted
-    best.tokenizer.model_max_length = int(start.settings["max_seq_length"])  # scored so; the tokenizer may allow more
+    best.tokenizer.model_max_length = start.max_seq_length  # scored so; the tokenizer may allow more
     exported = export(best.model, best.tokenizer, folder / EXPORT)
     if labelled:
         documents = load_collection(args.text, args.text_column, args.title_column)

@@ -225,7 +225,7 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
     sampled = sample_rows(documents, args.seed)
     texts = with_titles(sampled["title"], sampled["text"])
     sizes = measure_lengths(texts, without_template(start.tokenizer))
-    limit = int(start.settings["max_seq_length"]) - longest_template(start.model.config, start.tokenizer)
+    limit = start.max_seq_length - longest_template(start.model.config, start.tokenizer)
     titles = sum(1 for title in documents["title"] if title)
     longest = LONGEST_ON_CPU if start.model.device.type == "cpu" else LONGEST
     length = args.max_seq_length or int(np.clip(sizes.percentile, SHORTEST, min(limit, longest)))

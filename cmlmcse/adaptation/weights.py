@@ -100,7 +100,7 @@ def load_start(
 
 def arm_encoder(run: Path, device: str | None, like: Encoder) -> Encoder:
     """The encoder that an arm's run exported, with the start's limit of tokens and its precision."""
-    return load_start(str(run), None, device, int(like.settings["max_seq_length"]), like.bf16)
+    return load_start(str(run), None, device, like.max_seq_length, like.bf16)
 
 
 def mean_weights(runs: Sequence[Path], device: str | None, like: Encoder) -> Weights:

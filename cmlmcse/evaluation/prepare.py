@@ -27,9 +27,8 @@ def prepare_encoder(model: str, args: argparse.Namespace, data: dict[str, Any]) 
     settings = {**encoder.settings, "data": args.data_dir or "Hub"}
     lengths = {name: length for name, length in lengths.items() if length != settings["max_seq_length"]}
     settings |= {"set_lengths": lengths} if lengths else {}
-    width = width_of(encoder)
-    if width is not None and args.truncate_dim:
-        check_size(max(args.truncate_dim), width)
+    if isinstance(encoder, Encoder) and args.truncate_dim:  # word vectors are checked when they are cut
+        check_size(max(args.truncate_dim), encoder.width)
     for line in short_sight(model, encoder, data, lengths):
         print(f"warning: {line}", file=sys.stderr)
     encode = EncodeOnce(cached(encoder, model, args.cache))
@@ -49,11 +48,6 @@ def load_at_lengths(
     limits = (args.max_seq_length.default, args.batch_size, args.device)
     encoder = load_encoder(model, pooling, *limits, sys.stderr.isatty(), template)
     return encoder, {length: with_length(encoder, length, model) for length in lengths}
-
-
-def width_of(encoder: Encoder | WordVectors) -> int | None:
-    """H of a model's vectors; None for word vectors, whose width is checked when they are cut."""
-    return encoder.model.config.hidden_size if isinstance(encoder, Encoder) else None
 
 
 def cached(encoder: Encoder | WordVectors, model: str, folder: Path | None) -> Encode:
