@@ -318,3 +318,8 @@ class RunArguments(TrainingArguments):
 def fsdp_requested() -> bool:
     """Whether Accelerate's launcher requests FSDP."""
     return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
+ARGUMENTS = (ModelArguments, DataArguments, RunArguments)
+# Field → default. Of a field with a default_factory it is MISSING, which is not None.
+DEFAULTS = {each.name: each.default for kind in ARGUMENTS for each in dataclasses.fields(kind)}

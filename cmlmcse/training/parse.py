@@ -1,7 +1,6 @@
 """The parser that reads the fields of a recipe from its file and the command line."""
 
 import argparse
-import dataclasses
 import difflib
 import sys
 from pathlib import Path
@@ -15,14 +14,11 @@ from cmlmcse.common.recipes import find_recipe, read_recipe
 from modeling_cmlmcse.distributed import rank
 
 from .checks import check_values
-from .fields import UNSCORED, DataArguments, ModelArguments, RunArguments
+from .fields import ARGUMENTS, DEFAULTS, UNSCORED, DataArguments, ModelArguments, RunArguments
 from .fit_fields import fit_fields
 from .run_checks import as_option_error
 from .stage_checks import check_given
 
-FIELDS = (ModelArguments, DataArguments, RunArguments)
-# Of a field with a default_factory the default is MISSING, which is not None.
-DEFAULTS = {field.name: field.default for kind in FIELDS for field in dataclasses.fields(kind)}
 # What transformers takes as a list.
 LISTS = ("report_to", "optim_target_modules", "label_names", "include_for_metrics", "fsdp", "debug")
 # Appended to the command line, because TrainingArguments checks at construction that these fields fit save_steps.
@@ -65,7 +61,7 @@ class RecipeParser(HfArgumentParser):
 
 def recipe_parser() -> RecipeParser:
     """The parser of all fields."""
-    return RecipeParser(FIELDS, prog="cmlmcse train", allow_abbrev=False)  # type: ignore[list-item]
+    return RecipeParser(ARGUMENTS, prog="cmlmcse train", allow_abbrev=False)  # type: ignore[list-item]
 
 
 def stage_recipe(arguments: list[str]) -> tuple[Path, dict[str, Any]]:

@@ -8,7 +8,7 @@ from cmlmcse.common.errors import InputError, as_input_error
 from modeling_cmlmcse.field_checks import in_range, one_of
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .fields import DataArguments, ModelArguments, PretrainingArguments, RunArguments
+from .fields import DEFAULTS, DataArguments, ModelArguments, PretrainingArguments, RunArguments
 from .pretraining_model import DECODERS
 
 # Fields of the data that stage pretrain does not read: it has no views, no labels and no hard negatives.
@@ -39,7 +39,7 @@ def check_pretraining(model_args: ModelArguments, data_args: DataArguments, run_
         in_range("validation_split_percentage", data_args.validation_split_percentage, float, 0.0, 99.0)
     check_deletion(data_args)
     for name in OF_STAGE_TRAIN:
-        value, default = getattr(data_args, name), getattr(DataArguments, name)
+        value, default = getattr(data_args, name), DEFAULTS[name]
         if value != default:
             raise InputError(
                 f"{name} is for stage train, found {value} with stage pretrain; leave it out, or set "
@@ -66,7 +66,7 @@ def check_deletion(data_args: DataArguments) -> None:
         InputError: another augmentation, or no such decoder.
     """
     if data_args.augmentation == "none":
-        if data_args.deletion_rate != DataArguments.deletion_rate:
+        if data_args.deletion_rate != DEFAULTS["deletion_rate"]:
             raise InputError(
                 f"deletion_rate expects augmentation delete_tokens, found {data_args.deletion_rate} with none; set "
                 "both, or leave it out"
@@ -82,7 +82,7 @@ def check_deletion(data_args: DataArguments) -> None:
             "augmentation delete_tokens in stage pretrain expects the decoder that restores them, found "
             f"auxiliary_decoder {data_args.auxiliary_decoder} with auxiliary_weight {data_args.auxiliary_weight:g}; "
             "set --auxiliary_decoder retromae --auxiliary_weight 1, or --augmentation none --deletion_rate "
-            f"{DataArguments.deletion_rate}"
+            f"{DEFAULTS['deletion_rate']}"
         )
 
 
@@ -115,9 +115,5 @@ def check_given(model_args: ModelArguments, data_args: DataArguments, given: Ite
 
 def asks_for_nothing(name: str, value: Any) -> bool:
     """Whether a value of a field that is not read leaves things as they are: its default, or none of what it names."""
-    default = (
-        None
-        if name in SCORES
-        else next(getattr(kind, name) for kind in (ModelArguments, DataArguments) if hasattr(kind, name))
-    )
+    default = None if name in SCORES else DEFAULTS[name]
     return value in (default, None, "none", "") or (name.endswith("_weight") and value == 0)
