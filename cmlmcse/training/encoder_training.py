@@ -9,6 +9,7 @@ from transformers import set_seed
 
 from cmlmcse.data.templates import with_template
 
+from .both_stages import begin
 from .build_collator import build_collator
 from .build_model import build_model, build_templates, build_tokenizer
 from .build_text import build_text, check_name
@@ -18,11 +19,7 @@ from .dev_start import bring_start_values
 from .fields import DataArguments, ModelArguments, RunArguments
 from .final_tasks import load_final_tasks
 from .finalize import finalize_run
-from .precision import choose_precision
-from .records import claim_output_dir, git_commit
-from .resume import find_checkpoint
 from .run_checks import check_checkpointing
-from .started_with import check_started_with, started_with
 
 
 def train_encoder(
@@ -43,13 +40,9 @@ def train_encoder(
         InputError: a wrong field, text or model.
     """
     check_name(data_args)
-    resume = run_args.resume_from_checkpoint
-    folder = claim_output_dir(run_args.output_dir, resume)
-    checkpoint = find_checkpoint(folder, resume)
-    check_started_with(checkpoint, started := started_with(model_args, data_args, run_args))
-    if checkpoint is not None:
-        bring_start_values(Path(checkpoint).parent, folder)
-    choose_precision(run_args, checkpoint)
+    begun = begin(model_args, data_args, run_args)
+    if begun.checkpoint is not None:
+        bring_start_values(Path(begun.checkpoint).parent, begun.folder)
     labelled = load_dev_set(data_args.dev_set, data_args.data_dir)
     final_tasks = load_final_tasks(data_args)
 
@@ -72,11 +65,8 @@ def train_encoder(
         dev_set=dev_set,
         start_values=start_values,
     )
-    trainer.run_fields = started
-    commit = git_commit()
-    trainer.train(resume_from_checkpoint=checkpoint)
-    measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
+    measured = begun.train(trainer)
     if prepared := round(getattr(sentences, "prepared", 0.0), 1):  # a stream has none
         measured["prepared_seconds"] = prepared
     fields = model_args, data_args, run_args
-    finalize_run(folder, recipe, *fields, trainer, dev_set, final_tasks, measured, start_values is None)
+    finalize_run(begun.folder, recipe, *fields, trainer, dev_set, final_tasks, measured, start_values is None)

@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.common.figures import plot_cosine_by_gold
-from cmlmcse.common.locations import PACKAGE
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table, with_truncated
 from cmlmcse.hub.card import copy_plots, model_card, plots_of
@@ -22,6 +21,7 @@ from cmlmcse.hub.start import start_record
 from cmlmcse.models.encoders import Encoder, load_model_encoder
 from cmlmcse.models.prompts import Prompts
 
+from .both_stages import progress_record, text_record
 from .contrastive_trainer import ContrastiveTrainer
 from .dev_set import DevScore, DevSet
 from .dev_start import START_VALUES, dev_results, dev_summary
@@ -95,9 +95,7 @@ def measured_facts(
     the log."""
     assert trainer.run_fields is not None
     return {
-        "steps": trainer.state.global_step,
-        "tokens": tokens,
-        "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
+        **progress_record(trainer, tokens),
         "train_data": text_record(data_args.train_file, trainer.run_fields["train_file"][0]),
         "start": start_record(model_args.model_name_or_path),
         "encoder": encoder_record(encoder),
@@ -123,12 +121,6 @@ def score_met(trainer: ContrastiveTrainer) -> float:
     scores = {row["step"]: row["eval_dev_score"] for row in trainer.state.log_history if "eval_dev_score" in row}
     best = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
     return scores[best or max(scores)]
-
-
-def text_record(train_file: str, found: dict[str, Any]) -> dict[str, Any]:
-    """What run.json says of the text: its fingerprint, `found` before training, because a file may change meanwhile.
-    Text inside a package keeps the recipe's name for it instead of a local path."""
-    return {**found, "file": train_file} if train_file.startswith(PACKAGE) else found
 
 
 def contrast_at_the_end(history: list[dict[str, Any]]) -> list[str]:

@@ -32,15 +32,12 @@ from modeling_cmlmcse.distributed import processes, rank
 from modeling_cmlmcse.field_checks import in_range
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 
+from .both_stages import begin
 from .build_collator import check_length
 from .fields import DataArguments, ModelArguments, RunArguments
-from .precision import choose_precision
 from .pretraining_export import finalize_pretraining
 from .pretraining_model import AuxiliaryPretraining
-from .records import claim_output_dir, git_commit
-from .resume import find_checkpoint
 from .run_checks import check_checkpointing
-from .started_with import check_started_with, started_with
 from .trainer import LossTrainer
 
 NO_HEAD = (
@@ -55,10 +52,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
     Raises:
         InputError: a wrong field, text or model.
     """
-    folder = claim_output_dir(run_args.output_dir, run_args.resume_from_checkpoint)
-    checkpoint = find_checkpoint(folder, run_args.resume_from_checkpoint)
-    check_started_with(checkpoint, started := started_with(model_args, data_args, run_args))
-    choose_precision(run_args, checkpoint)
+    begun = begin(model_args, data_args, run_args)
     set_seed(run_args.seed)  # the seed determines the fresh weights
     if data_args.model_type is None:
         check_weights(resolve(model_args.model_name_or_path), model_args.model_sha256)
@@ -72,10 +66,10 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
             joined,
             data_args.max_train_samples,
         )
-        own = checkpoint or (None if run_args.process_index == 0 else str(folder / "tokenizer"))
+        own = begun.checkpoint or (None if run_args.process_index == 0 else str(begun.folder / "tokenizer"))
         tokenizer = choose_tokenizer(model_args, data_args, sources, own)
-        if run_args.process_index == 0 and not checkpoint:
-            tokenizer.save_pretrained(folder / "tokenizer")
+        if run_args.process_index == 0 and not begun.checkpoint:
+            tokenizer.save_pretrained(begun.folder / "tokenizer")
 
         def tokenize(rows: Dataset) -> Dataset:
             if joined:
@@ -87,7 +81,7 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
             return tokenized
 
         train, dev = load_sequences(tokenize, sources, data_args.validation_split_percentage)
-    model = build_pretraining_model(model_args, data_args, tokenizer, checkpoint is not None)
+    model = build_pretraining_model(model_args, data_args, tokenizer, begun.checkpoint is not None)
     check_checkpointing(run_args, model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model.backbone))
     masking = Masking(
@@ -106,11 +100,8 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
         dev_collator=MaskedCollator(0, masking._replace(probability=DEV_MASK_RATE)),
         processing_class=tokenizer,
     )
-    trainer.run_fields = started
-    commit = git_commit()
-    trainer.train(resume_from_checkpoint=checkpoint)
-    measured = {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
-    finalize_pretraining(folder, recipe, model_args, data_args, run_args, trainer, measured)
+    measured = begun.train(trainer)
+    finalize_pretraining(begun.folder, recipe, model_args, data_args, run_args, trainer, measured)
 
 
 def choose_tokenizer(

@@ -18,8 +18,8 @@ from cmlmcse.hub.card_writer import bullets, metadata, write_card
 from cmlmcse.hub.run_records import with_public_names
 from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
 
+from .both_stages import progress_record, text_record
 from .fields import DataArguments, ModelArguments, RunArguments
-from .finalize import text_record
 from .plots import plot_losses
 from .pretraining_model import AuxiliaryPretraining
 from .records import run_record, write_records
@@ -51,9 +51,7 @@ def finalize_pretraining(
     assert trainer.run_fields is not None
     texts = trainer.run_fields["train_file"]
     measured |= {
-        "steps": trainer.state.global_step,
-        "tokens": tokens,
-        "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
+        **progress_record(trainer, tokens),
         "train_data": [text_record(*each) for each in zip(split_names(data_args.train_file), texts, strict=True)],
         "log": history,
     }

@@ -220,9 +220,7 @@ def test_ctrl_c(recipe: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, c
         ("more", f"{tmp_path}/more/checkpoint-12 is kept; go on with --resume_from_checkpoint auto"),
     ):
         if folder == "more":
-            monkeypatch.setattr(
-                "cmlmcse.training.encoder_training.claim_output_dir", lambda *_, **__: tmp_path / "more"
-            )
+            monkeypatch.setattr("cmlmcse.training.both_stages.claim_output_dir", lambda *_, **__: tmp_path / "more")
             for step in (6, 12, 18):
                 checkpoint = tmp_path / "more" / f"checkpoint-{step}"
                 checkpoint.mkdir(parents=True)
