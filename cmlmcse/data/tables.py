@@ -5,30 +5,22 @@ Of a folder or a Markdown file each row is a passage (folder.py), and of a table
 No row is dropped. Training drops blank rows (text.py), but encoding and searching keep them, so that row i stays row i.
 """
 
-import codecs
-import csv
-import io
-import json
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
-from pyarrow import compute, parquet, types
+from pyarrow import compute, types
 
 from cmlmcse.common.errors import InputError
 
-from .folder import cut_text, files_in, folder_state, has_passages, read_passages
-from .lines import check_separator, check_utf8, is_number, read_lines, readable, suffix_of
+from .folder import cut_text, folder_state
+from .lines import is_number
+from .row_blocks import FILE, TEXT, TITLE, kind_of, known_schema, read_blocks, row_count
 
-TEXT = "text"
-TITLE = "title"
-FILE = "file"  # of a folder's passage
 # Of a table's passage, the number of the row that it is from, from 0: the first of these names that is free.
 ROW_COLUMNS = ("document", "document_row")
 EXACT = 1 << 53  # whole numbers up to this one are exact in float64
@@ -63,8 +55,8 @@ class TextFile:
     def tables(self) -> Iterator[pyarrow.Table]:
         """All rows in order, at most `TABLE_ROWS` at a time, every table with the columns of `schema`."""
         start = 0
-        for columns in _read(self.path):
-            missing = [None] * _row_count(columns)
+        for columns in read_blocks(self.path, TABLE_ROWS):
+            missing = [None] * row_count(columns)
             fields = [field for field in self.schema if not (self.cut and field.name == self.file_column)]
             arrays = [_array(columns.get(field.name, missing), field.type) for field in fields]
             table = pyarrow.table(arrays, schema=pyarrow.schema(fields))
@@ -136,7 +128,7 @@ def scan(
     """
     if not (path.is_file() or path.is_dir()):
         raise InputError(f"{path}: expected a file or a folder of texts, found none; fix the name")
-    kind = _kind(path)
+    kind = kind_of(path)
     for option, column in (("--text_column", text_column), ("--title_column", title_column)):
         if column is not None and kind in ("lines", "passages"):
             raise InputError(f"{option} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
@@ -180,10 +172,10 @@ class _Columns(NamedTuple):
 
 def _read_columns(path: Path) -> _Columns:
     """Read a file to its end for the types of its columns."""
-    fields, mixed, rows = {field.name: field for field in _empty_schema(path)}, {}, 0
-    kind, wordy, large = _kind(path), set(fields), set()
-    for columns in _read(path):
-        rows += _row_count(columns)
+    fields, mixed, rows = {field.name: field for field in known_schema(path)}, {}, 0
+    kind, wordy, large = kind_of(path), set(fields), set()
+    for columns in read_blocks(path, TABLE_ROWS):
+        rows += row_count(columns)
         for name, values in columns.items():
             if kind != "csv" or (name not in wordy and not all(map(is_number, values))):
                 wordy.add(name)
@@ -234,148 +226,6 @@ def read_ranges(tables: Iterator[pyarrow.Table], ranges: Iterable[range]) -> Ite
                 break
             table, start = next(tables, None), stop
         yield pyarrow.concat_tables(pieces)
-
-
-def _kind(path: Path) -> str:
-    """The kind of reader that a file needs, by its suffix, or that a folder needs."""
-    if has_passages(path):
-        return "passages"
-    readers = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-    return readers.get(suffix_of(path), "lines")
-
-
-def _empty_schema(path: Path) -> pyarrow.Schema:
-    """The columns that are known before any row is read."""
-    known = {"lines": (TEXT,), "passages": (FILE, TITLE, TEXT)}
-    if (kind := _kind(path)) != "parquet":
-        return pyarrow.schema([(name, pyarrow.string()) for name in known.get(kind, ())])
-    try:
-        return parquet.read_schema(path).remove_metadata()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: expected a Parquet file, found one that cannot be read ({error})") from error
-
-
-def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield blocks of `TABLE_ROWS` rows as columns by name: lists or Arrow arrays.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    kind = _kind(path)
-    if kind == "parquet":
-        try:
-            with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=TABLE_ROWS):
-                    yield dict(zip(batch.schema.names, batch.columns, strict=True))
-        except (pyarrow.ArrowException, OSError) as error:
-            raise InputError(f"{path}: expected a Parquet file, found one that cannot be read ({error})") from error
-        return
-    if kind == "lines":
-        lines = read_lines(str(path), blank=True)
-        while block := list(islice(lines, TABLE_ROWS)):
-            yield {TEXT: block}
-        return
-    readers: dict[str, Callable[[Path], Iterator[dict[str, Any]]]]
-    readers = {"passages": _passages, "csv": _csv_rows, "json": _json_rows}
-    if kind != "passages":
-        check_utf8(str(path))
-    rows = readers[kind](path)
-    while row_block := list(islice(rows, TABLE_ROWS)):
-        names = dict.fromkeys(name for row in row_block for name in row)
-        yield {name: [row.get(name) for row in row_block] for name in names}
-
-
-def _passages(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the passages of a folder's files or of a Markdown file, each with its title and the name of its file."""
-    for file in files_in(str(path)):
-        below = Path(file).relative_to(path).as_posix() if path.is_dir() else path.name
-        name = os.fsencode(below).decode("utf-8", "replace")
-        yield from ({FILE: name, TITLE: title, TEXT: text} for title, text in read_passages(file))
-
-
-def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a .csv, or of a .tsv, which has no quoting. Every value is text."""
-    csv.field_size_limit(2**31 - 1)  # a document may exceed the module's default of 128 KiB
-    tabs = suffix_of(path) == ".tsv"
-    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
-    with readable(str(path)) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(text, **style)
-        header = next(reader, [])
-        if twice := [name for name, count in Counter(header).items() if name and count > 1]:
-            raise InputError(f"{path}: expected each column once, found {twice[0]!r} twice; rename one")
-        if len(header) == 1:
-            check_separator(str(path), header[0], tabs)
-        try:
-            for row in reader:
-                if row and len(row) != len(header):
-                    raise InputError(
-                        f"{path}: expected {len(header)} fields in line {reader.line_num}, as in the header, found "
-                        f"{len(row)}; put quotes round text with commas"
-                    )
-                if row:
-                    yield dict(zip(header, row, strict=True))
-        except csv.Error as error:
-            raise InputError(f"{path}: expected CSV, found line {reader.line_num}: {error}; fix it") from error
-
-
-def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON Lines file, or of a .json file that holds a list of them; blank lines are skipped."""
-    if (listed := _json_list(path)) is not None:
-        for place, row in enumerate(listed, start=1):
-            yield _checked(path, row, f"row {place}")
-        return
-    with readable(str(path)) as file:
-        for number, line in enumerate(file, start=1):
-            line = line.removeprefix(codecs.BOM_UTF8)
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{path}: expected one JSON object per line, found line {number}: {error}") from error
-            yield _checked(path, row, f"line {number}", escaped=b"\\u" in line)
-
-
-def _json_list(path: Path) -> list[Any] | None:
-    """The content of a .json file that begins as a list; None for other files."""
-    if suffix_of(path) != ".json":
-        return None
-    with readable(str(path)) as file:
-        head = file.read(1 << 10)
-        if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-            return None
-        try:
-            listed: list[Any] = json.loads((head + file.read()).decode("utf-8-sig"))
-        except ValueError as error:
-            raise InputError(f"{path}: expected a JSON list of objects, found {error}; fix it") from error
-    return listed
-
-
-def _checked(path: Path, row: Any, where: str, escaped: bool = True) -> dict[str, Any]:
-    """A row of JSON, which must be an object of whole characters. `escaped`: whether it has `\\u` escapes at all.
-
-    Raises:
-        InputError: it is something else.
-    """
-    if escaped and not _well_formed(row):
-        raise InputError(f"{path}: expected text in {where}, found half of a character (\\ud800 to \\udfff); fix it")
-    if not isinstance(row, dict):
-        raise InputError(f"{path}: expected one JSON object per line, found {type(row).__name__} in {where}")
-    return row
-
-
-def _well_formed(row: Any) -> bool:
-    """Whether the strings of a JSON value are text: no half of a pair of surrogates."""
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _row_count(columns: dict[str, Any]) -> int:
-    """The number of rows in columns from :func:`_read`."""
-    return len(next(iter(columns.values()), []))
 
 
 def _merged(known: pyarrow.Field | None, found: pyarrow.Field) -> pyarrow.Field:
