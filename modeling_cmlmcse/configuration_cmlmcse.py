@@ -9,10 +9,8 @@ So what the imports below need stands here:
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
-from difflib import get_close_matches
-from functools import wraps
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig, __version__
 
@@ -22,8 +20,6 @@ from .pooling import POOLINGS
 from .projection import PROJECTIONS
 from .prompts import complete_prompts
 from .ranking import DISTILLATION_LOSSES
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 TRANSFORMERS = tuple(int(part) for part in __version__.split(".")[:2])
 EXPORT_KEY = "cmlmcse"
@@ -419,45 +415,6 @@ class CMLMCSEConfig(PretrainedConfig):
         self.backbone_config.vocab_size = value
         if self.generator_config is not None:  # which has the backbone's vocabulary
             self.generator_config.vocab_size = value
-
-
-def with_config_fields(function: Function) -> Function:
-    """Name the fields of :class:`CMLMCSEConfig` in a function's signature, in place of its `**` parameter.
-
-    So `help` and editors show every field with its default, and defaults stand in the configuration alone. A name that
-    is none of them raises a TypeError, as in a function that lists them.
-    """
-    own = inspect.signature(function)
-    fields = inspect.signature(CMLMCSEConfig.__init__).parameters.values()
-    listed = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    taken = {"self", "backbone_config", *own.parameters}
-    listed += [
-        each.replace(kind=each.KEYWORD_ONLY)
-        for each in fields
-        if each.name not in taken and each.kind is not each.VAR_KEYWORD
-    ]
-    signature = own.replace(parameters=listed)
-
-    @wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        if unknown := sorted(set(kwargs) - set(signature.parameters)):
-            close = get_close_matches(unknown[0], signature.parameters, 1)
-            hint = f"write {close[0]}" if close else "see help(CMLMCSEConfig)"
-            raise TypeError(f"{function.__name__} expects fields of CMLMCSEConfig, found {unknown[0]!r}; {hint}")
-        return function(*args, **kwargs)
-
-    checked.__signature__ = signature  # type: ignore[attr-defined]
-    return cast(Function, checked)
-
-
-def check_fields(fields: dict[str, Any]) -> None:
-    """Check the fields that do not depend on the backbone, before it is loaded.
-
-    Raises:
-        ValueError: a field is out of range or has the wrong type.
-    """
-    later = ("lexical_layers", "fusion_layers", "matryoshka_dims", "generator_config")
-    CMLMCSEConfig(**{name: value for name, value in fields.items() if name not in later})
 
 
 def more_fusion_than_backbone(saved: dict[str, Any]) -> bool:

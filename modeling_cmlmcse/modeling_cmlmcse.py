@@ -16,10 +16,12 @@ All files of this folder ship with a model. Transformers copies those that this 
     import .distributed
     import .dropout
     import .fast_cpu
+    import .field_checks
     import .linear
     import .losses
     import .mask_pooling
     import .masked_batch
+    import .pretrained_auxiliary
     import .prompts
     import .ranking
     import .read_later
@@ -37,39 +39,21 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from .auxiliary import AuxiliaryObjective, FusingObjective
-from .backbone import (
-    TiedMaskedLMHead,
-    build_encoder,
-    dropouts,
-    embed_tokens,
-    grid_positions,
-    has_dropout,
-    load_backbone,
-    quiet_loading,
-    run_blocks,
-    with_dropout,
-)
+from .backbone import TiedMaskedLMHead, build_encoder, embed_tokens, grid_positions, run_blocks
 from .condenser import Condenser
 from .conditional_mlm import ConditionalMLM
-from .configuration_cmlmcse import (
-    FUSION_INITS,
-    OWN_FUSION_INITS,
-    CMLMCSEConfig,
-    check_fields,
-    with_config_fields,
-)
+from .configuration_cmlmcse import CMLMCSEConfig
 from .denoising import DenoSent
 from .encoder_mlm import EncoderMLM
 from .enhanced_decoding import EnhancedDecoding
 from .families import TRANSFORMERS_5, Module
-from .field_checks import in_range
+from .from_backbone import FromBackbone, absolute
 from .packing import Packing, Selection
 from .pooling import POOLINGS
-from .pretrained_auxiliary import PretrainedAuxiliary, find_file
 from .projection import PROJECTIONS
 from .replaced_token_detection import ReplacedTokenDetection
 from .sentence_transformers_files import write_sentence_transformers
@@ -77,18 +61,6 @@ from .text_encoding import NO_TEMPLATE, TextEncoding
 
 logger = logging.get_logger(__name__)
 
-OWN_POOLING = (
-    "{}: the folder records the pooling that this model was trained with, and from_backbone does not read it: set "
-    "pooling, for instance to 'avg', to keep it."
-)
-NO_DROPOUT = (
-    "{} has no dropout: in training without labels the two views of a sentence will be identical, unless an "
-    "augmentation changes one. Set backbone_dropout, to 0.1 or the like."
-)
-NO_HEAD = (
-    "{} has no masked-language-model head: the auxiliary network's head starts from the word embeddings and fresh "
-    "weights, and needs training before its gradient means much."
-)
 PLACE_ARGUMENTS = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
 PUSH_ARGUMENTS = ("repo_id", "commit_message", "commit_description", "private", "revision", "create_pr", "tags")
 
@@ -118,7 +90,7 @@ class SentenceEmbeddingOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
 
 
-class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
+class CMLMCSEForSentenceEmbedding(FromBackbone, TextEncoding, PreTrainedModel):
     """Sentence encoder trained by contrast and conditional masked-language modelling (CMLM-CSE, Zhang & Chen 2023).
 
     Token ids (N, T) → sentence embeddings (N, H). With `cmlm_weight` 0 it is SimCSE (Gao et al. 2021).
@@ -265,120 +237,6 @@ class CMLMCSEForSentenceEmbedding(TextEncoding, PreTrainedModel):
             objective.resize_token_embeddings(count)
         return table
 
-    @classmethod
-    @with_config_fields
-    def from_backbone(
-        cls,
-        name_or_path: str | os.PathLike[str],
-        *,
-        fusion_init: str | None = None,
-        rtd_generator: str | None = None,
-        backbone_dropout: float | None = None,
-        from_scratch: bool = False,
-        new_token_id: int | None = None,
-        **config_fields: Any,
-    ) -> "CMLMCSEForSentenceEmbedding":
-        """Start from a pretrained backbone: encoder, frozen extractor, fusion layers and MLM head.
-
-        Args:
-            name_or_path: a local folder or a Hub name.
-            fusion_init: as in :class:`CMLMCSEConfig`; or the path or Hub name of a saved model of this class, or of
-                what stage 1 exports, whose auxiliary network is then taken over.
-            rtd_generator: path or Hub name of the masked-language model that edits sentences (default: the backbone).
-            backbone_dropout: probability of every dropout of the encoder (default: the backbone's own).
-            from_scratch: take the backbone's configuration alone and start from random weights.
-            new_token_id: id of a token added to the backbone's tokenizer. It gets a fresh embedding if the backbone
-                has none of that id.
-            config_fields: all other fields of :class:`CMLMCSEConfig`, with its defaults: `pooling`, `cmlm_weight`,
-                `lexical_layers`, … The signature that `help` shows names each of them.
-
-        Raises:
-            TypeError: there is no such field.
-            ValueError: the backbone is of an unknown kind, or a field is wrong.
-        """
-        check_fields(config_fields)
-        name_or_path = os.fspath(name_or_path)
-        donor = FUSION_INITS[0] if fusion_init is None else fusion_init
-        fuses = config_fields.get("cmlm_weight") != 0 or config_fields.get("condenser_weight", 0) > 0
-        network = PretrainedAuxiliary.choose(donor, name_or_path) if fuses else None
-        if network is not None:
-            config_fields |= network.check(config_fields)
-        pretrained, has_head = load_backbone(name_or_path, from_scratch, new_token_id)
-        if "pooling" not in config_fields and find_file(name_or_path, "modules.json"):
-            logger.warning(OWN_POOLING.format(name_or_path))
-        if POOLINGS[config_fields.get("pooling", "cls")].reads_mask and config_fields.get("mask_token_id") is None:
-            config_fields["mask_token_id"] = mask_token_of(name_or_path)
-        generator = None
-        if config_fields.get("rtd_weight", 0) > 0:
-            found = load_backbone(rtd_generator, False, new_token_id) if rtd_generator else (pretrained, has_head)
-            generator = with_head(*found, rtd_generator or name_or_path)
-            config_fields["generator_config"] = generator.config
-        backbone = pretrained.config
-        if backbone_dropout is not None:
-            in_range("backbone_dropout", backbone_dropout, float, 0.0, 1.0)
-            config_fields["exported_dropouts"] = dropouts(backbone)
-            backbone = with_dropout(backbone, backbone_dropout)
-        elif not has_dropout(backbone):
-            logger.warning(NO_DROPOUT.format(name_or_path))
-        init = donor if donor in OWN_FUSION_INITS else "checkpoint"
-        model = cls(CMLMCSEConfig(backbone_config=backbone, fusion_init=init, **config_fields))
-        model._tokenizer_place = absolute(name_or_path), {}
-        if model.auxiliary and not has_head and not from_scratch:
-            logger.warning(NO_HEAD.format(name_or_path))
-        model._load_backbone_weights(pretrained, has_head, generator)
-        if network is not None:
-            head = None if donor == "pretrained" else load_backbone(donor, new_token_id=new_token_id)[0]
-            for objective in model.fusing.values():
-                objective.load_pretrained(network, head)
-        elif init == "checkpoint" and model.auxiliary:
-            model._load_auxiliary(donor)
-        return model
-
-    def _load_backbone_weights(
-        self, pretrained: PreTrainedModel, has_head: bool, generator: PreTrainedModel | None
-    ) -> None:
-        """Take the encoder, and what each auxiliary objective takes, from a pretrained model.
-
-        Args:
-            pretrained: the masked-language model.
-            has_head: whether its head is trained.
-            generator: the masked-language model that edits sentences, where there is replaced-token detection.
-        """
-        self.backbone.load_state_dict(pretrained.base_model.state_dict())
-        for objective in self.objectives.values():
-            objective.load_backbone_weights(pretrained, has_head)
-            if isinstance(objective, ReplacedTokenDetection):
-                objective.load_generator(cast(PreTrainedModel, generator))
-
-    def _load_auxiliary(self, donor: str) -> None:
-        """Take fusion layers and heads from a saved model of this class.
-
-        Raises:
-            ValueError: there is no saved model, or it has no auxiliary network, or one of another shape.
-        """
-        expected = "fusion_init must be last, next, random, pretrained, or a folder or Hub name of a checkpoint"
-        try:
-            kind = CMLMCSEConfig.get_config_dict(donor)[0].get("model_type")
-            if kind != CMLMCSEConfig.model_type:
-                raise ValueError(
-                    f"{expected} of this class, found {donor!r} of the model_type {kind!r}; choose another"
-                )
-            saved = type(self).from_pretrained(donor, dtype=torch.float32)
-        except OSError as error:
-            raise ValueError(
-                f"{expected}, found {donor!r}, which cannot be loaded: {str(error).splitlines()[0]}"
-            ) from error
-        if not self.fusing.keys() <= saved.fusing.keys():
-            raise ValueError(f"fusion_init expects a checkpoint with an auxiliary network, found none in {donor}")
-        size, found = (model.config.backbone_config.vocab_size for model in (self, saved))
-        if size != found:
-            raise ValueError(
-                f"fusion_init expects a checkpoint with the vocabulary of {size} tokens, found {found} in {donor}; "
-                "choose one trained with the same augmentation"
-            )
-        for name, objective in self.fusing.items():
-            objective.load_trainable(saved.fusing[name])
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -513,38 +371,6 @@ def offloaded(module: nn.Module, path: str) -> dict[str, Tensor]:
         names = [name for name, weight in part.named_parameters(recurse=False) if weight.is_meta]
         found |= {f"{place}.{name}": kept[name] for name in names if name in kept}
     return found
-
-
-def absolute(name_or_path: str) -> str:
-    """A folder's absolute path, so that it is found after a change of the working directory; a Hub name as it is."""
-    return os.path.abspath(name_or_path) if os.path.isdir(name_or_path) else name_or_path
-
-
-def mask_token_of(name_or_path: str) -> int:
-    """The id of the mask token of a model's tokenizer.
-
-    Raises:
-        ValueError: there is no such token.
-    """
-    with quiet_loading():
-        mask = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False).mask_token_id
-    if mask is None:
-        raise ValueError(f"pooling prompt expects a tokenizer with a mask token, found none in {name_or_path}")
-    return int(mask)
-
-
-def with_head(generator: PreTrainedModel, has_head: bool, name_or_path: str) -> PreTrainedModel:
-    """The masked-language model that edits sentences in replaced-token detection.
-
-    Raises:
-        ValueError: it has no trained head, so it cannot fill masked words.
-    """
-    if not has_head:
-        raise ValueError(
-            f"rtd_generator expects a model with a trained masked-language-model head, found none in {name_or_path}; "
-            "choose another generator"
-        )
-    return generator
 
 
 CMLMCSEConfig.register_for_auto_class()
