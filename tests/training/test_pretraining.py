@@ -13,10 +13,11 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, pipelin
 from transformers.utils import logging
 
 from cmlmcse.training import pretraining
+from cmlmcse.training.build_pretraining import NO_HEAD, build_pretraining_model
 from cmlmcse.training.fields import DataArguments, ModelArguments
-from cmlmcse.training.pretraining import NO_HEAD, PretrainingTrainer, build_pretraining_model
 from cmlmcse.training.pretraining_export import export_pretrained
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
+from cmlmcse.training.pretraining_trainer import PretrainingTrainer
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks, load_backbone
