@@ -19,8 +19,8 @@ from criteria import LABEL, criteria_of
 from cmlmcse.adaptation.weights import load_start, mean_of, mix, weights_of
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.retrieval import retrieval
 from cmlmcse.training.dev_set import interval
 

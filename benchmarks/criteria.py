@@ -25,9 +25,11 @@ from cmlmcse.adaptation.arms import DOCUMENT_VIEWS, searching_fields
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.geometry import spectrum, uniformity
-from cmlmcse.evaluation.label_free import CRITERIA, Criterion, build_criterion
+from cmlmcse.evaluation.label_free import build_criterion
+from cmlmcse.evaluation.questions import CRITERIA
 from cmlmcse.evaluation.retrieval import exact_unit, retrieval
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.folders import recorded_pooling

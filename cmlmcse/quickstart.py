@@ -21,7 +21,7 @@ from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.training import command as training
 
 if TYPE_CHECKING:
-    from cmlmcse.evaluation.label_free import Criterion
+    from cmlmcse.evaluation.criterion import Criterion
     from cmlmcse.models.encoders import Encoder
 
 OWN, MINILM = "quickstart-own-backbone", "quickstart"

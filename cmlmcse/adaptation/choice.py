@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.evaluation.combined import CombinedCriterion
+from cmlmcse.evaluation.criterion import MeanOfDocuments
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.label_free import MeanOfDocuments
 from cmlmcse.models.encoders import Encoder
 from cmlmcse.training.dev_set import interval
 

@@ -14,7 +14,7 @@ from transformers.utils import logging
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
 from cmlmcse.data.collection import load_collection
-from cmlmcse.evaluation.label_free import QUERY_WORDS
+from cmlmcse.evaluation.questions import QUERY_WORDS
 from cmlmcse.hub.adapted_card import adapted_card
 from cmlmcse.hub.card import copy_plots, plots_of
 from cmlmcse.hub.card_training import encoder_record

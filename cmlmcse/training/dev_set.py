@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.evaluation.combined import CombinedCriterion, asked_together
+from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import Encode, EncodeOnce
-from cmlmcse.evaluation.label_free import Criterion, choose_criterion
+from cmlmcse.evaluation.label_free import choose_criterion
 from cmlmcse.evaluation.scores import correlation, cosine, spearman
 from cmlmcse.evaluation.sts_data import Pairs, load_stsb_dev, read_own_pairs, sentences_of
 

@@ -19,8 +19,8 @@ from cmlmcse.adaptation.report import next_steps
 from cmlmcse.adaptation.start import WEAK, begin
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.adaptation.weights import best_average, load_start, weights_of
+from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import EncodeOnce
-from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.models.encoders import Encoder
 from support.paths import ROOT
 from support.tiny import WORDS, tiny_tokenizer

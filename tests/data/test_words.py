@@ -11,7 +11,7 @@ from cmlmcse.data.searches import asking_words, make_queries
 from cmlmcse.data.telling_words import TellingWords
 from cmlmcse.data.words import is_unspaced, join_words, overlapping_pairs, split_words
 from cmlmcse.evaluation.bm25 import BM25
-from cmlmcse.evaluation.label_free import WordCounts
+from cmlmcse.evaluation.questions import WordCounts
 from support.tiny import tiny_tokenizer
 
 SPLIT = [

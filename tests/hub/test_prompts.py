@@ -12,8 +12,8 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.encode import command as encode_command
 from cmlmcse.evaluation.beir_data import RetrievalSet, load_retrieval
 from cmlmcse.evaluation.cache import CachedEncoder
+from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import EncodeOnce, MappedEncoder
-from cmlmcse.evaluation.label_free import Criterion
 from cmlmcse.evaluation.retrieval import retrieval
 from cmlmcse.evaluation.whitening import Whitening
 from cmlmcse.hub.export import export
