@@ -123,7 +123,7 @@ def data_dir(tmp_path_factory) -> Path:
 @pytest.fixture
 def recipe(tmp_path, text_file, data_dir, backbone_folders) -> Path:
     """A recipe of a few steps, with a development set of 60 pairs and no scores at the end."""
-    from support.training import write_pairs
+    from support.training import SHORT_RUN, write_pairs
 
     dev_set = write_pairs(tmp_path / "dev.tsv")
     fields = {
@@ -135,13 +135,7 @@ def recipe(tmp_path, text_file, data_dir, backbone_folders) -> Path:
         "cmlm_weight": 0.1,
         "pooling": "avg",
         "learning_rate": "1e-3",
-        "per_device_train_batch_size": 16,
-        "max_steps": 12,
-        "eval_steps": 6,
-        "save_steps": 6,
-        "logging_steps": 3,
-        "use_cpu": True,
-        "disable_tqdm": True,
+        **SHORT_RUN,
         "output_dir": str(tmp_path / "run"),
     }
     path = tmp_path / "tiny.yaml"

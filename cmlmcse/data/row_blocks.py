@@ -6,6 +6,7 @@ too few fields, and two columns of one name. Here both are errors, because every
 """
 
 import codecs
+import contextlib
 import csv
 import io
 import json
@@ -42,8 +43,15 @@ def known_schema(path: Path) -> pyarrow.Schema:
     known = {"lines": (TEXT,), "passages": (FILE, TITLE, TEXT)}
     if (kind := kind_of(path)) != "parquet":
         return pyarrow.schema([(name, pyarrow.string()) for name in known.get(kind, ())])
-    try:
+    with _parquet_errors(path):
         return parquet.read_schema(path).remove_metadata()
+
+
+@contextlib.contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    """If a Parquet file cannot be read, an InputError is raised."""
+    try:
+        yield
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: expected a Parquet file, found one that cannot be read ({error})") from error
 
@@ -56,12 +64,9 @@ def read_blocks(path: Path, size: int) -> Iterator[dict[str, Any]]:
     """
     kind = kind_of(path)
     if kind == "parquet":
-        try:
-            with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=size):
-                    yield dict(zip(batch.schema.names, batch.columns, strict=True))
-        except (pyarrow.ArrowException, OSError) as error:
-            raise InputError(f"{path}: expected a Parquet file, found one that cannot be read ({error})") from error
+        with _parquet_errors(path), parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=size):
+                yield dict(zip(batch.schema.names, batch.columns, strict=True))
         return
     if kind == "lines":
         lines = read_lines(str(path), blank=True)

@@ -25,7 +25,7 @@ from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 from support.batches import make_masked_batch
 from support.recorder import RecordsSteps
 from support.tiny import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer
-from support.training import history, run
+from support.training import SHORT_RUN, history, run
 
 
 @pytest.fixture
@@ -52,14 +52,8 @@ def recipe(tmp_path) -> Path:
         "lexical_layers": 2,
         "fusion_layers": 1,
         "learning_rate": "3e-3",
-        "per_device_train_batch_size": 16,
         "per_device_eval_batch_size": 16,
-        "max_steps": 12,
-        "eval_steps": 6,
-        "save_steps": 6,
-        "logging_steps": 3,
-        "use_cpu": True,
-        "disable_tqdm": True,
+        **SHORT_RUN,
         "output_dir": str(tmp_path / "run"),
     }
     path = tmp_path / "tiny.yaml"

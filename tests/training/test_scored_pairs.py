@@ -1,13 +1,11 @@
 """Pairs with a score: read from every format, trained by CoSENT, alone and beside CMLM-CSE, and refused where wrong."""
 
-import csv
 import json
 import math
 import re
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
 import torch
 
@@ -20,6 +18,7 @@ from cmlmcse.training.command import train
 from cmlmcse.training.parse import parse_recipe
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.text import write_records
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 from support.training import history
 
@@ -29,18 +28,7 @@ COLUMNS = {"text_column": "one", "positive_column": "two", "score_column": "rati
 
 def write_table(path: Path, rows=ROWS) -> str:
     """The rows in the format of the path's suffix, with a column more."""
-    records = [{"one": one, "two": two, "rating": score, "source": "x"} for one, two, score in rows]
-    if path.suffix == ".parquet":
-        pandas.DataFrame(records).to_parquet(path)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    else:
-        with path.open("w", newline="") as file:
-            options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
-            writer = csv.DictWriter(file, list(records[0]), **options)
-            writer.writeheader()
-            writer.writerows(records)
-    return str(path)
+    return write_records(path, [{"one": one, "two": two, "rating": rated, "source": "x"} for one, two, rated in rows])
 
 
 @pytest.mark.parametrize("suffix", ("csv", "tsv", "jsonl", "parquet"))

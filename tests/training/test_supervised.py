@@ -1,14 +1,11 @@
 """Labelled rows, sentence, positive and hard negative: read, tokenised, collated, and what the model makes of them."""
 
-import csv
 import itertools
-import json
 from contextlib import nullcontext
 from pathlib import Path
 
 import datasets
 import numpy as np
-import pandas
 import pytest
 import torch
 
@@ -22,6 +19,7 @@ from cmlmcse.training.large_batch import backward_in_parts
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.losses import info_nce
+from support.text import write_records
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 
 COLUMNS = ("sent0", "sent1", "hard_neg")  # as in SimCSE's nli_for_simcse.csv
@@ -31,18 +29,7 @@ WANTED = {"text_column": "sent0", "positive_column": "sent1", "negative_column":
 
 def write_table(path: Path, rows=ROWS) -> str:
     """The rows in the format of the path's suffix."""
-    records = [dict(zip(COLUMNS, row, strict=True)) | {"label": 1} for row in rows]
-    if path.suffix == ".parquet":
-        pandas.DataFrame(records).to_parquet(path)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    else:
-        with path.open("w", newline="") as file:
-            options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
-            writer = csv.DictWriter(file, [*COLUMNS, "label"], **options)
-            writer.writeheader()
-            writer.writerows(records)
-    return str(path)
+    return write_records(path, [dict(zip(COLUMNS, row, strict=True)) | {"label": 1} for row in rows])
 
 
 @pytest.mark.parametrize("suffix", ("csv", "tsv", "jsonl", "parquet"))
