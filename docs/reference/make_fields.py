@@ -1,7 +1,7 @@
 """Write fields.md, the page of all fields, from fields.json: `PYTHONPATH=. python docs/reference/make_fields.py`.
 
 `python -m cmlmcse.training.field_table` writes fields.json (in cmlmcse/training/) from the code. `cmlmcse train --help`
-prints it. tests/project/test_docs.py compares the committed page with :func:`page`.
+prints it. tests/project/test_doc_pages.py compares the committed page with :func:`page`.
 """
 
 import json

@@ -1,7 +1,5 @@
-"""The documentation is true: its commands are taken and run on tiny models and data, its Python runs, its links lead
-somewhere, and the page of fields is what the code says."""
+"""The documentation is true: its commands are taken and run on tiny models and data, and its Python runs."""
 
-import functools
 import gzip
 import importlib.util
 import json
@@ -9,7 +7,6 @@ import lzma
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import pairwise
@@ -25,82 +22,12 @@ from cmlmcse.evaluation.tasks import choose_tasks
 from cmlmcse.study.plan import check_fields, load_study
 from cmlmcse.training.parse import parse_recipe
 from support import warm
+from support.docs import SCRIPTS, VERBS, as_verb, blocks_of, each_once, optional_given, worth_running
 from support.local_hub import LocalHub
 from support.paths import ROOT
 from support.processes import run_verbs
 from support.records import ADAPTED, RECORD, RESULTS
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
-
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-VERBS = ("recipes", "train", "adapt", "evaluate", "encode", "search", "push", "study")
-SCRIPTS = {"train.py": "train", "push_to_hub.py": "push", "cmlmcse.encode": "encode"}  # other ways to a verb
-
-
-def name_of(page: Path) -> str:
-    """A page as a test's name."""
-    return str(page.relative_to(ROOT))
-
-
-def commands(page: Path) -> Iterator[str]:
-    """The commands in a page's fenced blocks and inline code: continued lines joined, comments and prompts dropped."""
-    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
-    lines += re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
-    for line in lines:
-        if re.match(r"\s*(srun )?(cmlmcse|python|accelerate launch|make) ", line):
-            yield " ".join(re.split(r"\s+#\s", line)[0].split())
-
-
-def optional_given(command: str) -> str:
-    """`[--option value]` in a synopsis as if given, `[MODEL …]` as another one, A|B as the first."""
-    command = command.replace("[MODEL …]", "").replace("[--field value ...]", "").replace("…", "")
-    return re.sub(r"[\[\]]", "", command).split(" | ")[0]
-
-
-def as_verb(command: str) -> tuple[str, list[str]] | None:
-    """The verb of `cmlmcse` that a command is another name for, and its arguments; None for another program."""
-    words = shlex.split(optional_given(command).replace("$SLURM_ARRAY_TASK_ID", "0"))
-    for place, word in enumerate(words):
-        if word in SCRIPTS:
-            return SCRIPTS[word], words[place + 1 :]
-        if word == "cmlmcse" and words[place + 1 :] and words[place + 1] not in ("VERB", "--help", "…"):
-            return words[place + 1], words[place + 2 :]
-    return None
-
-
-def alike(verb: str, arguments: list[str]) -> tuple[str, ...]:
-    """What tells two commands apart well enough to run both: the verb, a recipe, and the names of the options, without
-    those that the tests replace (`run`) and those that only name a place."""
-    recipe = arguments[:1] if verb == "train" else []
-    same = SAME.get(verb, ())
-    return (verb, *recipe, *sorted(word for word in arguments if word.startswith("--") and word not in same))
-
-
-SAME = {
-    "study": ("--workers", "--index"),  # the tests do one run of a study, by its index
-    "adapt": ("--minutes", "--output_dir"),
-    "train": ("--max_steps", "--output_dir", "--data_dir"),
-}
-
-
-def each_once() -> list[tuple[str, str]]:
-    """Every distinct command with the first page that has it; synopses without real arguments are left out."""
-    found = {command: name_of(page) for page in reversed(PAGES) for command in commands(page)}
-    synopses = {"RECIPE", "VERB", "CHECKPOINT", "STUDY.yaml", "TEXT"}
-    return [(page, command) for command, page in found.items() if not synopses & set(command.split())]
-
-
-def worth_running(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of the commands that are alike the first one; a verb that a text only mentions is none."""
-    chosen: dict[tuple[str, ...], tuple[str, str]] = {}
-    for page, command in found:
-        verb, arguments = as_verb(command) or ("", [])
-        if arguments or verb == "recipes":
-            chosen.setdefault(alike(verb, arguments), (page, command))
-    return list(chosen.values())
-
 
 TAKEN = each_once()
 RUN = worth_running(TAKEN)
@@ -163,7 +90,9 @@ SHORT = {
         "max_steps": 1, "use_cpu": True,
     },
 }  # fmt: skip
+
 STEPS = ("--max_steps",)  # given on a page too, and yet shortened
+
 ENCODED = ["encode", "MODEL", "sentences.txt", "--output", "out.parquet"]  # before a command that reads out.parquet
 
 
@@ -317,14 +246,9 @@ def run(verb: str, arguments: list[str]) -> object:
     return 0
 
 
-def blocks_of(language: str) -> list[tuple[str, str]]:
-    """The fenced blocks of a language, with their pages."""
-    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
-    return [(name_of(page), block) for page in PAGES for block in pattern.findall(page.read_text(encoding="utf-8"))]
-
-
 # MTEB's reads the Hub's data sets, see tests/evaluation/test_mteb.py.
 BLOCKS = list(dict.fromkeys((page, block) for page, block in blocks_of("python") if "mteb" not in block))
+
 SKETCHES = blocks_of("py")
 
 
@@ -416,70 +340,3 @@ def test_extending_is_true(place: Path, tmp_path: Path) -> None:
     assert (tmp_path / "exported" / "bag_of_words.py").is_file()
     for results in ("run/results.json", "scored.json"):
         assert json.loads((tmp_path / results).read_text())["duplicates"] == {"r@1": 100.0}
-
-
-@functools.cache
-def committed() -> frozenset[str] | None:
-    """The files that git keeps here, by their paths; None outside a clone. A picture that git ignores exists on the
-    machine that drew it alone."""
-    if shutil.which("git") is None:
-        return None
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    return frozenset(listed.stdout.split("\0")) if listed.returncode == 0 and listed.stdout else None
-
-
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-@pytest.mark.parametrize("page", LINKED, ids=name_of)
-def test_links(page: Path) -> None:
-    """Every relative link leads to a file that is committed, and its anchor to a heading."""
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if re.match(r"[a-z]+:", link):
-            continue
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        assert target.exists(), link
-        assert target.is_dir() or committed() is None or str(target.relative_to(ROOT)) in committed(), link
-        assert not anchor or anchor in anchors(target), link
-
-
-def test_named_pages_exist() -> None:
-    """Every docs/….md that code, recipes or build files name is a page."""
-    folders = ("assets", "benchmarks", "cmlmcse", "configuration", "demo", "modeling_cmlmcse", "studies", "tests")
-    files = [path for name in folders for path in (ROOT / name).rglob("*")] + list(ROOT.iterdir())
-    texts = [
-        path for path in files if path.suffix in {".py", ".md", ".yaml", ".txt", ".cfg"} or path.name == "Makefile"
-    ]
-    named = {page for path in texts for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}
-    assert len(named) >= 20
-    assert not [page for page in sorted(named) if not (ROOT / page).is_file()]
-
-
-def test_every_page_is_in_the_index() -> None:
-    """docs/index.md links to every page of docs/."""
-    index = ROOT / "docs" / "index.md"
-    linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)\)", index.read_text())}
-    assert set((ROOT / "docs").rglob("*.md")) - {index} <= linked
-
-
-def test_readme_is_short() -> None:
-    """150 lines at most: the rest is in docs/."""
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
-
-
-def test_fields_page() -> None:
-    """docs/reference/fields.md is what its script writes."""
-    script = ROOT / "docs" / "reference" / "make_fields.py"
-    spec = importlib.util.spec_from_file_location("make_fields", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    page = (script.parent / "fields.md").read_text()
-    assert module.page() == page, "run PYTHONPATH=. python docs/reference/make_fields.py"
-    assert "| `cmlm_weight` | number | `0.005` |" in page

@@ -18,6 +18,7 @@ from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.parse import parse_recipe
 from support.tiny import WORDS
 
+STEPS = 8  # of saving_recipe, a recipe of the tests of checkpoints
 SHORT_RUN = {"per_device_train_batch_size": 16, "max_steps": 12, "eval_steps": 6, "save_steps": 6, "logging_steps": 3,
              "use_cpu": True, "disable_tqdm": True}  # fmt: skip
 
