@@ -1,8 +1,10 @@
 """What the report of adapt says: report.md, and report.html, which is one file with its pictures inside."""
 
-import textwrap
+import shlex
 from pathlib import Path
 from typing import Any
+
+from matplotlib.ticker import MaxNLocator
 
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.common.tables import DASH
@@ -36,17 +38,19 @@ def write_report(folder: Path, results: dict[str, Any], neighbours: list[dict[st
 
 
 def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[str, Any]]) -> list[Block]:
-    """The report as a list of pieces."""
+    """The report as a list of pieces: first what a reader asks first, last how it was found."""
     found, text = results["adapt"], results["text"]
     kept = found["chosen"] == "start"
-    verdict = not_better(found) if kept else f"The adapted model is better for this text. Chosen: {found['chosen']}."
-    blocks: list[Block] = [
-        ("h1", "Adapted"),
-        ("p", verdict),
+    pooling = results.get("encoder", {}).get("pooling")
+    trust = ", trust_remote_code=True" if pooling in POOLINGS and POOLINGS[pooling].reads_mask else ""
+    best = "best that was tried" if kept else "after"
+    return [
+        ("h1", "Not adapted: your own model is kept" if kept else "Adapted: better for this text"),
+        ("lead", not_better(found) if kept else better(found)),
         *([("p", text["note"])] if text["note"] else []),
         *on_overlap(text),
         ("table", (
-            ["score × 100: how well", "before", "best that was tried", "change", "95 % interval"],
+            ["what is scored, nDCG × 100", "before", best, "change", "95 % interval"],
             [[found["title"], *change_cells(found)]],
         )),
         ("p", f"A query has to find its answer among up to {found['candidates']:,} passages of the same text. The "
@@ -55,30 +59,23 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
               f"{found['documents']['confirm']} others for this table. The model that was asked had not trained on "
               "them. "
               f"BM25 reaches {found['bm25']:.2f}."),
-        ("p", on_practice(found)),
-        *[("p", said) for said in [few_questions(found)] if said],
-        *on_second_split(found),
-        ("p", "The queries are not your users' queries: if you have real queries with answers, trust those more."),
-    ]  # fmt: skip
-    pooling = results.get("encoder", {}).get("pooling")
-    trust = ", trust_remote_code=True" if pooling in POOLINGS and POOLINGS[pooling].reads_mask else ""
-    return [
-        *blocks,
         *labelled_blocks(results.get("labelled", {})),
-        *tried_blocks(found),
-        ("h2", "Ten queries"),
-        ("p", "Drawn at random from the questions of the first table. The rank is that of the right passage."
-              + (" These are the answers of the first split's model." if found.get("second_split") else "")),
-        ("table", (["query", "nearest before", "nearest with the best that was tried" if kept else "nearest after"],
-                   [[short(row["query"]), nearest(row, "before"), nearest(row, "after")] for row in neighbours])),
-        ("h2", "The text and the cost"),
-        ("list", text_and_cost(results)),
+        ("h2", "How far to trust it"),
+        ("list", limits(found)),
         ("h2", "How to load it"),
         ("code", "from sentence_transformers import SentenceTransformer\n"
                  f'model = SentenceTransformer("{(folder / EXPORT).as_posix()}"{trust})\n'
                  'vectors = model.encode(["a sentence"])'),
         ("h2", "What to try next"),
-        ("list", next_steps(kept, found, text)),
+        ("list", next_steps(folder, found, text)),
+        *tried_blocks(found),
+        ("h2", "Ten queries"),
+        ("p", "Drawn at random from the questions of the first table. The rank is that of the answer: 1 is best."
+              + (" The passages after are those of the first split's model." if found.get("second_split") else "")),
+        ("table", (["query", "its answer", "nearest before", f"nearest {'with the ' if kept else ''}{best}"],
+                   [compared(row) for row in neighbours])),
+        ("h2", "The text and the cost"),
+        ("list", text_and_cost(results)),
     ]  # fmt: skip
 
 
@@ -105,14 +102,16 @@ def tried_blocks(found: dict[str, Any]) -> list[Block]:
         f"{float(share):.0%}: {score:.2f}"
         for share, score in sorted(found["shares"].items(), key=lambda item: float(item[0]))
     )
+    chosen = "The start was kept." if found["chosen"] == "start" else f"Chosen: {found['chosen']}."
     return [
         ("h2", "What was tried"),
-        ("p", f"These scores say how well {found['choose_title']}, on the documents used to choose. The start scores "
-              f"{found['choose_before']:.2f} there."),
+        ("p", f"{chosen} An arm is one way to train. Its score says how well {found['choose_title']}, on the documents "
+              f"used to choose. The start scores {found['choose_before']:.2f} there."),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
-        ("p", "Averages of weights, by the questions of the first table; the percentage is the part taken from "
-              f"{' and '.join(found['settings'])}, the rest is from the start: {shares}."),
-        ("image", (f"plots/{CURVE}.png", "The label-free score of each arm during training")),
+        ("image", (f"plots/{CURVE}.png", "The score without labels of each arm during training, and of the start")),
+        ("p", f"Then the weights of {' and '.join(found['settings'])} were averaged with those of the start. The "
+              "percentage is the trained part. By the questions of the first table, on the documents used to choose: "
+              f"{shares}."),
     ]  # fmt: skip
 
 
@@ -120,6 +119,7 @@ def text_and_cost(results: dict[str, Any]) -> list[str]:
     """What was read, how much of it counts, and what it cost."""
     text = results["text"]
     return [
+        f"the start: `{results['model']}`",
         f"{text['documents']:,} documents, {text['titles']:,} with a title; {text['held_out']:,} were held out",
         f"95 % have at most {text['percentile_95']:,} tokens; training read {text['training_tokens']} at a time: "
         "`title_body`, `search` and `dropout` the first ones, the others later ones too. "
@@ -147,17 +147,32 @@ def not_better(found: dict[str, Any]) -> str:
     return f"{why_kept(found)} So export/ is the model that it started from."
 
 
-def on_second_split(found: dict[str, Any]) -> list[Block]:
-    """What the table is of, if the text was split twice."""
+def better(found: dict[str, Any]) -> str:
+    """That the trained model is handed back, and by how much it is better."""
+    before, after, change, _ = change_cells(found)
+    return (
+        f"By the score without labels {after} points instead of {before}: {change}, more than chance. `export/` is the "
+        "adapted model."
+    )
+
+
+def limits(found: dict[str, Any]) -> list[str]:
+    """What the first table cannot show."""
+    said = ["The queries are not your users' queries: if you have real queries with answers, trust those more."]
+    return [*said, on_practice(found), *filter(None, [few_questions(found), on_second_split(found)])]
+
+
+def on_second_split(found: dict[str, Any]) -> str:
+    """What the table is of, if the text was split twice; else nothing."""
     if found.get("second_split") is None:
-        return []
+        return ""
     said = (
         "The text was split twice, and what was chosen was trained on both splits. Each of the two models was asked "
         "only about documents that it had not seen; the table is of all of them."
     )
     if found["chosen"] != "start":
         said += " export/ has the mean of the two models' weights. No documents are left to score that on."
-    return [("p", said)]
+    return said
 
 
 def last_line(results: dict[str, Any]) -> str:
@@ -177,7 +192,7 @@ def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
         rows.append([name, cell(before), cell(after), change, interval_cell(interval), *map(cell, words)])
     if not rows:
         return []
-    said = "No choice has read these data."
+    said = "These data were not used to choose the model."
     if any(row[4] != DASH for row in rows):
         said += " A change whose interval holds 0 may be chance: other queries or pairs could show none."
     if known := labelled.get("retrieval", {}).get("queries_in_text", 0):
@@ -189,32 +204,34 @@ def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
             ("table", (["data", "before", "after", "change", "95 % interval", "BM25", WITH_WORDS], rows))]  # fmt: skip
 
 
-def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[str]:
+def next_steps(folder: Path, found: dict[str, Any], text: dict[str, Any]) -> list[str]:
     """What the user can do now."""
-    steps = ["score both models on queries of your own: cmlmcse evaluate MODEL --tasks retrieval --data_dir DIR"]
+    kept = found["chosen"] == "start"
+    search = f"cmlmcse search {shlex.quote(folder.as_posix())} TEXT QUERY --bm25"
+    steps = ["score both models on queries of your own: `cmlmcse evaluate MODEL --tasks retrieval --data_dir DIR`"]
     curves = [[score for _, score in found["arms"][name]["scores"]] for name in found["settings"]]
     if not kept and any(curve[-1] > max(curve[:-1], default=curve[-1]) for curve in curves):
         steps.append(
-            "train longer, with a larger --minutes (or --max_steps) and a new --output_dir: what was chosen was still "
-            "getting better at its last step"
+            "train longer, with a larger `--minutes` (or `--max_steps`) and a new `--output_dir`: what was chosen was "
+            "still getting better at its last step"
         )
     if kept:
         steps.append(
-            "keep using the model that you have; try more text, or a larger --minutes (or --max_steps) with a new "
-            "--output_dir"
+            "keep using the model that you have; try more text, or a larger `--minutes` (or `--max_steps`) with a new "
+            "`--output_dir`"
         )
     if found["bm25"] > found["after"]:
         steps.append(
             "search by words as well, and give them more weight, because BM25 alone finds more here than the model: "
-            f"cmlmcse search MODEL CORPUS QUERY --bm25 {WEIGHT_FOR_WEAK}"
+            f"`{search} {WEIGHT_FOR_WEAK}`"
         )
     elif found["hybrid"] > found["after"]:
         steps.append(
-            "search by words as well, with cmlmcse search MODEL CORPUS QUERY --bm25: the model and BM25 "
+            f"search by words as well, with `{search}`: the model and BM25 "
             f"together have {found['hybrid']:.2f} by the score above, the model alone {found['after']:.2f}"
         )
     if text["share_cut_off"] > 0.1:
-        steps.append("search with --passages, or in a folder, which cut long documents: much of the text is cut off")
+        steps.append("search with `--passages`, or in a folder, which cut long documents: much of the text is cut off")
     if not text["titles"]:
         steps.append("if your documents have titles, give them in a column: titles are the best queries without labels")
     return steps
@@ -222,15 +239,15 @@ def next_steps(kept: bool, found: dict[str, Any], text: dict[str, Any]) -> list[
 
 def plot_curves(found: dict[str, Any], plots: Path) -> None:
     """Draw the score of each arm by step."""
-    figure, axes = plt.subplots(figsize=(7.5, 4))
+    figure, axes = plt.subplots(figsize=(6, 3.8))  # so small that its letters can be read on a phone
     for place, (name, arm) in enumerate(found["arms"].items()):
         steps, scores = zip(*arm["scores"], strict=True)
         colour = COLOURS[place % len(COLOURS)]
         axes.plot(steps, scores, color=colour, marker="o", markersize=3, label=name)
     axes.axhline(found["choose_before"], color=GREY, linestyle="--", linewidth=1, label="start")
-    axes.legend(frameon=False, fontsize=8)
-    title = textwrap.fill(found["choose_title"], 70)
-    set_labels(axes, "optimizer step", "nDCG × 100", title)
+    axes.legend(frameon=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    set_labels(axes, "optimizer step", "score without labels (nDCG × 100)", "")
     save(figure, plots, CURVE)
 
 
@@ -240,6 +257,14 @@ def short(text: str, characters: int = 160) -> str:
     return line if len(line) <= characters else line[: characters - 1] + "…"
 
 
-def nearest(row: dict[str, Any], side: str) -> str:
-    """The nearest passage, and the rank of the right one."""
-    return f"(rank {row[side]['rank']}) {short(row[side]['nearest'])}"
+def compared(row: dict[str, Any]) -> list[str]:
+    """A query, its answer, and the nearest passage before and after, each with the rank of the answer."""
+    before, after = (nearest(row[side], row["answer"]) for side in ("before", "after"))
+    if row["before"]["nearest"] == row["after"]["nearest"] != row["answer"]:
+        after = f"(rank {row['after']['rank']}) the same as before"
+    return [short(row["query"]), short(row["answer"]), before, after]
+
+
+def nearest(side: dict[str, Any], answer: str) -> str:
+    """The nearest passage, and the rank of the answer."""
+    return f"(rank {side['rank']}) {'the answer' if side['nearest'] == answer else short(side['nearest'])}"

@@ -36,9 +36,17 @@ def page(tmp_path_factory) -> Path:
     text = {"documents": 200_000, "titles": 0, "held_out": 300, "note": "", "percentile_95": 812,
             "training_tokens": 64, "share_beyond_training": 0.63, "model_tokens": 256, "share_cut_off": 0.31,
             "share_overlapping": 0.37}  # fmt: skip
-    results = {"adapt": found, "text": text, "seconds": 890.0, "precision": "bf16"}
+    results = {
+        "model": "organisation/a-model-with-a-long-name-as-they-are",
+        "adapt": found,
+        "text": text,
+        "seconds": 890.0,
+        "precision": "bf16",
+    }
     side = {"rank": 1234, "nearest": "a passage of some words that is shown next to its query " * 4}
-    rows = [{"query": query, "before": side, "after": side} for query in (NASTY, "w1 w2", "why do cats sleep all day")]
+    answer = "the passage that answers the query, which stands in a column of its own " * 3
+    after = {NASTY: side, "w1 w2": side, "why do cats sleep all day": {"rank": 1, "nearest": answer}}
+    rows = [{"query": query, "answer": answer, "before": side, "after": after[query]} for query in after]
     write_report(folder, results, rows)
     (folder / "results.json").write_text(json.dumps(results))
     return folder / "report.html"
@@ -51,6 +59,17 @@ def test_what_the_report_warns_of(page):
     assert "nearest with the best that was tried" in report
     assert "63.0% of all tokens come after the first ones" in report
     assert "its interval is rough" not in report
+    assert report.startswith("# Not adapted: your own model is kept\n\n**Nothing was better than the start")
+
+
+def test_what_the_page_shows_of_text(page):
+    """Commands are code, markup in a query is text, and a passage that did not change is not shown twice."""
+    shown = page.read_text()
+    assert "<code>cmlmcse evaluate MODEL --tasks retrieval --data_dir DIR</code>" in shown
+    assert "`" not in shown
+    assert "<script>" not in shown
+    assert shown.count("(rank 1234) the same as before") == 2
+    assert shown.count("(rank 1) the answer") == 1
 
 
 def test_few_documents_and_foreign_text(page, tmp_path):
@@ -69,17 +88,19 @@ def test_few_documents_and_foreign_text(page, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-@pytest.mark.parametrize("width", [1280, 400])
-def test_in_a_browser(width, page, tmp_path):
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
+def test_in_a_browser(width, dark, page, tmp_path):
     """All of it is inside the window, text and plot are painted, and nothing but the file is read."""
-    found, picture = look_at(page, width, tmp_path)
+    found, picture = look_at(page, width, tmp_path, dark=dark)
     assert found["width"] == width
     assert found["scrolled"] <= width
     assert found["wide"] == []
     assert max(found["tables"]) <= width  # even with a long word nothing has to be scrolled
     assert found["images"] == [True]
-    assert found["requests"] == []
+    assert found["requests"] == found["errors"] == []
     pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)
     shown = pixels[: found["height"], :width]
-    assert 0.02 < (shown.sum(axis=2) < 3 * 200).mean() < 0.3  # ink on white
+    paper = shown[2, 2]
+    assert (paper.max() < 50) if dark else (paper.min() == 255)
+    assert 0.02 < (abs(shown - paper).sum(axis=2) > 3 * 55).mean() < 0.3  # ink on paper
     assert (np.ptp(shown, axis=2) > 60).sum() > 200  # the curves, which alone are coloured
