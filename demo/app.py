@@ -144,7 +144,8 @@ def search_tab(answers: Answers) -> None:
     note = gr.HTML(answers.status()[1])
     with gr.Accordion("Search your own texts", open=False):
         kinds = [".txt"] if on_a_space() else [".txt", *TABLES]
-        file = gr.File(label=f"{', '.join(kinds)}: {upload_label()}", file_types=kinds, height=140)
+        gr.HTML(f'<p class="note">{upload_note()}</p>')  # a label of this length would cover the box on a phone
+        file = gr.File(label="File", file_types=kinds, height=160)
     request = {"fn": refusals_as_messages(answers.search), "inputs": [query, hits, file], "outputs": [table, data]}
     gr.on([button.click, query.submit], api_name="search", **request)
     examples.load_input_event.success(api_visibility="private", **request)
@@ -152,12 +153,15 @@ def search_tab(answers: Answers) -> None:
     file.clear(answers.clear, None, [file, note, table], api_visibility="private")
 
 
-def upload_label() -> str:
-    """What an uploaded file may be."""
+def upload_note() -> str:
+    """What an uploaded file may be, as HTML."""
     limits = current_limits()
     if limits.lines is None or limits.size is None:
-        return "one text a line, or a column `text`; of `cmlmcse encode` with its embeddings"
-    return f"UTF-8, one text per line, at most {limits.lines:,} lines and {limits.size // 2**20} MB"
+        return (
+            f"<code>.txt</code>: one text a line. {', '.join(f'<code>{kind}</code>' for kind in TABLES)}: a column "
+            "<code>text</code>. The file of <code>cmlmcse encode</code> is searched with its embeddings."
+        )
+    return f"A .txt file in UTF-8, one text a line, at most {limits.lines:,} lines and {limits.size // 2**20} MB."
 
 
 def similarity_tab(answers: Answers) -> None:
