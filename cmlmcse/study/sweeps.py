@@ -48,7 +48,7 @@ def number(text: str | None) -> float | None:
 
 
 def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> None:
-    """Write sweeps.png and sweeps.svg: one row for each metric, one panel for each swept field.
+    """Write sweeps.png and sweeps.svg: one panel for each metric and swept field, at most two in a row.
 
     A panel shows the mean scores and their intervals against the value of the field. Without a measured sweep nothing
     is written.
@@ -58,11 +58,15 @@ def plot_sweeps(study: Study, compared: dict[str, dict[str, Comparison]]) -> Non
     shown = [(name, own) for name, lines in sweeps(study).items() if (own := with_scores(lines, measured))]
     if not shown:
         return
-    size = (5.5 * len(shown), 5 * len(metrics))
-    figure, panels = plt.subplots(len(metrics), len(shown), figsize=size, squeeze=False)
-    for metric, row in zip(metrics, panels, strict=True):
+    columns = min(2, len(shown))  # three in a row cannot be read on a page
+    rows = -(-len(shown) // columns)
+    size = (5.5 * columns, 5 * rows * len(metrics))
+    figure, grid = plt.subplots(rows * len(metrics), columns, figsize=size, squeeze=False)
+    for metric, panels in zip(metrics, grid.reshape(len(metrics), -1), strict=True):
         published = study.published.values.get(metric, {}) if study.published else {}
-        for (name, lines), axes in zip(shown, row, strict=True):
+        for axes in panels[len(shown) :]:
+            axes.set_axis_off()
+        for (name, lines), axes in zip(shown, panels, strict=False):
             for place, (line, label) in enumerate(zip(lines, labels(study, name, lines), strict=True)):
                 draw_line(axes, line, compared[metric], COLOURS[place % len(COLOURS)], label)
                 draw_published(axes, line, published)
