@@ -16,7 +16,7 @@ USAGE = """```python
 from transformers import AutoModel
 
 model = AutoModel.from_pretrained({source}, trust_remote_code=True)
-embeddings = model.encode({sentences})
+{encode}
 {similarities}```
 
 With sentence-transformers, which runs no code of this repository:
@@ -27,7 +27,7 @@ USAGE_WITHOUT_CODE = """```python
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer({source})
-embeddings = model.encode({sentences})
+{encode}
 {similarities}```"""
 
 RUNS_NO_CODE = "With sentence-transformers, which runs no code of this repository:"
@@ -115,7 +115,10 @@ def usage(
     pinned = f', revision="{revision}"' if revision else ""
     where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
     sentences = ", ".join(f'"{sentence}"' for sentence in (example["sentences"] if example else EXAMPLE[:2]))
-    parts = {"source": where, "sentences": f"[{sentences}]", "similarities": similarities(example)}
+    encode = f"embeddings = model.encode([{sentences}])"
+    if example:  # the line would be wider than a page of the Hub
+        encode = f"sentences = [{sentences}]\nembeddings = model.encode(sentences)"
+    parts = {"source": where, "encode": encode, "similarities": similarities(example)}
     if pooling in POOLINGS and POOLINGS[pooling].reads_mask:
         trusted = USAGE_WITHOUT_CODE.replace("{source}", TRUSTED)
         return (USAGE.replace(RUNS_NO_CODE, RUNS_CODE) + trusted).format(**parts)
