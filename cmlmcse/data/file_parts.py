@@ -146,8 +146,12 @@ class Job:
                 parts[0].replace(shard)
             else:
                 self._write(shard, read_parts(parts), len(rows))
-        shutil.rmtree(self.folder)
+        self.drop_parts()
         return list(self.shards)
+
+    def drop_parts(self) -> None:
+        """Remove the folder of the parts."""
+        shutil.rmtree(self.folder)
 
     def _write(self, path: Path, blocks: Iterable[Any], rows: int) -> None:
         if self.output.suffix == ".npy":

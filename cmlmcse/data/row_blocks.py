@@ -43,15 +43,20 @@ def known_schema(path: Path) -> pyarrow.Schema:
     known = {"lines": (TEXT,), "passages": (FILE, TITLE, TEXT)}
     if (kind := kind_of(path)) != "parquet":
         return pyarrow.schema([(name, pyarrow.string()) for name in known.get(kind, ())])
-    with _parquet_errors(path):
-        return parquet.read_schema(path).remove_metadata()
+    with open_parquet(path) as file:
+        return file.schema_arrow.remove_metadata()
 
 
 @contextlib.contextmanager
-def _parquet_errors(path: Path) -> Iterator[None]:
-    """If a Parquet file cannot be read, an InputError is raised."""
+def open_parquet(path: Path) -> Iterator[parquet.ParquetFile]:
+    """Open a .parquet, to be read inside the block.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     try:
-        yield
+        with parquet.ParquetFile(path) as file:
+            yield file
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: expected a Parquet file, found one that cannot be read ({error})") from error
 
@@ -64,7 +69,7 @@ def read_blocks(path: Path, size: int) -> Iterator[dict[str, Any]]:
     """
     kind = kind_of(path)
     if kind == "parquet":
-        with _parquet_errors(path), parquet.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             for batch in file.iter_batches(batch_size=size):
                 yield dict(zip(batch.schema.names, batch.columns, strict=True))
         return

@@ -5,7 +5,6 @@ Of a folder or a Markdown file each row is a passage (folder.py), and of a table
 No row is dropped. Training drops blank rows (text.py), but encoding and searching keep them, so that row i stays row i.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +16,10 @@ from pyarrow import compute, types
 
 from cmlmcse.common.errors import InputError
 
-from .folder import cut_text, folder_state
+from .folder import cut_text
 from .lines import is_number
 from .row_blocks import FILE, TEXT, TITLE, kind_of, known_schema, read_blocks, row_count
+from .unchanged import Version, check_unchanged, unchanged, version_of
 
 # Of a table's passage, the number of the row that it is from, from 0: the first of these names that is free.
 ROW_COLUMNS = ("document", "document_row")
@@ -42,26 +42,43 @@ class TextFile:
         title_column: the column of the titles, if they are to be read.
         file_column: if the rows are passages, the column that says from which file, or row of a table, each one is.
         cut: whether the texts of a table are cut into passages, each of which is a row.
+        version: what differs if the file or the folder changed after it was found whole.
     """
 
     path: Path
     text_column: str
     schema: pyarrow.Schema
     rows: int
+    version: Version
     title_column: str | None = None
     file_column: str | None = None
     cut: bool = False
 
     def tables(self) -> Iterator[pyarrow.Table]:
-        """All rows in order, at most `TABLE_ROWS` at a time, every table with the columns of `schema`."""
-        start = 0
-        for columns in read_blocks(self.path, TABLE_ROWS):
-            missing = [None] * row_count(columns)
-            fields = [field for field in self.schema if not (self.cut and field.name == self.file_column)]
-            arrays = [_array(columns.get(field.name, missing), field.type) for field in fields]
-            table = pyarrow.table(arrays, schema=pyarrow.schema(fields))
-            yield from self._cut(table, start) if self.cut else [table]
-            start += len(table)
+        """All rows in order, at most `TABLE_ROWS` at a time, every table with the columns of `schema`.
+
+        Raises:
+            InputError: the file cannot be read, or it changed. A change of a folder is seen when all is read.
+        """
+        start, is_file = 0, self.path.is_file()
+        with unchanged(self.path, self.version):
+            for columns in read_blocks(self.path, TABLE_ROWS):
+                missing = [None] * row_count(columns)
+                fields = [field for field in self.schema if not (self.cut and field.name == self.file_column)]
+                arrays = [_array(columns.get(field.name, missing), field.type) for field in fields]
+                table = pyarrow.table(arrays, schema=pyarrow.schema(fields))
+                if is_file:  # to look at all files of a folder takes longer
+                    self.check_unchanged()
+                yield from self._cut(table, start) if self.cut else [table]
+                start += len(table)
+
+    def check_unchanged(self) -> None:
+        """Check that the file or the folder is as it was when it was found whole.
+
+        Raises:
+            InputChanged: it is not.
+        """
+        check_unchanged(self.path, self.version)
 
     def _cut(self, table: pyarrow.Table, start: int) -> Iterator[pyarrow.Table]:
         """The passages of a table whose first row has the number `start`, with all columns of their rows."""
@@ -81,11 +98,8 @@ class TextFile:
         return [text or "" for text in table[self.text_column].to_pylist()]
 
     def state(self) -> list[str | int]:
-        """Values that differ if the file or the folder changed. They are found without reading it again."""
-        if self.path.is_dir():
-            return [self.path.name, folder_state(str(self.path)), self.rows]
-        status = os.stat(self.path)
-        return [self.path.name, status.st_size, status.st_mtime_ns, self.rows]
+        """Values that differ between two files or folders, or if one changed."""
+        return [*self.version, self.rows]
 
     def titled_texts(self, table: pyarrow.Table) -> list[str]:
         """The texts of a table, each behind its title if titles are read."""
@@ -128,7 +142,7 @@ def scan(
     """
     if not (path.is_file() or path.is_dir()):
         raise InputError(f"{path}: expected a file or a folder of texts, found none; fix the name")
-    kind = kind_of(path)
+    kind, version = kind_of(path), version_of(path)
     for option, column in (("--text_column", text_column), ("--title_column", title_column)):
         if column is not None and kind in ("lines", "passages"):
             raise InputError(f"{option} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
@@ -150,7 +164,7 @@ def scan(
         _check_column(path, schema, title_column, "--title_column")
         if title_column == column:
             raise InputError(f"{path}: --title_column expects another column than that of the texts, found {column}")
-    source = TextFile(path, column, schema, rows, title, FILE if kind == "passages" else None)
+    source = TextFile(path, column, schema, rows, version, title, FILE if kind == "passages" else None)
     return _as_passages(source) if passages and kind != "passages" else source
 
 

@@ -7,7 +7,8 @@ file, or into shards.
 """
 
 import argparse
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,8 @@ def main(argv: list[str] | None = None) -> None:
                 begin_job(args, job, source, encoder, provenance)
         again = "the same command without --overwrite" if args.overwrite else "the same command"
         with interruptible(lambda: f"{job.rows_done():,} of {source.rows:,} rows are kept; run {again} to resume"):
-            encode_parts(job, source, encoder, state.process_index, state.num_processes)
+            with without_old_parts(job, state):
+                encode_parts(job, source, encoder, state.process_index, state.num_processes)
             state.wait_for_everyone()
             if state.is_main_process:
                 finish_job(job)
@@ -130,6 +132,20 @@ def begin_job(
         print(f"{done:,} of {source.rows:,} rows were done already; they are kept and reused", flush=True)
     else:
         mention_cut(source, args.model, encoder)
+
+
+@contextmanager
+def without_old_parts(job: "Job", state: "PartialState") -> Iterator[None]:
+    """Remove the parts if the input changed inside the block: no later command can go on with them. Several processes
+    leave them, because others may still write; the next command then asks for --overwrite."""
+    from cmlmcse.data.unchanged import InputChanged
+
+    try:
+        yield
+    except InputChanged:
+        if state.num_processes == 1:
+            job.drop_parts()
+        raise
 
 
 def finish_job(job: "Job") -> None:

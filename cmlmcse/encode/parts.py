@@ -65,7 +65,7 @@ def read_parts(
     passes over many rows that are done already.
 
     Raises:
-        InputError: the file cannot be read, or a text cannot be tokenised.
+        InputError: the file cannot be read, it changed, or a text cannot be tokenised.
     """
     from cmlmcse.data.tables import read_ranges
 
@@ -75,6 +75,8 @@ def read_parts(
             return
         with in_part(source, rows):
             tokens = encoder.tokenize(source.titled_texts(table))
+        if rows == ranges[-1]:  # what lies behind it is not read
+            source.check_unchanged()
         yield table, tokens
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +16,8 @@ from pyarrow import compute, parquet, types
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.vectors import unit
 from cmlmcse.data import tables
+from cmlmcse.data.row_blocks import open_parquet
+from cmlmcse.data.unchanged import unchanged, version_of
 from cmlmcse.encode.columns import EMBEDDING, METADATA, TEXT
 from cmlmcse.encode.mentions import mention_cut, mention_unread
 from cmlmcse.encode.settings import model_provenance
@@ -94,10 +97,8 @@ def has_embeddings(path: Path) -> bool:
     """
     if path.suffix != ".parquet" or not path.is_file():
         return False
-    try:
-        schema = parquet.read_schema(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: expected a Parquet file, found one that cannot be read ({error})") from error
+    with open_parquet(path) as file:
+        schema = file.schema_arrow
     if EMBEDDING not in schema.names:
         return False
     if schema.names.count(EMBEDDING) > 1:
@@ -154,8 +155,9 @@ class EncodedCorpus:
     """
 
     def __init__(self, path: Path, text_column: str | None, title_column: str | None) -> None:
-        self.path = path
-        schema = parquet.read_schema(path)
+        self.path, self.version = path, version_of(path)
+        with self._open() as file:
+            schema = file.schema_arrow
         if text_column is not None and text_column not in schema.names:
             raise InputError(
                 f"{path}: expected a column {text_column}, found the columns {', '.join(schema.names)}; see "
@@ -166,6 +168,16 @@ class EncodedCorpus:
         self.columns = Columns(
             file if file in schema.names else None, title if title in schema.names else None, text_column or TEXT
         )
+
+    @contextmanager
+    def _open(self) -> Iterator[parquet.ParquetFile]:
+        """Open the file, to be read inside the block.
+
+        Raises:
+            InputError: it cannot be read, or it changed.
+        """
+        with unchanged(self.path, self.version), open_parquet(self.path) as file:
+            yield file
 
     def _title_column(self, wanted: str | None) -> str | None:
         """The column of the titles that the texts were encoded with, if any.
@@ -196,7 +208,7 @@ class EncodedCorpus:
             self._mention_sample(model, encoder)
         encoder.arguments["truncate_dim"] = self.stored.get("truncate_dim")
         width = self.stored.get("truncate_dim") or encoder.width
-        with parquet.ParquetFile(self.path) as file:
+        with self._open() as file:
             batch = next(file.iter_batches(batch_size=1, columns=[EMBEDDING]), None)
         found = width if batch is None else len(batch.column(0)[0].as_py() or [])
         if found != width:
@@ -229,7 +241,7 @@ class EncodedCorpus:
     def _mention_sample(self, model: str, encoder: Encoder) -> None:
         """Encode the first texts again, where the file does not say which model encoded them, and say so if that gives
         other embeddings. They may be another model's; or titles, a prompt or another column may have been encoded."""
-        with parquet.ParquetFile(self.path) as file:
+        with self._open() as file:
             names = [field.name for field in file.schema_arrow if tables.is_text(field.type)]
             batch = next(file.iter_batches(batch_size=SAMPLE), None)
         said = f"warning: {self.path} does not say which model made its embeddings"
@@ -265,7 +277,7 @@ class EncodedCorpus:
         Raises:
             InputError: an embedding is missing, has another size, or is no number.
         """
-        with parquet.ParquetFile(self.path) as file:
+        with self._open() as file:
             for batch in file.iter_batches(batch_size=tables.TABLE_ROWS):
                 table = pyarrow.Table.from_batches([batch])
                 column = batch.column(batch.schema.names.index(EMBEDDING))
@@ -299,7 +311,7 @@ class EncodedCorpus:
         Raises:
             InputError: there is no such column of texts.
         """
-        with parquet.ParquetFile(self.path) as file:
+        with self._open() as file:
             texts = [field.name for field in file.schema_arrow if tables.is_text(field.type)]
             if self.columns.text not in texts:
                 raise InputError(

@@ -1,6 +1,7 @@
 """The command `encode` reads, computes and writes at once: nothing else changes."""
 
 import json
+import os
 import signal
 import threading
 import time
@@ -96,10 +97,12 @@ def test_a_part_is_computed_while_others_are_read_and_written(place, monkeypatch
 
 
 def test_a_row_that_cannot_be_read(place) -> None:
-    """One error, which names its line; the parts before are written."""
-    source, job = tables.scan(place / "in.jsonl"), claimed(place, 64)
-    lines = (place / "in.jsonl").read_text().splitlines()
-    (place / "in.jsonl").write_text("\n".join([*lines[:7], "{", *lines[8:]]))
+    """One error, which names its line; the parts before are written. The file looks as if it had not changed."""
+    path, job = place / "in.jsonl", claimed(place, 64)
+    source, status = tables.scan(path), path.stat()
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:7], lines[7].replace("}", " "), *lines[8:]]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(InputError, match="expected one JSON object per line, found line 8"):
         encode_parts(job, source, Ones(), 0, 1)
     assert kept(job) == [0, 2, 4]
