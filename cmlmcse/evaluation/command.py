@@ -35,11 +35,17 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def evaluate_models(args: argparse.Namespace, names: list[str], data: dict[str, Any]) -> None:
-    """Score the models, print the tables, and write the requested files and plots."""
+    """Score the models, print the tables, and write the requested files and plots.
+
+    Raises:
+        InputError: a model or an option is wrong. Of several models that shows before the first is scored.
+    """
     from .compare import score_pairs
     from .output import print_results, write_results
-    from .prepare import prepare_encoder, truncate
+    from .prepare import check_encoders, prepare_encoder, truncate
 
+    if len(names) > 1:
+        check_encoders(args, data)
     results, scored, queries = {}, {}, {}
     several = len(names) > 1 or bool(args.truncate_dim)
     for model, title in zip(args.models, names, strict=True):

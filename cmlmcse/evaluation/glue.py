@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import (
+    AutoConfig,
     AutoModelForSequenceClassification,
     PreTrainedModel,
     PrinterCallback,
@@ -159,12 +161,38 @@ def load_classifier(source: str, classes: int) -> PreTrainedModel:
         InputError: transformers cannot load it. A training checkpoint is such a case: it is not a plain model.
     """
     problem = "single_label_classification" if classes else "regression"
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()  # it would warn that the head's weights are new, which is intended
-    try:
+    with loading(source):
         model = AutoModelForSequenceClassification.from_pretrained(
             source, num_labels=classes or 1, problem_type=problem, dtype=torch.float32, trust_remote_code=False
         )
+    pooler = getattr(model.base_model, "pooler", None)
+    if pooler is not None and not pooler.dense.weight.any():
+        torch.nn.init.normal_(pooler.dense.weight, std=model.config.initializer_range)
+    return model
+
+
+def check_classifier(name_or_path: str) -> None:
+    """Check that a model can be fine-tuned, as far as its configuration says.
+
+    Raises:
+        InputError: it cannot.
+    """
+    source = resolve_model(name_or_path)
+    with loading(source), torch.device("meta"):  # weights that take no memory
+        AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(source, trust_remote_code=False))
+
+
+@contextmanager
+def loading(source: str) -> Iterator[None]:
+    """Load a model for fine-tuning inside the block, without transformers' warning that the head's weights are new.
+
+    Raises:
+        InputError: transformers cannot load it.
+    """
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise InputError(
@@ -173,10 +201,6 @@ def load_classifier(source: str, classes: int) -> PreTrainedModel:
         ) from error
     finally:
         logging.set_verbosity(level)
-    pooler = getattr(model.base_model, "pooler", None)
-    if pooler is not None and not pooler.dense.weight.any():
-        torch.nn.init.normal_(pooler.dense.weight, std=model.config.initializer_range)
-    return model
 
 
 def score(outputs: np.ndarray, references: np.ndarray, metrics: tuple[str, ...]) -> dict[str, float | None]:

@@ -5,13 +5,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
 from cmlmcse.models.encoders import Encoder, load_encoder, with_length
 from cmlmcse.models.folders import records_pooling, resolve_model
+from cmlmcse.models.without_weights import check_encoder
 from cmlmcse.models.word_vectors import WordVectors
 
 from .encoding import Encode, EncodeOnce
 from .short_sight import short_sight
+from .tasks import TASKS
 from .truncation import check_size, truncated
 
 
@@ -41,13 +44,35 @@ def load_at_lengths(
     model: str, args: argparse.Namespace, lengths: set[int]
 ) -> tuple[Encoder | WordVectors, dict[int, Encoder]]:
     """The model with the length of all texts, and the same model at each other length in tokens."""
-    # With several models, --pooling applies only to those that record none. With one model, a different --pooling is an
-    # error of load_encoder.
-    own = len(args.models) > 1 and records_pooling(model)
-    pooling, template = (None, None) if own else (args.pooling, args.prompt_template)
+    pooling, template = choices(model, args)
     limits = (args.max_seq_length.default, args.batch_size, args.device)
     encoder = load_encoder(model, pooling, *limits, sys.stderr.isatty(), template)
     return encoder, {length: with_length(encoder, length, model) for length in lengths}
+
+
+def choices(model: str, args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """The pooling and the template for a model. Of several models, --pooling is for those that record none. With one
+    model, a different --pooling is an error of load_encoder."""
+    own = len(args.models) > 1 and records_pooling(model)
+    return (None, None) if own else (args.pooling, args.prompt_template)
+
+
+def check_encoders(args: argparse.Namespace, data: dict[str, Any]) -> None:
+    """Check before the first of several models is scored that all are there and take the options. Weights are not read.
+
+    Raises:
+        InputError: a model or an option is wrong, as far as that shows without weights.
+    """
+    lengths = {args.max_seq_length.default, *args.max_seq_length.of_sets(data).values()}
+    for model in map(resolve, args.models):
+        pooling, template = choices(model, args)
+        width = check_encoder(model, pooling, lengths, template)
+        if width is not None and args.truncate_dim:
+            check_size(max(args.truncate_dim), width)
+        if width is not None and args.whitening is not None and args.whitening > width:
+            raise InputError(f"--whitening must be at most {width}, as {model} has, found {args.whitening}; lower it")
+        for name in data:
+            TASKS[name].check(model)
 
 
 def cached(encoder: Encoder | WordVectors, model: str, folder: Path | None) -> Encode:

@@ -36,6 +36,7 @@ class Task:
     - `long_texts(data)` returns texts that a model may cut, or a sample of them, by the name of their set. Single
       sentences are not worth a look.
     - `fine_tunes`: `run` takes the model's folder or Hub name instead of `encode`, and the option `device`.
+    - `check(model)` raises an `InputError` if a model that the task fine-tunes is none that it can.
     """
 
     summary: str
@@ -48,6 +49,7 @@ class Task:
     by_query: Callable[..., tuple[dict[str, Any], dict[str, Any]]] | None = None
     long_texts: Callable[[Any], dict[str, list[str]]] = lambda data: {}
     fine_tunes: bool = False
+    check: Callable[[str], Any] = lambda model: None
 
 
 def _lazy(target: str, entry: str | None = None) -> Callable[..., Any]:
@@ -142,6 +144,7 @@ TASKS: dict[str, Task] = {
             ),
         },
         fine_tunes=True,
+        check=_lazy("glue:check_classifier"),
     ),
 }
 

@@ -1,6 +1,7 @@
 """Load any kind of model, from its folder or Hub name, as one callable: texts → embeddings."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from modeling_cmlmcse.text_encoding import Tokens
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
+
+Load = Callable[[str, bool, str, bool], "CMLMCSEForSentenceEmbedding"]
+"""Makes a model: its source, whether this project saved it, its pooling, whether it normalises."""
 
 OF_TOKENS = ("max_length", "prompt_name", "prompt")  # arguments that decide the tokens of a text
 
@@ -119,7 +123,7 @@ def load_encoder(
         options = pooling, max_seq_length, batch_size, device, show_progress_bar, prompt_template
         return load_model_encoder(name_or_path, *options)
     if pooling is not None or max_seq_length is not None:
-        raise _no_layers("--max_seq_length" if pooling is None else "--pooling", name_or_path)
+        raise no_layers("--max_seq_length" if pooling is None else "--pooling", name_or_path)
     return load_word_vectors(name_or_path)
 
 
@@ -135,11 +139,11 @@ def with_length(encoder: Encoder | WordVectors, max_seq_length: int, source: str
         InputError: the model does not take so many, or has no such limit.
     """
     if not isinstance(encoder, Encoder):
-        raise _no_layers("--max_seq_length", source)
-    return encoder.cut_to(_max_length(source, encoder.model, encoder.tokenizer, max_seq_length))
+        raise no_layers("--max_seq_length", source)
+    return encoder.cut_to(max_length(source, encoder.model, encoder.tokenizer, max_seq_length))
 
 
-def _no_layers(option: str, source: str) -> InputError:
+def no_layers(option: str, source: str) -> InputError:
     """The error for an option of models that word vectors lack."""
     return InputError(f"{option} expects a model with layers, found word vectors in {source}; drop it")
 
@@ -171,20 +175,8 @@ def load_model_encoder(
     from modeling_cmlmcse.text_encoding import choose_limits
 
     source = resolve_model(name_or_path)
-    config = read_json(source, "config.json", dict)
-    if config is None:
-        raise not_found(source, "config.json")
-    ours = own_settings(source, config)
-    chosen, normalize = _choose_pooling(source, ours, pooling)
-    tokenizer = load_tokenizer(source)
-    model = _load_model(source, ours is not None, chosen, normalize)
-    recorded_prompts(source).give(model)
-    check_whole_vectors(source, model.config.hidden_size)
-    if ours is None and POOLINGS[chosen].reads_mask:
-        tokenizer = _give_template(model, tokenizer, prompt_template)
-    elif prompt_template is not None:
-        raise InputError(f"--prompt_template expects a plain backbone with --pooling prompt, found {source}; drop it")
-    limit = _max_length(source, model, tokenizer, max_seq_length)
+    model, tokenizer = open_model(source, pooling, prompt_template, _load_model)
+    limit = max_length(source, model, tokenizer, max_seq_length)
     model = _to_device(model, device)
     sentences, tokens = choose_limits(model.device.type, batch_size, None)
     batches = {"batch_size": sentences} if tokens is None else {"batch_tokens": tokens}
@@ -198,6 +190,36 @@ def load_model_encoder(
     if POOLINGS[model.config.pooling].reads_mask:
         settings["prompt_template"] = model.config.prompt_template
     return Encoder(model, tokenizer, arguments, settings)
+
+
+def open_model(
+    source: str, pooling: str | None, prompt_template: str | None, load: Load
+) -> "tuple[CMLMCSEForSentenceEmbedding, Any]":
+    """A model and its tokenizer, with the prompts and the template that belong to it.
+
+    Args:
+        source: the model's folder or Hub name.
+        pooling: for a model that records no pooling.
+        prompt_template: as in :func:`load_model_encoder`.
+        load: makes the model from its source, whether it is ours, its pooling, and whether it normalises.
+
+    Raises:
+        InputError: as :func:`load_model_encoder`.
+    """
+    config = read_json(source, "config.json", dict)
+    if config is None:
+        raise not_found(source, "config.json")
+    ours = own_settings(source, config)
+    chosen, normalize = _choose_pooling(source, ours, pooling)
+    tokenizer = load_tokenizer(source)
+    model = load(source, ours is not None, chosen, normalize)
+    recorded_prompts(source).give(model)
+    check_whole_vectors(source, model.config.hidden_size)
+    if ours is None and POOLINGS[chosen].reads_mask:
+        tokenizer = _give_template(model, tokenizer, prompt_template)
+    elif prompt_template is not None:
+        raise InputError(f"--prompt_template expects a plain backbone with --pooling prompt, found {source}; drop it")
+    return model, tokenizer
 
 
 def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None) -> tuple[str, bool]:
@@ -325,7 +347,7 @@ def _reason(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def _max_length(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, given: int | None) -> int:
+def max_length(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, given: int | None) -> int:
     """The number of tokens that sentences are cut to: the given one, else the smallest limit of the model, its
     tokenizer and its sentence-transformers settings."""
     rows, tokens = len(model.get_input_embeddings().weight), len(tokenizer)  # type: ignore[arg-type]
