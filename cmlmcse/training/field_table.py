@@ -17,6 +17,7 @@ from transformers import TrainingArguments
 
 from .fields import DataArguments, ModelArguments, PretrainingArguments, RunArguments
 from .help import FIELDS, OTHER_FIELDS
+from .stages import NEVER_PRETRAIN, ONLY_STAGE
 
 
 def default_text(value: Any) -> str | None:
@@ -40,7 +41,8 @@ def field_rows(arguments: type, names: set[str]) -> list[dict[str, Any]]:
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         text = " ".join(str(field.metadata.get("help", "")).split())
         row = {"name": field.name, "kind": type_name(hints[field.name]), "default": default_text(default), "help": text}
-        found.append(row)
+        stage = {"only_stage": ONLY_STAGE[field.name]} if field.name in ONLY_STAGE else {}
+        found.append(row | stage | ({"never_pretrain": True} if field.name in NEVER_PRETRAIN else {}))
     return found
 
 

@@ -115,7 +115,7 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
         run_args.metric_for_best_model = None
     fit_fields(model_args, data_args, run_args, path.stem, given, fields)
     check_values(model_args, data_args, run_args)
-    if run_args.stage == "pretrain" and (unread := check_given(model_args, data_args, given)) and rank() == 0:
+    if (unread := check_given(run_args.stage, model_args, data_args, given)) and rank() == 0:
         print(f"stage pretrain scores with no labels: --{', --'.join(unread)} will not be read", file=sys.stderr)
     return path, model_args, data_args, run_args
 

@@ -1,4 +1,4 @@
-"""Checks of the fields of `--stage pretrain`, and of those that it does not read."""
+"""Checks of the fields of `--stage pretrain`, and of those that a stage does not read."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -8,18 +8,16 @@ from cmlmcse.common.errors import InputError, as_input_error
 from modeling_cmlmcse.field_checks import in_range, one_of
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .fields import DEFAULTS, DataArguments, ModelArguments, PretrainingArguments, RunArguments
+from .fields import DEFAULTS, DataArguments, ModelArguments, RunArguments
 from .pretraining_model import DECODERS
+from .stages import NEVER_PRETRAIN, ONLY_STAGE, PRETRAIN, TRAIN
 
-# Fields of the data that stage pretrain does not read: it has no views, no labels and no hard negatives.
-OF_STAGE_TRAIN = ("augmented_views", "synonyms", "positive_column", "mining_margin", "mining_candidates",
-                  "pad_to_multiple_of")  # fmt: skip
-# What this stage reads of the fields that both stages have.
-READ = {"model_name_or_path", "model_sha256", "from_scratch", "backbone_dropout", "pooling", "lexical_layers",
-        "fusion_layers", "fusion_init", "decoder_hidden_share", "train_file", "train_data_files", "text_column",
-        "max_train_samples", "max_seq_length", "mlm_probability", "augmentation", "deletion_rate"}  # fmt: skip
 # They change no model, and one command line may serve both stages.
 SCORES = ("data_dir", "dev_set", "final_evaluation")
+ADVICE = {
+    PRETRAIN: "drop it here, and give it to the training that follows",
+    TRAIN: "drop it here, or add --stage pretrain",
+}
 
 
 def check_pretraining(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
@@ -28,8 +26,6 @@ def check_pretraining(model_args: ModelArguments, data_args: DataArguments, run_
     Raises:
         InputError: a field out of range, or a field that this stage does not use.
     """
-    if model_args.lora_r is not None:
-        raise InputError("lora_r is for stage train, found it with stage pretrain; leave it out")
     if POOLINGS[model_args.pooling].reads_mask:
         raise InputError("pooling prompt is for stage train, found it with stage pretrain; choose another pooling")
     with as_input_error():
@@ -38,13 +34,6 @@ def check_pretraining(model_args: ModelArguments, data_args: DataArguments, run_
         one_of("auxiliary_decoder", data_args.auxiliary_decoder, DECODERS)
         in_range("validation_split_percentage", data_args.validation_split_percentage, float, 0.0, 99.0)
     check_deletion(data_args)
-    for name in OF_STAGE_TRAIN:
-        value, default = getattr(data_args, name), DEFAULTS[name]
-        if value != default:
-            raise InputError(
-                f"{name} is for stage train, found {value} with stage pretrain; leave it out, or set "
-                f"--{name} {'null' if default is None else default}"
-            )
     if data_args.streaming:
         raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")
     if run_args.auxiliary_learning_rate is not None:
@@ -57,6 +46,14 @@ def check_pretraining(model_args: ModelArguments, data_args: DataArguments, run_
             f"mini_batch_size is for the contrastive loss of stage train, found {run_args.mini_batch_size} with stage "
             "pretrain; use gradient_accumulation_steps"
         )
+    values = dataclasses.asdict(model_args) | dataclasses.asdict(data_args)
+    for name in NEVER_PRETRAIN:
+        default = DEFAULTS[name]
+        if (value := values.get(name, default)) != default:
+            raise InputError(
+                f"{name} is for stage train, found {value} with stage pretrain; leave it out, or set "
+                f"--{name} {'null' if default is None else default}"
+            )
 
 
 def check_deletion(data_args: DataArguments) -> None:
@@ -86,29 +83,30 @@ def check_deletion(data_args: DataArguments) -> None:
         )
 
 
-def check_given(model_args: ModelArguments, data_args: DataArguments, given: Iterable[str]) -> list[str]:
-    """Check that the command line of stage pretrain names no field that only stage train reads. A recipe may name most
-    of them, because it may serve both stages.
+def check_given(stage: str, model_args: ModelArguments, data_args: DataArguments, given: Iterable[str]) -> list[str]:
+    """Check that the command line of a stage names no field that only the other stage reads. A recipe may name most of
+    them, because it may serve both stages.
 
     Args:
+        stage: train or pretrain.
         model_args, data_args: the fields.
         given: the names of those on the command line.
 
     Returns:
-        Those that it names for scores alone, which this stage does not take.
+        Those that it names for scores alone, which stage pretrain does not take.
 
     Raises:
         InputError: it names another one, and not to turn it off.
     """
     values = dataclasses.asdict(model_args) | dataclasses.asdict(data_args)
-    read = READ | {field.name for field in dataclasses.fields(PretrainingArguments)}
-    names = {name.removeprefix("no_") for name in given} & set(values) - read
-    unread = [name for name in sorted(names) if not asks_for_nothing(name, values[name])]
+    names = {name.removeprefix("no_") for name in given} & set(values)
+    others = [name for name in sorted(names) if ONLY_STAGE.get(name, stage) != stage]
+    unread = [name for name in others if not asks_for_nothing(name, values[name])]
     for name in unread:
         if name not in SCORES:
             raise InputError(
-                f"--{name} is for stage train, found {values[name]} with stage pretrain, which does not read it; drop "
-                "it here, and give it to the training that follows"
+                f"--{name} is for stage {ONLY_STAGE[name]}, found {values[name]} with stage {stage}, which does not "
+                f"read it; {ADVICE[stage]}"
             )
     return unread
 

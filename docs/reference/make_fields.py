@@ -23,6 +23,10 @@ works too, but for a few that would do nothing here, or not what they promise. T
 `hub_…` (train first, then `cmlmcse push`), `dataloader_persistent_workers`, `label_smoothing_factor`,
 `neftune_noise_alpha`, `train_sampling_strategy` and `use_liger_kernel`. This page lists the fields that this project
 adds, and those that it sets in its own way.
+
+A field of one stage is refused on the command line of the other, unless it asks for nothing there. A recipe may have
+it, because it may serve both stages, except for the fields that stage pretrain never takes. With stage pretrain
+`--data_dir`, `--dev_set` and `--final_evaluation` are not refused: a line says that they are not read.
 """
 KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 
@@ -36,8 +40,15 @@ def cell(default: str | None, kind: str) -> str:
 
 def row(field: dict[str, str]) -> str:
     """One line of a table: a field's name, kind, default and help."""
-    text = field["help"].replace("|", "\\|").replace("<", "&lt;")
+    text = (field["help"] + stage(field)).replace("|", "\\|").replace("<", "&lt;")
     return f"| `{field['name']}` | {KINDS[field['kind']]} | {cell(field['default'], field['kind'])} | {text} |"
+
+
+def stage(field: dict[str, str]) -> str:
+    """Says that stage train alone reads a field. What stage pretrain alone reads has a table of its own."""
+    if field.get("only_stage") != "train":
+        return ""
+    return " *Stage train only, in a recipe too.*" if "never_pretrain" in field else " *Stage train only.*"
 
 
 def table(fields: list[dict[str, str]]) -> str:

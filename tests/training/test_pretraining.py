@@ -157,7 +157,7 @@ def test_resume_gives_the_uninterrupted_run(workers, recipe, monkeypatch, tmp_pa
 
 
 def test_a_recipe_of_both_stages(recipe, tmp_path, capsys):
-    """It may name what only stage train reads, and the command line may turn that off. Labels given there have a line:
+    """It may name what only one stage reads, and the command line may turn that off. Labels given there have a line:
     the same options may serve both stages."""
     both = {**yaml.safe_load(recipe.read_text()), "dev_set": "stsb", "data_dir": "DIR", "cmlm_weight": 0.5, "temp": 0.1}
     (tmp_path / "both.yaml").write_text(yaml.safe_dump(both))
@@ -175,6 +175,13 @@ def test_a_recipe_of_both_stages(recipe, tmp_path, capsys):
     assert capsys.readouterr().err == said
     nothing = ("--views", "dropout", "--augmented_views", "second", "--mining_margin", "0.1", "--query_prompt", "")
     parse_recipe([str(tmp_path / "both.yaml"), "--use_cpu", "true", *nothing])
+    train = [str(tmp_path / "both.yaml"), "--use_cpu", "true", "--stage", "train"]
+    assert parse_recipe([*train, "--sequences", "sentences", "--auxiliary_weight=0", "--tokenizer_name", "null"])
+    for name, value in {"vocab_size": 400, "auxiliary_decoder": "retromae", "whole_word_mask": True}.items():
+        with pytest.raises(
+            InputError, match=f"--{name} is for stage pretrain, found {value} with stage train, .* or add"
+        ):
+            parse_recipe([*train, f"--{name}={value}"])
     for word in ("--lexical_frozen=false", "--no_lexical_frozen"):
         with pytest.raises(InputError, match="--lexical_frozen is for stage train, found False"):
             parse_recipe([str(tmp_path / "both.yaml"), "--use_cpu", "true", word])
@@ -351,6 +358,7 @@ WRONG = [
     (["--positive_column", "answer"],
      ["positive_column is for stage train, found answer with stage pretrain", "set --positive_column null"]),
     (["--mini_batch_size", "4"], ["mini_batch_size is for the contrast", "gradient_accumulation_steps"]),
+    (["--lora_r", "4"], ["lora_r is for stage train, found 4 with stage pretrain", "set --lora_r null"]),
     (["--train_file", "{tmp}/absent.txt"], ["absent.txt", "expected a file or a Hub dataset id"]),
 ]  # fmt: skip
 
