@@ -6,14 +6,13 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.alone import alone_in
 from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
-from cmlmcse.common.launch import launched_processes
 from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.command_fields import TRUE, parse_with_fields
@@ -171,7 +170,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
         args.device = "cpu"
     bf16 = training.mixed_precision == "bf16" if precision_is_named(training) else has_fast_bf16(args.device)
     check_place(args.output_dir, args.model, args.text)
-    with alone_in(args.output_dir):
+    with stopped_in(args.output_dir), alone_in(args.output_dir):
         folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
         check_request(folder, args)
         if (folder / RESULTS).exists():
@@ -180,20 +179,19 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
 
         from .pipeline import adapt_in
 
-        with padded_attention(not training.variable_length_attention), stopped_in(folder):
+        with padded_attention(not training.variable_length_attention):
             return Adapted(folder, adapt_in(folder, args, bf16, train))
 
 
 @contextmanager
 def stopped_in(folder: Path) -> Iterator[None]:
-    """Say what the output folder keeps where the block is stopped, by Ctrl-C or, in a single process, by SIGTERM.
+    """Say what the output folder keeps where the block is stopped, by Ctrl-C or by SIGTERM.
 
     Raises:
         Stopped: it was stopped.
     """
-    several = launched_processes() > 1
     try:
-        with nullcontext() if several else terminable(), interruptible(lambda: kept_in(folder)):
+        with terminable(), interruptible(lambda: kept_in(folder)):
             yield
     except Stopped as stop:  # perhaps inside an arm, which speaks of its own folder
         causes = {128 + signal.SIGINT: "by Ctrl-C", 128 + signal.SIGTERM: "by SIGTERM"}

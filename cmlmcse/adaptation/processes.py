@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.common.distributed import from_first_process, kept_process_group, shutdown_process_group
-from cmlmcse.common.errors import InputError
+from cmlmcse.common.errors import InputError, not_terminable
 from cmlmcse.common.launch import launched_processes
 from cmlmcse.training.command import run
 
@@ -49,8 +49,8 @@ def lead() -> Iterator[Train]:
     def train(arguments: list[str], start_values: NDArray[np.float64] | None) -> None:
         nonlocal training
         training = True
-        from_first_process((arguments, start_values))
-        with kept_process_group():
+        with not_terminable(), kept_process_group():  # SIGTERM interrupts no wait for the others
+            from_first_process((arguments, start_values))
             run(arguments, start_values)
         training = False
 

@@ -89,7 +89,7 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
 def terminable() -> Iterator[None]:
     """Answer SIGTERM inside the block, wherever training does not answer it with a checkpoint of its own.
 
-    It is for a single process. One of several may wait for the others in code that no signal interrupts.
+    It is for a process that waits for no other one, in code that no signal interrupts: :func:`not_terminable`.
 
     Raises:
         Stopped: on SIGTERM, with exit status 143, as in a shell.
@@ -99,14 +99,29 @@ def terminable() -> Iterator[None]:
     def stop(*_: object) -> NoReturn:
         raise SystemExit(status)  # which no library takes for an error of its own
 
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    previous = signal.signal(signal.SIGTERM, stop) if in_main_thread else None
     try:
-        yield
+        with _sigterm(stop):
+            yield
     except SystemExit as ending:
         if ending.code != status:
             raise
         raise Stopped("by SIGTERM", status=status) from ending
+
+
+@contextmanager
+def not_terminable() -> Iterator[None]:
+    """Let SIGTERM end the process at once inside the block, whatever is around it."""
+    with _sigterm(signal.SIG_DFL):
+        yield
+
+
+@contextmanager
+def _sigterm(action: "Callable[..., object] | signal.Handlers") -> Iterator[None]:
+    """Answer SIGTERM so inside the block. Only the main thread can."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGTERM, action) if in_main_thread else None
+    try:
+        yield
     finally:
         if in_main_thread:
             signal.signal(signal.SIGTERM, previous)

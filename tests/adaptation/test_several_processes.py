@@ -1,13 +1,17 @@
 """adapt in several processes, started by `accelerate launch -m cmlmcse.adapt` or as it starts them."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from cmlmcse.adaptation import pipeline, processes
 from cmlmcse.adaptation.command import main
+from cmlmcse.common.errors import terminable
 from support.machines import on_two_machines
 from support.processes import launch
 
@@ -36,3 +40,31 @@ def test_a_wrong_field_ends_all(corpus, backbone, tmp_path):
         launch(main, 2, tmp_path, *words)
     assert str(failed.value).count("error") == 1
     assert not (tmp_path / "out").exists()
+
+
+def terminated_while_it_scores(arguments: list[str]) -> None:
+    """adapt, whose first process gets SIGTERM before anything is written, as all get it from a launcher."""
+    pipeline.adapt_in = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+    main(arguments)
+
+
+def test_sigterm_before_anything_is_written(corpus, backbone, tmp_path):
+    """The first process says so, and leaves no empty folder."""
+    words = [backbone, corpus, "--output_dir", tmp_path / "out", "--views", "crops"]
+    with pytest.raises(AssertionError, match=r"stopped: by SIGTERM; nothing was written yet; the same command starts"):
+        launch(terminated_while_it_scores, 2, tmp_path, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_sigterm_where_processes_may_wait_for_each_other(monkeypatch):
+    """It ends the first process at once while all of them train; before and after that it is answered."""
+    found, answer = [], signal.getsignal(signal.SIGTERM)
+    for name in ("run", "from_first_process"):
+        monkeypatch.setattr(processes, name, lambda *_: found.append(signal.getsignal(signal.SIGTERM)))
+    with terminable():
+        inside, leading = signal.getsignal(signal.SIGTERM), processes.lead()
+        next(leading)([], None)
+        assert signal.getsignal(signal.SIGTERM) is inside
+        assert list(leading) == []
+    assert found == [signal.SIG_DFL, signal.SIG_DFL, inside]  # the last: nothing is left to do
+    assert signal.getsignal(signal.SIGTERM) is answer
