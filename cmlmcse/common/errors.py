@@ -20,6 +20,7 @@ from .cpu import limit_kernel_caches
 from .launch import launched_processes, says_it_first
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 LEFT = re.compile("gloo.*Connection (closed|reset) by peer")  # in a process that waits for one that has ended
 
 
@@ -130,14 +131,16 @@ def _sigterm(action: "Callable[..., object] | signal.Handlers") -> Iterator[None
 def command(main: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command's `main`, so that expected errors print one line on stderr and set the exit status.
 
-    The status is 2 after an :class:`InputError` and on a full disk, 130 after Ctrl-C, its own after :class:`Stopped`,
-    and 141 without a line where nobody reads the output any more, as after `| head`. Of the launched processes of a
-    machine one says what all of them meet, and one that another has left says so.
+    The status is 2 after an :class:`InputError`, on a full disk and where a file or folder is refused, 130 after
+    Ctrl-C, its own after :class:`Stopped`, and 141 without a line where nobody reads the output any more, as after
+    `| head`. Of the launched processes of a machine one says what all of them meet, and one that another has left says
+    so.
     """
 
     @functools.wraps(main)
     def wrapped(*args: object, **kwargs: object) -> None:
         limit_kernel_caches()
+        open_closed_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
                 with suppress(OSError):  # where it cannot be changed
@@ -161,6 +164,9 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             if full := full_disk(error):
                 say(f"error: {full}; free space and repeat")
+                status = 2
+            elif refused := refused_place(error):
+                say(f"error: {refused}; change its permissions, or set HF_HOME to another folder if it is a cache")
                 status = 2
             elif launched_processes() > 1 and isinstance(error, RuntimeError) and LEFT.search(str(error)):
                 say("stopped: another process of this launch has ended; its line says why, or the launcher's report")
@@ -192,6 +198,21 @@ def full_disk(error: Exception) -> str | None:
     if number and int(number[1]) in FULL:
         return f"a file cannot be written: {os.strerror(int(number[1]))}"
     return None
+
+
+def refused_place(error: Exception) -> str | None:
+    """Which file or folder this user may not read or write; None for another error."""
+    if isinstance(error, OSError) and error.errno in REFUSED and error.filename is not None:
+        return f"{error.filename}: expected a place that this user may read and write, found: {error.strerror}"
+    return None
+
+
+def open_closed_streams() -> None:
+    """Where the caller has closed standard output or standard error, as `>&-` does, drop what is written there. Python
+    has None for the stream, and a file that is opened next would get its number and what C code prints."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the process ends)
 
 
 def reader_has_gone() -> bool:

@@ -67,6 +67,16 @@ def test_a_reader_that_has_gone(unbuffered: str) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream(closed: str) -> None:
+    """Python then has None for it. What would be written there is dropped."""
+    words = f'exec "$0" -m cmlmcse recipes {closed}'
+    done = subprocess.run(
+        ["sh", "-c", words, sys.executable], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_another_broken_pipe_is_an_error() -> None:
     """Standard output is whole, so the traceback says what went wrong."""
     code = (
@@ -94,6 +104,23 @@ def test_a_full_disk(error, file, capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         write()
     line = f"error: {file} cannot be written: No space left on device; free space and repeat"
+    assert capsys.readouterr().err.splitlines() == [line]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_refused_place(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where the cache of Hugging Face's libraries belongs to another user: one line and status 2."""
+
+    @command
+    def write() -> None:
+        raise OSError(number, os.strerror(number), "/home/other/.cache/huggingface/datasets")
+
+    with pytest.raises(SystemExit, match="2"):
+        write()
+    line = (
+        "error: /home/other/.cache/huggingface/datasets: expected a place that this user may read and write, found: "
+        f"{os.strerror(number)}; change its permissions, or set HF_HOME to another folder if it is a cache"
+    )
     assert capsys.readouterr().err.splitlines() == [line]
 
 
