@@ -97,6 +97,7 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     for name, value in fields.items():
         if name not in known:
             parser.suggest(name, path.name)
+        value = "no" if value is False and name.endswith("_strategy") else value  # YAML reads a plain `no` as false
         plain = isinstance(value, (bool, int, float, str))
         check_kind(name, value, path.name)
         parser.set_defaults(**{name: str(value) if plain else value})

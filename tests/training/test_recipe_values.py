@@ -52,6 +52,15 @@ def test_null_on_the_command_line_unsets_a_field_of_the_recipe(tmp_path):
     assert (data.model_type, data.max_train_samples) == (None, None)
 
 
+def test_a_strategy_may_be_a_plain_no(tmp_path):
+    """YAML reads `no` without quotes as false, which is no strategy."""
+    recipe = tmp_path / "recipe.yaml"
+    strategies = ("save_strategy", "eval_strategy", "logging_strategy")
+    recipe.write_text("dev_set: none\nuse_cpu: true\n" + "".join(f"{name}: no\n" for name in strategies))
+    run_args = parse_recipe([str(recipe)])[3]
+    assert [getattr(run_args, name).value for name in strategies] == ["no"] * 3
+
+
 @pytest.mark.parametrize(
     ("field", "message"),
     [
