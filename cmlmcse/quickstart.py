@@ -143,7 +143,7 @@ def plot(rows: dict[str, dict[str, float]], folder: Path) -> None:
         bars = axes.barh(list(shown), list(shown.values()), color=colours)
         axes.bar_label(bars, fmt="%.1f", padding=3)
         axes.invert_yaxis()
-        axes.margins(x=0.15)
+        axes.margins(x=0.2)  # room for the number of the longest bar
         set_labels(axes, "Spearman × 100" if column == SIMILARITY else "nDCG × 100", "", column)
     save(figure, folder, "scores")
 
