@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
                 begin_job(args, job, source, encoder, provenance)
         again = "the same command without --overwrite" if args.overwrite else "the same command"
         with interruptible(lambda: f"{job.rows_done():,} of {source.rows:,} rows are kept; run {again} to resume"):
-            with without_old_parts(job, state):
+            with without_old_parts(job) if state.num_processes == 1 else nullcontext():
                 encode_parts(job, source, encoder, state.process_index, state.num_processes)
             state.wait_for_everyone()
             if state.is_main_process:
@@ -131,20 +131,20 @@ def begin_job(
     if done := job.rows_done():
         print(f"{done:,} of {source.rows:,} rows were done already; they are kept and reused", flush=True)
     else:
-        mention_cut(source, args.model, encoder)
+        with without_old_parts(job):  # other processes have not begun
+            mention_cut(source, args.model, encoder)
 
 
 @contextmanager
-def without_old_parts(job: "Job", state: "PartialState") -> Iterator[None]:
-    """Remove the parts if the input changed inside the block: no later command can go on with them. Several processes
-    leave them, because others may still write; the next command then asks for --overwrite."""
+def without_old_parts(job: "Job") -> Iterator[None]:
+    """Remove the parts if the input changed inside the block: no later command can go on with them. While several
+    processes encode they are left, because another one may still write; the next command then asks for --overwrite."""
     from cmlmcse.data.unchanged import InputChanged
 
     try:
         yield
     except InputChanged:
-        if state.num_processes == 1:
-            job.drop_parts()
+        job.drop_parts()
         raise
 
 

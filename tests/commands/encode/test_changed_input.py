@@ -85,11 +85,16 @@ def test_encode(name, change, target, small, lines, arguments, tmp_path, monkeyp
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
 
 
-def test_the_command_again(small, lines, arguments, tmp_path, monkeypatch) -> None:
-    """It encodes what is there now, without --overwrite."""
+@pytest.mark.parametrize("while_it_loads", [False, True])
+def test_the_command_again(while_it_loads, small, lines, arguments, tmp_path, monkeypatch) -> None:
+    """It encodes what is there now, without --overwrite, also where the file changed while the model was loaded."""
     source = tmp_path / "in.txt"
     with monkeypatch.context() as patched:
-        once(patched, shorter, source)
+        if while_it_loads:
+            load = encode.load_encoder
+            patched.setattr(encode, "load_encoder", lambda *given: (load(*given), shorter(source))[0])
+        else:
+            once(patched, shorter, source)
         with pytest.raises(SystemExit):
             encode.main(arguments)
     encode.main(arguments)
