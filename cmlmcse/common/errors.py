@@ -209,10 +209,11 @@ def refused_place(error: Exception) -> str | None:
 
 def open_closed_streams() -> None:
     """Where the caller has closed standard output or standard error, as `>&-` does, drop what is written there. Python
-    has None for the stream, and a file that is opened next would get its number and what C code prints."""
-    for name in ("stdout", "stderr"):
+    has None for the stream, and a file that is opened next would get its number and what C code prints. Standard input
+    comes first, so that each of them gets its own number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the process ends)
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open until the process ends)
 
 
 def reader_has_gone() -> bool:

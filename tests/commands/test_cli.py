@@ -77,6 +77,19 @@ def test_a_closed_stream(closed: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_what_c_code_prints_where_a_stream_is_closed(closed: str, tmp_path: Path) -> None:
+    """It is not in a file that is opened next."""
+    code = (
+        "import os\nfrom cmlmcse.common.errors import command\n"
+        "@command\ndef main():\n    with open('file', 'w') as file:\n        os.write(2, b'noise')\n"
+        "        file.write('text')\nmain()"
+    )
+    words, environment = f'exec "$0" -c "$1" {closed}', os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(["sh", "-c", words, sys.executable, code], cwd=tmp_path, env=environment, check=True, timeout=60)
+    assert (tmp_path / "file").read_text() == "text"
+
+
 def test_another_broken_pipe_is_an_error() -> None:
     """Standard output is whole, so the traceback says what went wrong."""
     code = (
