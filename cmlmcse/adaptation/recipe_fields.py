@@ -38,12 +38,20 @@ def check_fields(model: str, fields: dict[str, str]) -> tuple["ModelArguments", 
         The arguments of the model and of training with these fields.
 
     Raises:
-        InputError: an unknown field, or a wrong value.
+        InputError: an unknown field, one of stage pretrain, or a wrong value.
     """
     from cmlmcse.data.searches import SEARCH
     from cmlmcse.training.parse import parse_recipe
+    from cmlmcse.training.stage_fields import ONLY_STAGE, PRETRAIN
 
     from .arms import searching_fields
+
+    for name in fields:
+        if ONLY_STAGE.get(name) == PRETRAIN:
+            raise InputError(
+                f"cmlmcse adapt expects fields that training reads, found --{name}, which is for stage pretrain alone; "
+                "leave it out, or use cmlmcse train --stage pretrain"
+            )
 
     searches = "views" not in fields and "max_queries" in fields  # for the arm that searches
     fields = {**fields, "views": SEARCH} if searches else fields

@@ -17,7 +17,7 @@ from transformers import TrainingArguments
 
 from .fields import DataArguments, ModelArguments, PretrainingArguments, RunArguments
 from .help import FIELDS, OTHER_FIELDS
-from .stages import NEVER_PRETRAIN, ONLY_STAGE
+from .stage_fields import NEVER_PRETRAIN, ONLY_STAGE
 
 
 def default_text(value: Any) -> str | None:

@@ -10,7 +10,7 @@ from modeling_cmlmcse.pooling import POOLINGS
 
 from .fields import DEFAULTS, DataArguments, ModelArguments, RunArguments
 from .pretraining_model import DECODERS
-from .stages import NEVER_PRETRAIN, ONLY_STAGE, PRETRAIN, TRAIN
+from .stage_fields import NEVER_PRETRAIN, ONLY_STAGE, PRETRAIN, TRAIN
 
 # They change no model, and one command line may serve both stages.
 SCORES = ("data_dir", "dev_set", "final_evaluation")

@@ -24,9 +24,10 @@ works too, but for a few that would do nothing here, or not what they promise. T
 `neftune_noise_alpha`, `train_sampling_strategy` and `use_liger_kernel`. This page lists the fields that this project
 adds, and those that it sets in its own way.
 
-A field of one stage is refused on the command line of the other, unless it asks for nothing there. A recipe may have
-it, because it may serve both stages, except for the fields that stage pretrain never takes. With stage pretrain
-`--data_dir`, `--dev_set` and `--final_evaluation` are not refused: a line says that they are not read.
+A field of "stage train only" is not read by `--stage pretrain`; those of the last table are read by it alone. On the
+command line of the other stage such a field is refused, unless its value is the default or turns it off. A recipe may
+have it, because a recipe may serve both stages; where stage pretrain refuses such a recipe too, its row says so. With
+stage pretrain `--data_dir`, `--dev_set` and `--final_evaluation` are not refused: a line says that they are not read.
 """
 KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 
@@ -48,7 +49,7 @@ def stage(field: dict[str, str]) -> str:
     """Says that stage train alone reads a field. What stage pretrain alone reads has a table of its own."""
     if field.get("only_stage") != "train":
         return ""
-    return " *Stage train only, in a recipe too.*" if "never_pretrain" in field else " *Stage train only.*"
+    return f" *Stage train only{'; stage pretrain refuses it in a recipe too' * ('never_pretrain' in field)}.*"
 
 
 def table(fields: list[dict[str, str]]) -> str:

@@ -139,6 +139,7 @@ def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
         (["--load-best-model-at-end", "false"], "cmlmcse adapt sets load_best_model_at_end itself"),
         (["--eval-steps", "10"], "cmlmcse adapt sets eval_steps itself"),
         (["--max_train_samples", "10"], "cmlmcse adapt sets max_train_samples itself"),
+        (["--vocab_size", "500"], "cmlmcse adapt expects fields that training reads, found --vocab_size, which is for"),
         (["--views", "halves"], "views must be one of dropout, crops, neighbours, title_body"),
     ],
 )
