@@ -13,7 +13,7 @@ from .started_with import check_started_with, started_with
 from .trainer import LossTrainer
 
 
-class Begun(NamedTuple):
+class Run(NamedTuple):
     """A run that has its folder and its precision.
 
     Attributes:
@@ -34,7 +34,7 @@ class Begun(NamedTuple):
         return {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
 
 
-def begin(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> Begun:
+def begin_run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> Run:
     """Claim the run's folder, find its checkpoint, and choose its precision. Every process must call this.
 
     Raises:
@@ -45,7 +45,7 @@ def begin(model_args: ModelArguments, data_args: DataArguments, run_args: RunArg
     fields = started_with(model_args, data_args, run_args)
     check_started_with(checkpoint, fields)
     choose_precision(run_args, checkpoint)
-    return Begun(folder, checkpoint, fields)
+    return Run(folder, checkpoint, fields)
 
 
 def progress_record(trainer: LossTrainer, tokens: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from transformers import set_seed
 
 from cmlmcse.data.templates import with_template
 
-from .both_stages import begin
+from .both_stages import begin_run
 from .build_collator import build_collator
 from .build_model import build_model, build_templates, build_tokenizer
 from .build_text import build_text, check_name
@@ -34,15 +34,15 @@ def train_encoder(
     Args:
         recipe: the recipe's name.
         model_args, data_args, run_args: its fields.
-        start_values: as in :func:`run`.
+        start_values: as in :func:`cmlmcse.training.command.run`.
 
     Raises:
         InputError: a wrong field, text or model.
     """
     check_name(data_args)
-    begun = begin(model_args, data_args, run_args)
-    if begun.checkpoint is not None:
-        bring_start_values(Path(begun.checkpoint).parent, begun.folder)
+    run = begin_run(model_args, data_args, run_args)
+    if run.checkpoint is not None:
+        bring_start_values(Path(run.checkpoint).parent, run.folder)
     labelled = load_dev_set(data_args.dev_set, data_args.data_dir)
     final_tasks = load_final_tasks(data_args)
 
@@ -65,8 +65,8 @@ def train_encoder(
         dev_set=dev_set,
         start_values=start_values,
     )
-    measured = begun.train(trainer)
+    measured = run.train(trainer)
     if prepared := round(getattr(sentences, "prepared", 0.0), 1):  # a stream has none
         measured["prepared_seconds"] = prepared
     fields = model_args, data_args, run_args
-    finalize_run(begun.folder, recipe, *fields, trainer, dev_set, final_tasks, measured, start_values is None)
+    finalize_run(run.folder, recipe, *fields, trainer, dev_set, final_tasks, measured, start_values is None)

@@ -19,7 +19,7 @@ from cmlmcse.data.pretraining_text import (
 )
 from modeling_cmlmcse.backbone import max_positions
 
-from .both_stages import Begun, begin
+from .both_stages import Run, begin_run
 from .build_pretraining import build_pretraining_model, choose_tokenizer
 from .fields import DataArguments, ModelArguments, RunArguments
 from .pretraining_export import finalize_pretraining
@@ -33,14 +33,14 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
     Raises:
         InputError: a wrong field, text or model.
     """
-    begun = begin(model_args, data_args, run_args)
+    run = begin_run(model_args, data_args, run_args)
     set_seed(run_args.seed)  # the seed determines the fresh weights
     if data_args.model_type is None:
         check_weights(resolve(model_args.model_name_or_path), model_args.model_sha256)
     # The first process of all, not of each machine: the others read the tokenizer that it writes.
     with run_args.main_process_first(local=False, desc="reading the text"):
-        tokenizer, train, dev = build_sequences(model_args, data_args, run_args, begun)
-    model = build_pretraining_model(model_args, data_args, tokenizer, begun.checkpoint is not None)
+        tokenizer, train, dev = build_sequences(model_args, data_args, run_args, run)
+    model = build_pretraining_model(model_args, data_args, tokenizer, run.checkpoint is not None)
     check_checkpointing(run_args, model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model.backbone))
     collator, dev_collator = build_collators(data_args, run_args, tokenizer)
@@ -53,12 +53,12 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
         dev_collator=dev_collator,
         processing_class=tokenizer,
     )
-    measured = begun.train(trainer)
-    finalize_pretraining(begun.folder, recipe, model_args, data_args, run_args, trainer, measured)
+    measured = run.train(trainer)
+    finalize_pretraining(run.folder, recipe, model_args, data_args, run_args, trainer, measured)
 
 
 def build_sequences(
-    model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, begun: Begun
+    model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, run: Run
 ) -> tuple[PreTrainedTokenizerBase, TrainingSentences, TrainingSentences | None]:
     """The tokenizer, which the first process saves to the run's folder, and the text in its tokens: the sequences to
     train on, and those to evaluate on, if the recipe holds some out.
@@ -70,10 +70,10 @@ def build_sequences(
     sources = load_documents(
         data_args.train_file, data_args.text_column, data_args.train_data_files, joined, data_args.max_train_samples
     )
-    saved = begun.folder / "tokenizer"
-    own = begun.checkpoint or (None if run_args.process_index == 0 else str(saved))
+    saved = run.folder / "tokenizer"
+    own = run.checkpoint or (None if run_args.process_index == 0 else str(saved))
     tokenizer = choose_tokenizer(model_args, data_args, sources, own)
-    if run_args.process_index == 0 and not begun.checkpoint:
+    if run_args.process_index == 0 and not run.checkpoint:
         tokenizer.save_pretrained(saved)
 
     def tokenize(rows: Dataset) -> Dataset:
