@@ -1,5 +1,6 @@
 """The rules of adapt: what is tried, how much is read, what counts as better, and what the report advises."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -208,17 +209,23 @@ def test_advice_to_search_by_words():
     found = {
         "arms": {"crops": {"score": 1.0, "scores": [[1, 1.0]]}},
         "settings": {"crops": {}},
+        "chosen": "crops",
         "before": 50.0,
         "after": 52.0,
     }
 
     def advice(bm25, hybrid):
-        return [step for step in next_steps(False, found | {"bm25": bm25, "hybrid": hybrid}, text) if "word" in step]
+        steps = next_steps(Path("my runs"), found | {"bm25": bm25, "hybrid": hybrid}, text)
+        assert "score both models on queries of your own" in steps[0]
+        return [step for step in steps if "word" in step]
 
     (both,) = advice(51.0, 65.25)
-    assert "--bm25: the model and BM25 together have 65.25 by the score above, the model alone 52.00" in both
+    assert "--bm25`: the model and BM25 together have 65.25 by the score above, the model alone 52.00" in both
     for hybrid in (50.0, 65.25):
         (more,) = advice(60.0, hybrid)
         assert "more weight" in more
-        assert "QUERY --bm25 1" in more
+        assert "`cmlmcse search 'my runs' TEXT QUERY --bm25 1`" in more
     assert advice(40.0, 51.0) == []
+    kept = next_steps(Path("out"), found | {"chosen": "start", "bm25": 40.0, "hybrid": 51.0}, text)
+    assert "score the model on queries of your own" in kept[0]
+    assert "keep using the model that you have" in kept[1]
