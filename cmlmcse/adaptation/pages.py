@@ -20,7 +20,7 @@ h1{line-height:1.2}h2{margin-top:2rem}
 td,th{border-bottom:1px solid var(--line);padding:.3rem .8rem;text-align:left;vertical-align:top}
 .whole{white-space:nowrap}.text{min-width:6rem;overflow-wrap:anywhere}
 img{max-width:100%}pre,code{background:var(--code)}pre{padding:.8rem;overflow-x:auto}
-code{padding:0 .2rem;display:inline-block}
+code{padding:0 .2rem;display:inline-block;overflow-wrap:anywhere}
 @media(max-width:40rem){table{font-size:.85rem}td,th{padding:.3rem .25rem}.whole{white-space:normal}
 .text{min-width:4rem}.stacked th{display:none}.stacked td{display:block;border:0}
 .stacked tr{display:block;padding:.3rem 0;border-bottom:1px solid var(--line)}
@@ -59,11 +59,16 @@ def as_markdown(block: Block) -> str:
     kind, content = block
     if kind == "table":
         header, rows = content
-        return markdown_table(header, rows, texts=len(header))
+        return markdown_table(header, [list(map(as_plain, row)) for row in rows], texts=len(header))
     forms = {"h1": "# {}", "h2": "## {}", "p": "{}", "lead": "**{}**", "code": "```python\n{}\n```"}
     if kind == "list":
         return "\n".join(f"- {item}" for item in content)
     return f"![{content[1]}]({content[0]})" if kind == "image" else forms[kind].format(content)
+
+
+def as_plain(text: str) -> str:
+    """A text as Markdown that shows it as it is: no tag, picture, link, code or emphasis."""
+    return re.sub(r"([\\`*\[\]<])", r"\\\1", text)
 
 
 def as_html(block: Block, folder: Path) -> str:

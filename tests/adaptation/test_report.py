@@ -14,6 +14,7 @@ ARM = {"steps": 160, "score": 33.97, "seconds": 180.0, "tokens": 1_206_613}
 CHANGE = {"title": "a title, or a passage, finds another passage of its document", "before": 34.43, "after": 34.43,
           "best_candidate": 35.15, "interval": [-0.37, 1.78]}  # fmt: skip
 NASTY = '<img src="http://127.0.0.1:9/picture.png"> & "' + "long" * 60 + " <script>document.body.remove()</script>"
+MARKED = "![a picture](http://127.0.0.1:9/picture.png) | *p, or <b>q</b>"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def page(tmp_path_factory) -> Path:
             "training_tokens": 64, "share_beyond_training": 0.63, "model_tokens": 256, "share_cut_off": 0.31,
             "share_overlapping": 0.37}  # fmt: skip
     results = {
-        "model": "organisation/a-model-with-a-long-name-as-they-are",
+        "model": "models/" + "a_name_without_a_place_to_break_" * 3,
         "adapt": found,
         "text": text,
         "seconds": 890.0,
@@ -45,7 +46,7 @@ def page(tmp_path_factory) -> Path:
     }
     side = {"rank": 1234, "nearest": "a passage of some words that is shown next to its query " * 4}
     answer = "the passage that answers the query, which stands in a column of its own " * 3
-    after = {NASTY: side, "w1 w2": side, "why do cats sleep all day": {"rank": 1, "nearest": answer}}
+    after = {NASTY: side, MARKED: side, "why do cats sleep all day": {"rank": 1, "nearest": answer}}
     rows = [{"query": query, "answer": answer, "before": side, "after": after[query]} for query in after]
     write_report(folder, results, rows)
     (folder / "results.json").write_text(json.dumps(results))
@@ -64,6 +65,8 @@ def test_what_the_report_warns_of(page):
 
 def test_what_the_page_shows_of_text(page):
     """Commands are code, markup in a query is text, and a passage that did not change is not shown twice."""
+    marked = r"!\[a picture\](http://127.0.0.1:9/picture.png) \| \*p, or \<b>q\</b>"
+    assert f"| {marked} " in (page.parent / "report.md").read_text()
     shown = page.read_text()
     assert "<code>cmlmcse evaluate MODEL --tasks retrieval --data_dir DIR</code>" in shown
     assert "`" not in shown
