@@ -36,14 +36,23 @@ def check_unchanged(path: Path, version: Version) -> None:
     """
     try:
         now = version_of(path)
-        found = f"{now[1]:,} bytes, {version[1]:,} before" if now[1:2] != version[1:2] and len(now) > 2 else "a new one"
     except OSError as error:
-        now, found = (), error.strerror or "none"
-    if now != version:
-        raise InputChanged(
-            f"{path}: expected text that stays as it is while the command reads it, found it changed ({found}); run "
-            "the command again when nothing writes to it"
-        )
+        how = error.strerror or "gone"
+    else:
+        if now == version:
+            return
+        how = difference(version[1], now[1])
+    raise InputChanged(
+        f"{path}: expected text that stays as it is while the command reads it, found it changed ({how}); run the "
+        "command again when nothing writes to it"
+    )
+
+
+def difference(before: str | int, now: str | int) -> str:
+    """What is different, by the second values of two versions: numbers of bytes, or of a folder a hash."""
+    if isinstance(before, str) or isinstance(now, str):
+        return "a file in it is new, gone or another one"
+    return f"{now:,} bytes, {before:,} before" if now != before else "written at another time"
 
 
 @contextmanager

@@ -111,7 +111,9 @@ def test_a_folder_that_changes_meanwhile(small, arguments, tmp_path, monkeypatch
     once(monkeypatch, lambda path: path.write_text("a dog\n\nthe cat\n"), folder / "00.txt")
     with pytest.raises(SystemExit):
         encode.main(arguments)
-    assert f"{folder}: expected text that stays as it is" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"{folder}: expected text that stays as it is" in error
+    assert "found it changed (a file in it is new, gone or another one); run" in error
     assert not (tmp_path / "out.npy").exists()
 
 
