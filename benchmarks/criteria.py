@@ -25,10 +25,10 @@ from cmlmcse.adaptation.arms import DOCUMENT_VIEWS, searching_fields
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.evaluation.choose_criterion import build_criterion
 from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.geometry import spectrum, uniformity
-from cmlmcse.evaluation.label_free import build_criterion
 from cmlmcse.evaluation.questions import CRITERIA
 from cmlmcse.evaluation.retrieval import exact_unit, retrieval
 from cmlmcse.models.encoders import load_model_encoder

@@ -93,7 +93,7 @@ def lee_search() -> "Criterion":
     from datasets import Dataset
 
     from cmlmcse.common.locations import resolve
-    from cmlmcse.evaluation.label_free import build_criterion
+    from cmlmcse.evaluation.choose_criterion import build_criterion
 
     lines = Path(resolve(LEE_DOCUMENTS)).read_text("utf-8").splitlines()
     documents = Dataset.from_list([{"title": "", "text": line} for line in lines if line.strip()])

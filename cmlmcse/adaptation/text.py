@@ -21,10 +21,10 @@ from cmlmcse.data.tables import with_titles
 from cmlmcse.data.templates import longest_template, without_template
 from cmlmcse.data.views import WINDOW
 from cmlmcse.data.words import is_letter
+from cmlmcse.evaluation.choose_criterion import MORE_QUESTIONS, build_criterion, choose_criterion, enough_ask
 from cmlmcse.evaluation.combined import CombinedCriterion, asked_together
 from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import Encode
-from cmlmcse.evaluation.label_free import MORE_QUESTIONS, build_criterion, choose_criterion, enough_ask
 from cmlmcse.models.encoders import Encoder
 
 LONGEST_ON_CPU = 64  # tokens of a training text, so that a laptop takes enough steps in a quarter of an hour

@@ -7,9 +7,9 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
+from .choose_criterion import QUESTIONS, build_criterion, enough_ask
 from .criterion import Criterion, MeanOfDocuments
 from .encoding import Encode, EncodeOnce
-from .label_free import QUESTIONS, build_criterion, enough_ask
 
 # A passage, and a few words, find another passage of their document. Views on titles and on searches practise neither.
 ASKED = ("halves", "words")

@@ -9,10 +9,10 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.choose_criterion import choose_criterion
 from cmlmcse.evaluation.combined import CombinedCriterion, asked_together
 from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import Encode, EncodeOnce
-from cmlmcse.evaluation.label_free import choose_criterion
 from cmlmcse.evaluation.scores import correlation, cosine, spearman
 from cmlmcse.evaluation.sts_data import Pairs, load_stsb_dev, read_own_pairs, sentences_of
 

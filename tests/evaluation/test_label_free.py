@@ -12,9 +12,9 @@ from datasets import Dataset
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out
 from cmlmcse.evaluation.bm25 import BM25
+from cmlmcse.evaluation.choose_criterion import build_criterion, choose_criterion, enough_ask
 from cmlmcse.evaluation.combined import CombinedCriterion, asked_together
 from cmlmcse.evaluation.criterion import Criterion
-from cmlmcse.evaluation.label_free import build_criterion, choose_criterion, enough_ask
 from cmlmcse.evaluation.questions import CRITERIA, Question, WordCounts, ask_words
 from cmlmcse.evaluation.sts_data import Pairs
 from cmlmcse.training.dev_set import DevSet, interval
