@@ -1,6 +1,8 @@
 """Files that are written whole or not at all."""
 
+import errno
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -8,19 +10,45 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .errors import InputError
+
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`. It is renamed to `path` at the end, or deleted after an error.
-
-    Its name is like no other, because containers that share a folder may have processes of the same number.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    """Yield a temporary path beside `path`. It is renamed to `path` at the end, or deleted after an error."""
+    temporary = beside(path)
     try:
         yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Check before the work that a file can be written at its end: write one beside it, and remove it. Permissions do
+    not say: they stop no root user, and a read-only disk grants them.
+
+    Args:
+        path: the file.
+        option: the option that names it, for the message.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary = beside(path)
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}; choose another") from error
+
+
+def beside(path: Path) -> Path:
+    """A temporary name beside a path. It is like no other, because containers that share a folder may have processes of
+    the same number."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
 def replace_text(path: Path, text: str) -> None:

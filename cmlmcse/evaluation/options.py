@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.errors import InputError, Parser
+from cmlmcse.common.files import check_writable
 from cmlmcse.common.options import add_encoder_options, positive, share
 
 from .set_lengths import SetLengths, read_lengths
@@ -108,8 +109,8 @@ def check_outputs(args: argparse.Namespace, tasks: Iterable[str]) -> None:
     """Check before the evaluation of these tasks that all requested files can be written.
 
     Raises:
-        InputError: no such folder, a file that must not be overwritten, an unknown table format, or plots of tasks that
-            have none.
+        InputError: no such folder or one that cannot be written to, a file that must not be overwritten, an unknown
+            table format, or plots of tasks that have none.
     """
     for option in ("output", "table"):
         path = getattr(args, option)
@@ -117,11 +118,13 @@ def check_outputs(args: argparse.Namespace, tasks: Iterable[str]) -> None:
             raise InputError(f"--{option} {path}: expected the folder {path.parent} to exist, found none; create it")
     if args.output is not None:
         check_overwritten(args.output)
+        check_writable(args.output, "--output")
     if args.table is not None:
         from .tables import WRITERS
 
         if args.table.suffix not in WRITERS:
             raise InputError(f"--table must end with one of {', '.join(WRITERS)}, found {args.table}; rename it")
+        check_writable(args.table, "--table")
     if args.plots is not None:
         from .plots import DRAWN, plots_folder
 
@@ -129,7 +132,7 @@ def check_outputs(args: argparse.Namespace, tasks: Iterable[str]) -> None:
             raise InputError(
                 f"--plots draws the tasks {', '.join(sorted(DRAWN))}, found none of them; add one to --tasks"
             )
-        plots_folder(args.plots)
+        check_writable(plots_folder(args.plots) / "plot", "--plots")
 
 
 def check_overwritten(path: Path) -> None:

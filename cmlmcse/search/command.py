@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.files import check_writable, replace_text
 
 if TYPE_CHECKING:
     from .corpus import Columns, Corpus
@@ -67,6 +68,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         parser.error(f"--output {args.output}: exists; choose another name")
     if args.output is not None and not args.output.parent.is_dir():
         parser.error(f"--output {args.output}: expected the folder {args.output.parent} to exist, found none")
+    if args.output is not None:
+        check_writable(args.output, "--output")
     return args
 
 
@@ -190,8 +193,6 @@ def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any
     Raises:
         InputError: the file cannot be written.
     """
-    from cmlmcse.common.files import replace_text
-
     lines = [
         json.dumps({"query": query, "results": strict(nearest)}, ensure_ascii=False, allow_nan=False, default=str)
         for query, nearest in zip(queries, found, strict=True)

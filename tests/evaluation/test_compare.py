@@ -276,6 +276,26 @@ def test_command_errors(change, words, data_dir: Path, tmp_path: Path, backbone_
     assert len(error.splitlines()) == 1
 
 
+UNWRITABLE = [("--output", f"{'o' * 250}.json"), ("--table", f"{'t' * 250}.md"), ("--table", "folder.md")]
+if Path("/proc/self").is_dir():  # no user can write there, not even root
+    UNWRITABLE += [("--output", "/proc/self/out.json"), ("--plots", "/proc/self")]
+
+
+@pytest.mark.parametrize(("option", "name"), UNWRITABLE, ids=[f"{option} {name[:15]}" for option, name in UNWRITABLE])
+def test_what_cannot_be_written_is_refused_first(option, name, data_dir: Path, tmp_path, monkeypatch, capsys) -> None:
+    """The model is not looked for yet: there is none."""
+    (tmp_path / "folder.md").mkdir()
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(SystemExit, match="2"):
+        main(["missing", option, name, "--data_dir", str(data_dir)])
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {option} {name}")
+    assert "cannot be written: " in error
+    assert len(error.splitlines()) == 1
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_names_of_models(tmp_path: Path) -> None:
     """The last part of a path, unless two models share it; Hub names as they are."""
     for parent in "ab":
