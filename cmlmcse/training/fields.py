@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -290,6 +291,11 @@ class RunArguments(TrainingArguments):
                                       "separated by commas.")  # fmt: skip
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"{name} must be a finite number, found {value}; fix it, or leave it out")
+        if self.eval_steps == 0:  # transformers would take logging_steps instead
+            raise InputError(f"eval_steps must be above 0, found {self.eval_steps}; raise it")
         if self.fp16 and not torch.cuda.is_available():
             raise InputError("fp16 needs a GPU, found none; leave out --fp16, or use --bf16 on a CPU that has it")
         if self.report_to and "," in self.report_to:
