@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cmlmcse.common.errors import InputError, Parser, command, interruptible
+from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
 from cmlmcse.training.command_fields import parse_with_fields
 
 
@@ -66,12 +66,14 @@ def main(argv: list[str] | None = None) -> None:
         return
     check_unchanged(study.runs)
     pool = RunPool(study, args.workers, gpus)
-    previous_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # SystemExit stops the runs too
+    kept = f"finished runs are kept in {study.folder}; the same command continues"
     try:
-        with interruptible(lambda: f"finished runs are kept in {study.folder}; the same command continues"):
+        with terminable(), interruptible(lambda: kept):
             pool.run_all(runs)
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
+    except Stopped as stop:
+        if stop.status != 128 + signal.SIGTERM:
+            raise
+        raise Stopped(f"{stop}; {kept}", status=stop.status) from stop
     if args.index is None:
         print(f"\n{write_report(study)}", end="")
     for run in runs:

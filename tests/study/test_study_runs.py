@@ -105,6 +105,25 @@ def test_no_run_twice(tmp_path: Path, stand_in: Path) -> None:
     assert {log.count("fresh") for log in logs(study).values()} == {1}
 
 
+@pytest.mark.parametrize(("number", "cause"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_stopped(number: int, cause: str, tmp_path: Path, stand_in: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run that is being done ends with the study, and a line says what was kept."""
+    path = write(tmp_path, arms={"plain": {"temp": 1, "warmup_steps": 60}}, seeds=[1], published=None)
+    (run,) = load_study(path).runs
+
+    def stop() -> None:
+        wait_for(run.folder / "busy")
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(SystemExit) as end:
+        main([str(path)])
+    assert end.value.code == 128 + number
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"stopped: by {cause}; finished runs are kept in {tmp_path / 'small'}; the same command continues"
+    assert runner.state(run) == "to do"
+
+
 @pytest.mark.slow
 def test_killed_worker(tmp_path: Path, stand_in: Path) -> None:
     """The lock outlives a killed worker as long as its run goes on, and no longer: nobody begins it a second time."""
