@@ -93,7 +93,6 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     parser.add_argument("recipe")
     known = {action.dest for action in parser._actions}
     path, fields = stage_recipe(arguments)
-    parser.set_defaults(output_dir=f"runs/{path.stem}")
     for name, value in fields.items():
         if name not in known:
             parser.suggest(name, path.name)
@@ -104,6 +103,8 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     options = [word for word in arguments if word.startswith("--")]  # a value may be called as a field is
     given = {word.split("=")[0].removeprefix("--").replace("-", "_") for word in options}
     arguments = unset_nulls(parser, arguments)
+    if parser.get_default("output_dir") is None:  # transformers has a folder of its own for null
+        parser.set_defaults(output_dir=f"runs/{path.stem}")
     with as_option_error("cmlmcse train expects fields that fit each other and this machine", TypeError):
         unscored = has_no_dev_scores(parser.parse_known_args(arguments)[0])
         words = [*arguments, *WITHOUT_DEV_SCORES] if unscored else arguments

@@ -52,6 +52,15 @@ def test_null_on_the_command_line_unsets_a_field_of_the_recipe(tmp_path):
     assert (data.model_type, data.max_train_samples) == (None, None)
 
 
+def test_an_unset_output_dir_is_the_default(tmp_path):
+    """In the recipe and on the command line: null is as if nobody had named a folder."""
+    recipe = tmp_path / "own.yaml"
+    for field, words in (("null", []), ("elsewhere", ["--output_dir", "null"])):
+        recipe.write_text(f"dev_set: none\nuse_cpu: true\noutput_dir: {field}\n")
+        assert parse_recipe([str(recipe), *words])[3].output_dir == "runs/own"
+    assert parse_recipe([str(recipe)])[3].output_dir == "elsewhere"
+
+
 def test_a_strategy_may_be_a_plain_no(tmp_path):
     """YAML reads `no` without quotes as false, which is no strategy."""
     recipe = tmp_path / "recipe.yaml"
