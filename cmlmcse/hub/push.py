@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmlmcse.common.errors import InputError, Parser, as_input_error, command, interruptible
+from cmlmcse.common.errors import InputError, Parser, as_input_error, command, interruptible, terminable
 
 if TYPE_CHECKING:
     from cmlmcse.models.prompts import Prompts
@@ -181,10 +181,11 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     copy_plots(checkpoint.resolve().parent, folder)
     write_eval_results(read_records(checkpoint).measured, folder)
     try:
-        differences = verify(encoder.model, encoder.tokenizer, folder)
-        parts = encoder.model, encoder.tokenizer, folder, SENTENCES
-        onnx = write_onnx(*parts) if args.onnx else None
-        openvino = write_openvino(*parts) if args.openvino else None
+        with terminable():
+            differences = verify(encoder.model, encoder.tokenizer, folder)
+            parts = encoder.model, encoder.tokenizer, folder, SENTENCES
+            onnx = write_onnx(*parts) if args.onnx else None
+            openvino = write_openvino(*parts) if args.openvino else None
     except BaseException:
         shutil.rmtree(folder)
         raise

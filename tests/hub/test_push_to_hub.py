@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+from threading import Timer
 from types import SimpleNamespace
 
 import pytest
@@ -147,6 +150,26 @@ def test_export_that_fails_verification_does_not_stay(checkpoint, monkeypatch, t
     assert stop.value.code == 2
     assert "error: another embedding" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_sigterm_leaves_no_unverified_export(checkpoint, monkeypatch, tmp_path, capsys):
+    """Nor the process that verifies it: it is stopped as by Ctrl-C."""
+    started = []
+
+    def wait(*arguments: object) -> None:
+        Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with (tmp_path / "run" / "pid").open("w") as file:
+            started.append(subprocess.run(["sh", "-c", "echo $$; exec sleep 20"], stdout=file, check=False))
+
+    monkeypatch.setattr(export_module, "verify", wait)
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out")
+    assert stop.value.code == 143
+    assert "stopped: by SIGTERM" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert not started  # it did not end by itself
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "run" / "pid").read_text()), 0)
 
 
 def test_card_of_a_run(checkpoint, monkeypatch, tmp_path):
