@@ -21,7 +21,7 @@ from types import MethodType
 from typing import Any
 
 import torch
-from common import interleaved, print_table, read_batches, text_parser, write_record
+from common import LENGTH, interleaved, print_table, read_batches, text_parser, write_record
 from step import Batches, cmlm, our_losses, training_step
 from torch import Tensor, nn
 from transformers import AutoTokenizer
@@ -114,7 +114,7 @@ def losses(lines: list[list[str]]) -> dict[str, list[float]]:
     tok = AutoTokenizer.from_pretrained(BACKBONE)
     special = frozenset(tok.all_special_ids)
     collate = ViewCollator(tok, 0, Masking(0.15, tok.mask_token_id, len(tok), special), masked_views=2)
-    rows = [tok(batch, truncation=True, max_length=32)["input_ids"] for batch in lines]
+    rows = [tok(batch, truncation=True, max_length=LENGTH)["input_ids"] for batch in lines]
     found = {}
     for name in (*PRECISIONS, "fp32, other words masked"):
         torch.manual_seed(0)

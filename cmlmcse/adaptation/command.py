@@ -191,7 +191,7 @@ def stopped_in(folder: Path) -> Iterator[None]:
         Stopped: it was stopped.
     """
     try:
-        with terminable(), interruptible(lambda: kept_in(folder)):
+        with terminable(lambda: kept_in(folder)), interruptible(lambda: kept_in(folder)):
             yield
     except Stopped as stop:  # perhaps inside an arm, which speaks of its own folder
         causes = {128 + signal.SIGINT: "by Ctrl-C", 128 + signal.SIGTERM: "by SIGTERM"}

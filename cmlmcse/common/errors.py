@@ -87,8 +87,9 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """Answer SIGTERM inside the block, wherever training does not answer it with a checkpoint of its own.
+def terminable(kept: Callable[[], str]) -> Iterator[None]:
+    """Answer SIGTERM inside the block with one line, wherever training does not answer it with a checkpoint of its own.
+    `kept()` returns its text, as in :func:`interruptible`.
 
     It is for a process that waits for no other one, in code that no signal interrupts: :func:`not_terminable`.
 
@@ -106,7 +107,7 @@ def terminable() -> Iterator[None]:
     except SystemExit as ending:
         if ending.code != status:
             raise
-        raise Stopped("by SIGTERM", status=status) from ending
+        raise Stopped(f"by SIGTERM; {kept()}", status=status) from ending
 
 
 @contextmanager

@@ -181,7 +181,7 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
     copy_plots(checkpoint.resolve().parent, folder)
     write_eval_results(read_records(checkpoint).measured, folder)
     try:
-        with terminable():
+        with terminable(lambda: f"{folder} was not verified and is removed"):
             differences = verify(encoder.model, encoder.tokenizer, folder)
             parts = encoder.model, encoder.tokenizer, folder, SENTENCES
             onnx = write_onnx(*parts) if args.onnx else None

@@ -1,11 +1,10 @@
 """The command `cmlmcse study STUDY.yaml`: runs several settings with several seeds, and writes the report."""
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 
-from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
+from cmlmcse.common.errors import InputError, Parser, command, interruptible, terminable
 from cmlmcse.training.command_fields import parse_with_fields
 
 
@@ -66,14 +65,12 @@ def main(argv: list[str] | None = None) -> None:
         return
     check_unchanged(study.runs)
     pool = RunPool(study, args.workers, gpus)
-    kept = f"finished runs are kept in {study.folder}; the same command continues"
-    try:
-        with terminable(), interruptible(lambda: kept):
-            pool.run_all(runs)
-    except Stopped as stop:
-        if stop.status != 128 + signal.SIGTERM:
-            raise
-        raise Stopped(f"{stop}; {kept}", status=stop.status) from stop
+
+    def kept() -> str:
+        return f"finished runs are kept in {study.folder}; the same command continues"
+
+    with terminable(kept), interruptible(kept):
+        pool.run_all(runs)
     if args.index is None:
         print(f"\n{write_report(study)}", end="")
     for run in runs:

@@ -165,7 +165,8 @@ def test_sigterm_leaves_no_unverified_export(checkpoint, monkeypatch, tmp_path, 
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, checkpoint, "--export_only", "--output_dir", tmp_path / "out")
     assert stop.value.code == 143
-    assert "stopped: by SIGTERM" in capsys.readouterr().err
+    assert "stopped: by SIGTERM; " in (said := capsys.readouterr().err)
+    assert f"{tmp_path / 'out'} was not verified and is removed" in said
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert not started  # it did not end by itself
     with pytest.raises(ProcessLookupError):

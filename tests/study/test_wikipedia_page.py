@@ -5,7 +5,7 @@ import importlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from statistics import fmean
+from statistics import fmean, stdev
 from types import ModuleType
 from typing import Any
 
@@ -79,6 +79,22 @@ def test_the_picture_has_the_records_figures(script: ModuleType) -> None:
     assert after[script.EARLIER] == dot
     before = [dot for label, dot in drawn[1].items() if label.startswith("_")]
     assert before == [pytest.approx(found, abs=0.005) for found in ((49.44, 13.15), (51.20, 13.98), (55.98, 24.42))]
+
+
+def test_the_shorter_run() -> None:
+    """The rows of its study are those of the record."""
+    part = PAGE.partition("### A shorter run on a CPU finds more")[2].partition("###")[0]
+    found: dict[str, list[list[float]]] = defaultdict(list)
+    path = ROOT / "studies" / "wikipedia-search-bert-mini-208m" / "runs.csv"
+    for row in csv.DictReader(path.open(encoding="utf-8")):
+        search = [float(row[f"retrieval.{name}.ndcg@10"]) for name in FIVE]
+        found[row["arm"]].append([*search, fmean(search), float(row["sts.avg"])])
+    cells = {
+        arm: " | ".join(f"{fmean(seeds):.2f} ± {stdev(seeds):.2f}" for seeds in zip(*rows, strict=True))
+        for arm, rows in found.items()
+    }
+    assert f"| `words+sentence`, 100 steps of 128 | {cells['words+sentence']} |" in part
+    assert f"| the same and CMLM-CSE, λ 0.5 | {cells['cmlm']} |" in part
 
 
 FIVE, THREE = ("med", "cisi", "cacm", "npl", "scifact"), ("cranfield", "lisa", "time")
