@@ -332,9 +332,9 @@ def wait_for_sigterm() -> None:
 def test_sigterm_is_no_error_of_a_library():
     """What catches every error does not catch it; other endings pass; the handler is as before."""
     handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Stopped, match="by SIGTERM") as stop, terminable():
+    with pytest.raises(Stopped, match="by SIGTERM; kept") as stop, terminable(lambda: "kept"):
         wait_for_sigterm()
     assert stop.value.status == 143
-    with pytest.raises(SystemExit, match="3"), terminable():
+    with pytest.raises(SystemExit, match="3"), terminable(lambda: "kept"):
         raise SystemExit(3)
     assert signal.getsignal(signal.SIGTERM) is handler

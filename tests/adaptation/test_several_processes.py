@@ -61,7 +61,7 @@ def test_sigterm_where_processes_may_wait_for_each_other(monkeypatch):
     found, answer = [], signal.getsignal(signal.SIGTERM)
     for name in ("run", "from_first_process"):
         monkeypatch.setattr(processes, name, lambda *_: found.append(signal.getsignal(signal.SIGTERM)))
-    with terminable():
+    with terminable(lambda: "kept"):
         inside, leading = signal.getsignal(signal.SIGTERM), processes.lead()
         next(leading)([], None)
         assert signal.getsignal(signal.SIGTERM) is inside
