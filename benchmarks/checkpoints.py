@@ -51,17 +51,17 @@ def make_trainer(recipe: str, lines: list[str], folder: Path, pairs: int) -> Con
         "save_strategy": "no", "load_best_model_at_end": False, "use_cpu": True, "disable_tqdm": True,
     }  # fmt: skip
     words = [recipe, *(str(word) for name, value in fields.items() for word in (f"--{name}", value))]
-    _, model_args, data_args, run_args = parse_recipe(words)
-    tokens = build_tokenizer(model_args)
-    model = build_model(model_args, tokens)
+    parsed = parse_recipe(words)
+    tokens = build_tokenizer(parsed.model)
+    model = build_model(parsed.model, tokens)
     (folder / "run").mkdir()
     trainer = ContrastiveTrainer(
         model=model,
-        args=run_args,
-        train_dataset=build_sentences(model_args, data_args, run_args, tokens),
-        data_collator=build_collator(model, tokens, data_args, run_args),
+        args=parsed.run,
+        train_dataset=build_sentences(parsed, tokens),
+        data_collator=build_collator(model, tokens, parsed),
         processing_class=tokens,
-        dev_set=load_dev_set(data_args.dev_set, None),
+        dev_set=load_dev_set(parsed.data.dev_set, None),
         start_values=torch.zeros(pairs).numpy(),
     )
     trainer.train()

@@ -31,7 +31,7 @@ from cmlmcse.data.shuffle import permuted
 from cmlmcse.training.build_collator import build_collator
 from cmlmcse.training.build_text import build_sentences
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
-from cmlmcse.training.fields import DataArguments, ModelArguments, RunArguments
+from cmlmcse.training.fields import DataArguments, ModelArguments, Recipe, RunArguments
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
@@ -107,8 +107,9 @@ def loader(file: str, streaming: bool, weight: float, workers: int, batch: int) 
         eval_strategy="no", load_best_model_at_end=False,
     )  # fmt: skip
     data = DataArguments(train_file=file, streaming=streaming, max_seq_length=LENGTH)
-    sentences = build_sentences(ModelArguments(), data, run, tok)
-    collator = build_collator(model, tok, data, run)
+    recipe = Recipe("corpus", ModelArguments(), data, run)
+    sentences = build_sentences(recipe, tok)
+    collator = build_collator(model, tok, recipe)
     trainer = ContrastiveTrainer(model=model, args=run, train_dataset=sentences, data_collator=collator)
     return trainer.get_train_dataloader()
 

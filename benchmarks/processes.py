@@ -50,14 +50,14 @@ def train(output: Path, arguments: list[str]) -> None:
     from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
     from cmlmcse.training.parse import parse_recipe
 
-    _, model_args, data_args, run_args = parse_recipe(arguments)
-    tokenizer = build_tokenizer(model_args)
-    model = build_model(model_args, tokenizer)
+    parsed = parse_recipe(arguments)
+    tokenizer = build_tokenizer(parsed.model)
+    model = build_model(parsed.model, tokenizer)
     ContrastiveTrainer(
         model=model,
-        args=run_args,
-        train_dataset=build_sentences(model_args, data_args, run_args, tokenizer),
-        data_collator=build_collator(model, tokenizer, data_args, run_args),
+        args=parsed.run,
+        train_dataset=build_sentences(parsed, tokenizer),
+        data_collator=build_collator(model, tokenizer, parsed),
         processing_class=tokenizer,
         callbacks=[StepTimes(output)],
     ).train()

@@ -39,7 +39,7 @@ from transformers.trainer_callback import PrinterCallback
 from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
 from cmlmcse.training.build_collator import build_collator
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
-from cmlmcse.training.fields import DataArguments, RunArguments
+from cmlmcse.training.fields import DataArguments, ModelArguments, Recipe, RunArguments
 
 
 class StepClock(TrainerCallback):
@@ -97,7 +97,9 @@ def our_trainer(rounds: list[TrainingSentences], arguments: dict[str, Any], **fi
         model=model,
         args=run,
         train_dataset=rounds[0],
-        data_collator=build_collator(model, tok, DataArguments(max_seq_length=LENGTH), run),
+        data_collator=build_collator(
+            model, tok, Recipe("trainers", ModelArguments(), DataArguments(max_seq_length=LENGTH), run)
+        ),
         processing_class=tok,
     )
 

@@ -82,10 +82,10 @@ def untrained(pooling: str, fields: list[str]) -> "tuple[Encoder, dict[str, Any]
     from cmlmcse.training.final_tasks import final_results, load_final_tasks
     from cmlmcse.training.parse import parse_recipe
 
-    _, model, data, _ = parse_recipe(fields)
-    backbone = resolve(model.model_name_or_path)
+    recipe = parse_recipe(fields)
+    backbone = resolve(recipe.model.model_name_or_path)
     encoder = load_model_encoder(backbone, pooling, show_progress_bar=False)
-    return encoder, final_results(EncodeOnce(encoder), load_final_tasks(data), backbone)
+    return encoder, final_results(EncodeOnce(encoder), load_final_tasks(recipe.data), backbone)
 
 
 def lee_search() -> "Criterion":
@@ -156,7 +156,7 @@ def neighbours(before: "Encoder", export: Path, fields: list[str]) -> str:
     from cmlmcse.data.text import load_sentences
     from cmlmcse.training.parse import parse_recipe
 
-    _, _, data, _ = parse_recipe(fields)
+    data = parse_recipe(fields).data
     sentences = load_sentences(resolve(data.train_file), data.text_column)
     step = max(1, len(sentences) // SEARCHED_SENTENCES)
     searched = list(sentences.select(range(0, len(sentences), step))["text"][:SEARCHED_SENTENCES])

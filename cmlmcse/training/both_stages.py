@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from cmlmcse.common.locations import PACKAGE
 
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import Recipe
 from .precision import choose_precision
 from .records import claim_output_dir, git_commit
 from .resume import find_checkpoint
@@ -34,17 +34,17 @@ class Run(NamedTuple):
         return {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
 
 
-def begin_run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> Run:
+def begin_run(recipe: Recipe) -> Run:
     """Claim the run's folder, find its checkpoint, and choose its precision. Every process must call this.
 
     Raises:
         InputError: the folder holds another run, or the checkpoint is damaged or of other fields.
     """
-    folder = claim_output_dir(run_args.output_dir, run_args.resume_from_checkpoint)
-    checkpoint = find_checkpoint(folder, run_args.resume_from_checkpoint)
-    fields = started_with(model_args, data_args, run_args)
+    folder = claim_output_dir(recipe.run.output_dir, recipe.run.resume_from_checkpoint)
+    checkpoint = find_checkpoint(folder, recipe.run.resume_from_checkpoint)
+    fields = started_with(recipe)
     check_started_with(checkpoint, fields)
-    choose_precision(run_args, checkpoint)
+    choose_precision(recipe.run, checkpoint)
     return Run(folder, checkpoint, fields)
 
 

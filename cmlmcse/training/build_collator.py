@@ -18,14 +18,13 @@ from modeling_cmlmcse.contrast_terms import contrasts
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
-from .fields import DataArguments, RunArguments
+from .fields import DataArguments, Recipe
 
 
 def build_collator(
     model: CMLMCSEForSentenceEmbedding,
     tokenizer: PreTrainedTokenizerBase,
-    data_args: DataArguments,
-    run_args: RunArguments,
+    recipe: Recipe,
     templates: Templates | None = None,
     documents: TrainingSentences | None = None,
 ) -> ViewCollator:
@@ -36,26 +35,28 @@ def build_collator(
             needs is missing.
     """
     limit = model.max_positions - (templates.longest() if templates else 0)
-    check_length(data_args, limit)
+    check_length(recipe.data, limit)
     masking = Masking(
-        data_args.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
+        recipe.data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )
     augmented = None
-    if data_args.augmentation != "none":
-        augment = build_augmentation(data_args.augmentation, tokenizer, data_args.synonyms, data_args.deletion_rate)
-        augmented = Augmented(augment, data_args.augmented_views == "both", limit)
+    if recipe.data.augmentation != "none":
+        augment = build_augmentation(
+            recipe.data.augmentation, tokenizer, recipe.data.synonyms, recipe.data.deletion_rate
+        )
+        augmented = Augmented(augment, recipe.data.augmented_views == "both", limit)
     return ViewCollator(
         tokenizer,
-        run_args.text_seed,
+        recipe.run.text_seed,
         masking if model.auxiliary else None,
         masked_views=2 if model.config.masked_views == "both" else 1,
         augmented=augmented,
-        mini_batch_size=run_args.mini_batch_size,
-        documents=build_views(data_args, tokenizer, documents, run_args) if documents is not None else None,
+        mini_batch_size=recipe.run.mini_batch_size,
+        documents=build_views(recipe, tokenizer, documents) if documents is not None else None,
         templates=templates,
         plain_view=CONTRASTIVE_LOSSES[model.config.contrastive_loss].plain_view,
         contrasts=contrasts(model.config),
-        pad_to_multiple_of=data_args.pad_to_multiple_of,
+        pad_to_multiple_of=recipe.data.pad_to_multiple_of,
     )
 
 
@@ -73,41 +74,38 @@ def check_length(data_args: DataArguments, positions: int) -> None:
         )
 
 
-def build_views(
-    data_args: DataArguments, tokenizer: PreTrainedTokenizerBase, documents: TrainingSentences, run_args: RunArguments
-) -> DocumentViews:
+def build_views(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, documents: TrainingSentences) -> DocumentViews:
     """The views of the documents, for some of which their words are counted.
 
     Raises:
         InputError: no document can give the view `words`.
     """
     words = None
-    if needs_words(data_args.views):
+    if needs_words(recipe.data.views):
         words = TellingWords.count(documents.table, tokenizer)
         rows = (documents[row] for row in range(len(documents)))  # mostly the first one can
         check_words(Pieces(row.title or [], row.tokens, words) for row in rows)
-    limit = data_args.max_seq_length - sum(map(len, special_tokens(tokenizer)))
-    if meant := [name for name in view_names(data_args.views) if name != "dropout"]:  # which gives one text on purpose
-        say_repeated(DocumentViews("+".join(meant), limit, words), data_args, documents, run_args)
-    return DocumentViews(data_args.views, limit, words)
+    limit = recipe.data.max_seq_length - sum(map(len, special_tokens(tokenizer)))
+    meant = [name for name in view_names(recipe.data.views) if name != "dropout"]  # which gives one text on purpose
+    if meant:
+        say_repeated(DocumentViews("+".join(meant), limit, words), recipe, documents)
+    return DocumentViews(recipe.data.views, limit, words)
 
 
-def say_repeated(
-    views: DocumentViews, data_args: DataArguments, documents: TrainingSentences, run_args: RunArguments
-) -> None:
+def say_repeated(views: DocumentViews, recipe: Recipe, documents: TrainingSentences) -> None:
     """Say on the first process if many documents are so short that both of their views are the same text.
 
     Lengths are known of all documents; of the short ones the views of a sample are compared.
     """
     short = np.flatnonzero(token_counts(documents.table, "input_ids") < 2 * MIN_PIECE)
-    if run_args.process_index > 0 or len(short) <= MANY * len(documents):
+    if recipe.run.process_index > 0 or len(short) <= MANY * len(documents):
         return
     sample = TrainingSentences(documents.table.select(short[:: -(-len(short) // SAMPLE)]))  # spread over the text
     rows = (sample[row] for row in range(len(sample)))
     repeated = [views.repeats(Pieces(row.title or [], row.tokens), row.row) for row in rows]
     if (count := round(np.mean(repeated) * len(short))) > MANY * len(documents):
         say_once(
-            f"{count:,} of {len(documents):,} documents are too short for views {data_args.views}: of fewer than "
+            f"{count:,} of {len(documents):,} documents are too short for views {recipe.data.views}: of fewer than "
             f"{2 * MIN_PIECE} tokens both views are the same text; join short texts into longer documents, or choose "
             "the views dropout"
         )

@@ -18,14 +18,14 @@ from cmlmcse.data.text import load_sentences, source_kind
 from cmlmcse.data.views import check_views
 
 from .dev_set import DevScore, label_free_set
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import DataArguments, Recipe, RunArguments
 from .mining import mine_negatives
 from .searches import search_pairs
 from .teachers import teacher_vectors
 
 
 def build_text(
-    model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, tokenizer: PreTrainedTokenizerBase
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[TrainingSentences | StreamedSentences, DevScore | None]:
     """The training text, and the label-free development set that is held out of it, if the recipe asks for one.
 
@@ -33,18 +33,20 @@ def build_text(
         InputError: as :func:`build_sentences`, :func:`build_documents` and :func:`build_pieces`; or too few documents
             to fill a batch.
     """
-    if not data_args.reads_documents:
-        return build_sentences(model_args, data_args, run_args, tokenizer), None
-    documents, held_out = build_documents(data_args, run_args)
-    if len(documents) < (needed := sentences_needed(run_args)):
+    if not recipe.data.reads_documents:
+        return build_sentences(recipe, tokenizer), None
+    documents, held_out = build_documents(recipe)
+    if len(documents) < (needed := sentences_needed(recipe.run)):
         raise InputError(
             f"train_file must hold at least {needed} documents, because each needs others as negatives, found "
-            f"{len(documents)} in {data_args.train_file}; add text or lower per_device_train_batch_size"
+            f"{len(documents)} in {recipe.data.train_file}; add text or lower per_device_train_batch_size"
         )
-    dev_set = None if held_out is None else label_free_set(data_args.dev_set, held_out, documents, run_args.text_seed)
-    if data_args.views == SEARCH:
-        return build_searches(documents, model_args, data_args, run_args, tokenizer), dev_set
-    return build_pieces(documents, model_args, data_args, run_args, tokenizer), dev_set
+    dev_set = (
+        None if held_out is None else label_free_set(recipe.data.dev_set, held_out, documents, recipe.run.text_seed)
+    )
+    if recipe.data.views == SEARCH:
+        return build_searches(documents, recipe, tokenizer), dev_set
+    return build_pieces(documents, recipe, tokenizer), dev_set
 
 
 def check_name(data_args: DataArguments) -> None:
@@ -58,92 +60,78 @@ def check_name(data_args: DataArguments) -> None:
         source_kind(path)
 
 
-def build_sentences(
-    model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, tokenizer: PreTrainedTokenizerBase
-) -> TrainingSentences | StreamedSentences:
+def build_sentences(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> TrainingSentences | StreamedSentences:
     """The training sentences, tokenised once, their vectors by the teachers of a distillation, and their mined
     hard negatives.
 
     Raises:
         InputError: the text cannot be read, or has too few sentences; another model cannot be loaded.
     """
-    needed = sentences_needed(run_args)
-    with run_args.main_process_first(desc="reading the text"):
+    needed = sentences_needed(recipe.run)
+    with recipe.run.main_process_first(desc="reading the text"):
         sentences = load_sentences(
-            resolve(data_args.train_file),
-            data_args.text_column,
-            data_args.streaming,
-            data_files=data_args.train_data_files,
-            positive_column=data_args.positive_column,
-            negative_column=data_args.negative_column,
-            score_column=data_args.score_column,
+            resolve(recipe.data.train_file),
+            recipe.data.text_column,
+            recipe.data.streaming,
+            data_files=recipe.data.train_data_files,
+            positive_column=recipe.data.positive_column,
+            negative_column=recipe.data.negative_column,
+            score_column=recipe.data.score_column,
         )
         if isinstance(sentences, datasets.Dataset):
-            if data_args.max_train_samples is not None:
-                sentences = sentences.select(range(min(data_args.max_train_samples, len(sentences))))
-            check_count(len(sentences), needed, data_args)
-            check_scores(sentences, data_args.train_file)
-            say_lengths(
-                measure_lengths(sample_rows(sentences, run_args.text_seed)["text"], tokenizer), data_args, run_args
-            )
+            if recipe.data.max_train_samples is not None:
+                sentences = sentences.select(range(min(recipe.data.max_train_samples, len(sentences))))
+            check_count(len(sentences), needed, recipe.data)
+            check_scores(sentences, recipe.data.train_file)
+            say_lengths(measure_lengths(sample_rows(sentences, recipe.run.text_seed)["text"], tokenizer), recipe)
         else:
-            if data_args.max_train_samples is not None:
-                sentences = sentences.take(data_args.max_train_samples)
-            check_count(sum(1 for _ in sentences.take(needed)), needed, data_args)
-        tokenized = tokenize_sentences(sentences, tokenizer, data_args.max_seq_length)
+            if recipe.data.max_train_samples is not None:
+                sentences = sentences.take(recipe.data.max_train_samples)
+            check_count(sum(1 for _ in sentences.take(needed)), needed, recipe.data)
+        tokenized = tokenize_sentences(sentences, tokenizer, recipe.data.max_seq_length)
     if isinstance(tokenized, datasets.Dataset):
         assert isinstance(sentences, datasets.Dataset)
-        return encoded_once(tokenized, sentences, model_args, data_args, run_args)
-    if run_args.max_steps <= 0:
+        return encoded_once(tokenized, sentences, recipe)
+    if recipe.run.max_steps <= 0:
         raise InputError("streaming expects max_steps, for a stream has no known length, found none; set --max_steps")
-    return StreamedSentences(tokenized, run_args.text_seed)
+    return StreamedSentences(tokenized, recipe.run.text_seed)
 
 
-def build_documents(
-    data_args: DataArguments, run_args: RunArguments
-) -> tuple[datasets.Dataset, datasets.Dataset | None]:
+def build_documents(recipe: Recipe) -> tuple[datasets.Dataset, datasets.Dataset | None]:
     """The documents for training, and with `dev_set` auto those that are held out for measuring.
 
     Raises:
         InputError: the text cannot be read, or has too few documents for a label-free score.
     """
-    with run_args.main_process_first(desc="reading the text"):
-        documents = load_collection(data_args.train_file, data_args.text_column, data_args.title_column)
-        if data_args.max_train_samples is not None:
-            documents = documents.select(range(min(data_args.max_train_samples, len(documents))))
-        documents = draw_documents(documents, data_args.max_documents, run_args.text_seed)
-        return hold_out(documents, run_args.text_seed) if data_args.dev_set.startswith("auto") else (documents, None)
+    with recipe.run.main_process_first(desc="reading the text"):
+        documents = load_collection(recipe.data.train_file, recipe.data.text_column, recipe.data.title_column)
+        if recipe.data.max_train_samples is not None:
+            documents = documents.select(range(min(recipe.data.max_train_samples, len(documents))))
+        documents = draw_documents(documents, recipe.data.max_documents, recipe.run.text_seed)
+        return (
+            hold_out(documents, recipe.run.text_seed) if recipe.data.dev_set.startswith("auto") else (documents, None)
+        )
 
 
-def build_pieces(
-    documents: datasets.Dataset,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    run_args: RunArguments,
-    tokenizer: PreTrainedTokenizerBase,
-) -> TrainingSentences:
+def build_pieces(documents: datasets.Dataset, recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> TrainingSentences:
     """The training documents, tokenised once, their vectors by the teachers of a distillation, and their mined hard
     negatives.
 
     Raises:
         InputError: no document can give the views, or none can be mined; another model cannot be loaded.
     """
-    with run_args.main_process_first(desc="tokenising the text"):
+    with recipe.run.main_process_first(desc="tokenising the text"):
         pieces = tokenize_pieces(documents, tokenizer)
     lengths = [token_counts(pieces, name) for name in ("title_ids", "input_ids")]
-    if "dropout" in data_args.views:  # the other views choose a window of each document
+    if "dropout" in recipe.data.views:  # the other views choose a window of each document
         around = sum(map(len, special_tokens(tokenizer)))
-        say_lengths(Lengths(lengths[0] + lengths[1] + around), data_args, run_args)
-    check_views(data_args.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
-    return encoded_once(pieces, documents, model_args, data_args, run_args)
+        say_lengths(Lengths(lengths[0] + lengths[1] + around), recipe)
+    check_views(recipe.data.views, len(pieces), int(((lengths[0] > 0) & (lengths[1] > 0)).sum()), int(lengths[1].max()))
+    return encoded_once(pieces, documents, recipe)
 
 
 def build_searches(
-    documents: datasets.Dataset,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    run_args: RunArguments,
-    tokenizer: PreTrainedTokenizerBase,
+    documents: datasets.Dataset, recipe: Recipe, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingSentences:
     """Pairs of a query and a passage, tokenised once, and their vectors by the teachers.
 
@@ -151,25 +139,19 @@ def build_searches(
         InputError: no document gives a query, or a teacher cannot be loaded.
     """
     started = time.perf_counter()
-    with run_args.main_process_first(desc="searching the text"):
-        pairs, vectors = search_pairs(documents, model_args, data_args, run_args, run_args.text_seed)
+    with recipe.run.main_process_first(desc="searching the text"):
+        pairs, vectors = search_pairs(documents, recipe, recipe.run.text_seed)
         prepared = time.perf_counter() - started
-        tokenized = tokenize_sentences(pairs, tokenizer, data_args.max_seq_length)
+        tokenized = tokenize_sentences(pairs, tokenizer, recipe.data.max_seq_length)
     return TrainingSentences(tokenized, vectors, prepared=prepared)
 
 
-def encoded_once(
-    tokenized: datasets.Dataset,
-    rows: datasets.Dataset,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    run_args: RunArguments,
-) -> TrainingSentences:
+def encoded_once(tokenized: datasets.Dataset, rows: datasets.Dataset, recipe: Recipe) -> TrainingSentences:
     """The tokenised rows, with what other models say of their texts."""
     started = time.perf_counter()
-    with run_args.main_process_first(desc="encoding the text by another model"):
-        negatives = mine_negatives(rows, run_args.text_seed, model_args, data_args, run_args)
-        teachers = teacher_vectors(rows, model_args, data_args, run_args)
+    with recipe.run.main_process_first(desc="encoding the text by another model"):
+        negatives = mine_negatives(rows, recipe)
+        teachers = teacher_vectors(rows, recipe)
     return TrainingSentences(tokenized, teachers, negatives, time.perf_counter() - started)
 
 
@@ -193,10 +175,10 @@ def check_count(found: int, needed: int, data_args: DataArguments) -> None:
         )
 
 
-def say_lengths(lengths: Lengths, data_args: DataArguments, run_args: RunArguments) -> None:
+def say_lengths(lengths: Lengths, recipe: Recipe) -> None:
     """Print how long the texts are, and how much of them training does not see."""
-    if run_args.process_index == 0:
+    if recipe.run.process_index == 0:
         print(
-            f"text: 95 % have at most {lengths.percentile} tokens; max_seq_length {data_args.max_seq_length} cuts off "
-            f"{lengths.cut(data_args.max_seq_length):.1%} of all tokens"
+            f"text: 95 % have at most {lengths.percentile} tokens; max_seq_length {recipe.data.max_seq_length} cuts "
+            f"off {lengths.cut(recipe.data.max_seq_length):.1%} of all tokens"
         )

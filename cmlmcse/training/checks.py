@@ -13,50 +13,52 @@ from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .fields import CONFIG_DEFAULTS, DataArguments, ModelArguments, RunArguments
+from .fields import CONFIG_DEFAULTS, DataArguments, ModelArguments, Recipe
 from .run_checks import check_run
 from .stage_checks import check_pretraining
 
 LOSSES = ("contrastive", *CONTRAST_TERMS)  # those beside the auxiliary objectives
 
 
-def check_values(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
+def check_values(recipe: Recipe) -> None:
     """Check the values of all fields.
 
     Raises:
         InputError: a value out of range, or two fields that do not fit each other.
     """
-    check_model(model_args)
+    check_model(recipe.model)
     with as_input_error():
-        if model_args.backbone_dropout is not None:
-            in_range("backbone_dropout", model_args.backbone_dropout, float, 0.0, 1.0)
-        one_of("augmented_views", data_args.augmented_views, ("second", "both"))
-        in_range("deletion_rate", data_args.deletion_rate, float, 0.0, 0.99)
-        one_of("stage", run_args.stage, ("train", "pretrain"))
-    check_augmentation(data_args.augmentation, data_args.synonyms)
-    check_documents(model_args, data_args, run_args)
-    check_mining(data_args, run_args.stage)
-    if model_args.distillation_weight > 0 and run_args.stage == "train":
-        check_teacher(model_args, data_args)
-    if data_args.negative_column is not None and data_args.positive_column is None:
+        if recipe.model.backbone_dropout is not None:
+            in_range("backbone_dropout", recipe.model.backbone_dropout, float, 0.0, 1.0)
+        one_of("augmented_views", recipe.data.augmented_views, ("second", "both"))
+        in_range("deletion_rate", recipe.data.deletion_rate, float, 0.0, 0.99)
+        one_of("stage", recipe.run.stage, ("train", "pretrain"))
+    check_augmentation(recipe.data.augmentation, recipe.data.synonyms)
+    check_documents(recipe)
+    check_mining(recipe.data, recipe.run.stage)
+    if recipe.model.distillation_weight > 0 and recipe.run.stage == "train":
+        check_teacher(recipe.model, recipe.data)
+    if recipe.data.negative_column is not None and recipe.data.positive_column is None:
         raise InputError("negative_column expects a positive_column, found none; set --positive_column")
-    check_contrast(model_args, data_args)
-    if run_args.stage == "train":
-        check_losses(model_args)
-    check_scores(model_args, data_args)
-    if not 0.0 < data_args.mlm_probability < 1.0:
-        raise InputError(f"mlm_probability must be between 0 and 1, found {data_args.mlm_probability}; fix the recipe")
-    check_tokens(data_args)
-    if model_args.lora_r is not None and model_args.lora_r < 1:
-        raise InputError(f"lora_r must be at least 1, found {model_args.lora_r}; a usual rank is 8")
-    if run_args.stage == "pretrain":
-        check_pretraining(model_args, data_args, run_args)
-    elif run_args.per_device_train_batch_size < 2:
+    check_contrast(recipe.model, recipe.data)
+    if recipe.run.stage == "train":
+        check_losses(recipe.model)
+    check_scores(recipe.model, recipe.data)
+    if not 0.0 < recipe.data.mlm_probability < 1.0:
+        raise InputError(
+            f"mlm_probability must be between 0 and 1, found {recipe.data.mlm_probability}; fix the recipe"
+        )
+    check_tokens(recipe.data)
+    if recipe.model.lora_r is not None and recipe.model.lora_r < 1:
+        raise InputError(f"lora_r must be at least 1, found {recipe.model.lora_r}; a usual rank is 8")
+    if recipe.run.stage == "pretrain":
+        check_pretraining(recipe)
+    elif recipe.run.per_device_train_batch_size < 2:
         raise InputError(
             "per_device_train_batch_size must be at least 2, because in-batch negatives are other sentences, found "
-            f"{run_args.per_device_train_batch_size}; raise it"
+            f"{recipe.run.per_device_train_batch_size}; raise it"
         )
-    check_run(run_args)
+    check_run(recipe.run)
 
 
 def check_model(model_args: ModelArguments, backbone: PretrainedConfig | None = None) -> None:
@@ -260,37 +262,37 @@ def check_teacher(model_args: ModelArguments, data_args: DataArguments) -> None:
         )
 
 
-def check_documents(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
+def check_documents(recipe: Recipe) -> None:
     """Check the fields of document views and of the label-free development set.
 
     Raises:
         InputError: an unknown view, or a field that documents do not have.
     """
-    if data_args.views != SEARCH:
-        view_names(data_args.views)
-        if data_args.max_queries is not None:
+    if recipe.data.views != SEARCH:
+        view_names(recipe.data.views)
+        if recipe.data.max_queries is not None:
             raise InputError(
-                f"max_queries expects views search, which make queries, found views {data_args.views}; leave it out"
+                f"max_queries expects views search, which make queries, found views {recipe.data.views}; leave it out"
             )
-    if not data_args.reads_documents:
+    if not recipe.data.reads_documents:
         for name in ("title_column", "max_documents"):
-            if getattr(data_args, name) is not None:
+            if getattr(recipe.data, name) is not None:
                 raise InputError(
-                    f"{name} expects views of documents or dev_set auto, found views {data_args.views} and dev_set "
-                    f"{data_args.dev_set}; set --views title_body, or leave it out"
+                    f"{name} expects views of documents or dev_set auto, found views {recipe.data.views} and dev_set "
+                    f"{recipe.data.dev_set}; set --views title_body, or leave it out"
                 )
         return
-    if data_args.max_documents is not None and data_args.max_documents < 1:
+    if recipe.data.max_documents is not None and recipe.data.max_documents < 1:
         raise InputError(
-            f"max_documents must be at least 1, found {data_args.max_documents}; raise it, or leave it out"
+            f"max_documents must be at least 1, found {recipe.data.max_documents}; raise it, or leave it out"
         )
-    if data_args.views == SEARCH:
-        check_search(model_args, data_args)
-    named = f"views {data_args.views}" if data_args.views != "dropout" else "dev_set auto"
+    if recipe.data.views == SEARCH:
+        check_search(recipe.model, recipe.data)
+    named = f"views {recipe.data.views}" if recipe.data.views != "dropout" else "dev_set auto"
     others = {
-        "streaming": data_args.streaming,
-        "positive_column": data_args.positive_column,
-        "stage": run_args.stage == "pretrain",
+        "streaming": recipe.data.streaming,
+        "positive_column": recipe.data.positive_column,
+        "stage": recipe.run.stage == "pretrain",
     }
     for name, used in others.items():
         if used:

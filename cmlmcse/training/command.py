@@ -105,19 +105,19 @@ def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None)
 
     from .parse import parse_recipe
 
-    recipe, model_args, data_args, run_args = parse_recipe(arguments)
-    folder = Path(run_args.output_dir or "")
-    pads, first = not run_args.variable_length_attention, run_args.process_index == 0
-    alone = alone_in(folder) if first and run_args.output_dir else nullcontext()
+    recipe = parse_recipe(arguments)
+    folder = Path(recipe.run.output_dir or "")
+    pads, first = not recipe.run.variable_length_attention, recipe.run.process_index == 0
+    alone = alone_in(folder) if first and recipe.run.output_dir else nullcontext()
     with padded_attention(pads), alone, interruptible(lambda: kept_checkpoint(folder)):
-        if run_args.stage == "pretrain":
+        if recipe.run.stage == "pretrain":
             from .pretraining import pretrain
 
-            pretrain(recipe.stem, model_args, data_args, run_args)
+            pretrain(recipe)
         else:
             from .encoder_training import train_encoder
 
-            train_encoder(recipe.stem, model_args, data_args, run_args, start_values)
+            train_encoder(recipe, start_values)
     results = folder / "results.json"
     return Trained(folder, json.loads(results.read_text(encoding="utf-8")) if first else {})
 

@@ -5,7 +5,7 @@ import inspect
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import TrainingArguments
@@ -324,6 +324,15 @@ class RunArguments(TrainingArguments):
 def fsdp_requested() -> bool:
     """Whether Accelerate's launcher requests FSDP."""
     return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
+class Recipe(NamedTuple):
+    """A recipe's name and its fields, those of the command line among them."""
+
+    name: str
+    model: ModelArguments
+    data: DataArguments
+    run: RunArguments
 
 
 ARGUMENTS = (ModelArguments, DataArguments, RunArguments)

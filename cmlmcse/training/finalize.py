@@ -25,7 +25,7 @@ from .both_stages import progress_record, text_record
 from .contrastive_trainer import ContrastiveTrainer
 from .dev_set import DevScore, DevSet
 from .dev_start import START_VALUES, dev_results, dev_summary
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import Recipe
 from .final_tasks import FinalTasks, final_results, truncated_results
 from .plots import plot_dev_score, plot_losses
 from .records import run_record, write_records
@@ -36,10 +36,7 @@ SOLVED = 0.01  # of a contrastive loss: the right text then has 99 % of the soft
 
 def finalize_run(
     folder: Path,
-    recipe: str,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    run_args: RunArguments,
+    recipe: Recipe,
     trainer: ContrastiveTrainer,
     dev_set: DevScore | None,
     final_tasks: FinalTasks,
@@ -65,39 +62,34 @@ def finalize_run(
 
     encoder = load_model_encoder(str(exported))
     encode = EncodeOnce(encoder)
-    results: dict[str, Any] = {"model": recipe}
+    results: dict[str, Any] = {"model": recipe.name}
     if dev_set and not score_export:
         results["dev"] = dev_summary(dev_set, score_met(trainer), len(np.load(folder / START_VALUES)["values"]))
     elif dev_set:
         results["dev"] = score_and_plot(dev_set, encode, history, folder)
-    results |= final_results(encode, final_tasks, str(exported), "cpu" if run_args.use_cpu else None)
+    results |= final_results(encode, final_tasks, str(exported), "cpu" if recipe.run.use_cpu else None)
     results |= truncated_results(encode, final_tasks, model.config)
-    measured |= measured_facts(trainer, model_args, data_args, encoder, encode, tokens)
-    record = run_record(recipe, model_args, data_args, run_args, measured)
+    measured |= measured_facts(trainer, recipe, encoder, encode, tokens)
+    record = run_record(recipe, measured)
     write_records(folder, record, results)
     copy_plots(folder, exported)
     use = Loading(more=Prompts.of_model(model).for_card)
     card = model_card(record, results, use, plots_of(folder))
     (exported / "README.md").write_text(card, encoding="utf-8")
     write_eval_results(card_metrics(results), exported)
-    report(recipe, results, history, folder)
+    report(recipe.name, results, history, folder)
 
 
 def measured_facts(
-    trainer: ContrastiveTrainer,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    encoder: Encoder,
-    encode: EncodeOnce,
-    tokens: int,
+    trainer: ContrastiveTrainer, recipe: Recipe, encoder: Encoder, encode: EncodeOnce, tokens: int
 ) -> dict[str, Any]:
     """What run.json says of the run beside its fields: steps, tokens, text, start, the export and an example of it, and
     the log."""
     assert trainer.run_fields is not None
     return {
         **progress_record(trainer, tokens),
-        "train_data": text_record(data_args.train_file, trainer.run_fields["train_file"][0]),
-        "start": start_record(model_args.model_name_or_path),
+        "train_data": text_record(recipe.data.train_file, trainer.run_fields["train_file"][0]),
+        "start": start_record(recipe.model.model_name_or_path),
         "encoder": encoder_record(encoder),
         "example": similarity_example(encode),
         "log": trainer.state.log_history,

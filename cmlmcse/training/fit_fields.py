@@ -14,7 +14,7 @@ from cmlmcse.models.folders import recorded_pooling, recorded_templates
 from modeling_cmlmcse.configuration_cmlmcse import proportion
 from modeling_cmlmcse.distributed import rank
 
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import ModelArguments, Recipe, RunArguments
 
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
@@ -22,32 +22,24 @@ GPU_SAVE_MINUTES = 5.0  # a checkpoint of 1 to 2 GiB takes seconds, as save_step
 GPU_WORKERS = 2  # without any, a GPU waits while each batch is collated; how many are best has not been measured
 
 
-def fit_fields(
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    run_args: RunArguments,
-    recipe: str,
-    given: set[str],
-    named: dict[str, Any],
-) -> None:
+def fit_fields(recipe: Recipe, given: set[str], named: dict[str, Any]) -> None:
     """Fit the fields to the backbone, where it is not the recipe's own, and to the machine, in place.
 
     Args:
-        model_args, data_args, run_args: the fields.
-        recipe: the recipe's name.
+        recipe: the recipe, whose fields are changed.
         given: fields of the command line.
-        named: the fields that the recipe names, with its values.
+        named: the fields that the recipe's file names, with its values.
     """
     if "model_name_or_path" in given and "model_sha256" not in given:
-        model_args.model_sha256 = None  # the recipe's sha256 is that of the recipe's own model
-    another = model_args.model_name_or_path != named.get("model_name_or_path", ModelArguments.model_name_or_path)
-    if another and data_args.model_type is None:
-        follow_depth(model_args, recipe, {name for name in LAYER_COUNTS if name in named} - given)
-    if run_args.device.type == "cuda":
-        feed_gpu(run_args, "dataloader_num_workers" in given | set(named))
+        recipe.model.model_sha256 = None  # the recipe's sha256 is that of the recipe's own model
+    another = recipe.model.model_name_or_path != named.get("model_name_or_path", ModelArguments.model_name_or_path)
+    if another and recipe.data.model_type is None:
+        follow_depth(recipe.model, recipe.name, {name for name in LAYER_COUNTS if name in named} - given)
+    if recipe.run.device.type == "cuda":
+        feed_gpu(recipe.run, "dataloader_num_workers" in given | set(named))
     if another and "pooling" not in given:
-        keep_pooling(model_args, given, set(named))
-    use_one_gpu(run_args)
+        keep_pooling(recipe.model, given, set(named))
+    use_one_gpu(recipe.run)
 
 
 def follow_depth(model_args: ModelArguments, recipe: str, counts: set[str]) -> None:

@@ -16,36 +16,33 @@ from cmlmcse.data.negatives import NO_ROW, QUERIES, MinedNegatives, mean_of, nea
 from cmlmcse.models.folders import PLAIN_POOLINGS
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import DataArguments, Recipe
 from .text_vectors import kept_vectors, load_reader, most_tokens
 
 
-def mine_negatives(
-    rows: datasets.Dataset, seed: int, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments
-) -> MinedNegatives | None:
+def mine_negatives(rows: datasets.Dataset, recipe: Recipe) -> MinedNegatives | None:
     """The hard negatives of the rows; None without. Vectors and neighbours are computed once and kept on disk.
 
     Args:
         rows: sentences, column "text"; or documents, columns "title" and "text".
-        seed: of the draws.
-        model_args, data_args, run_args: the fields.
+        recipe: the recipe.
 
     Raises:
         InputError: the mining model cannot be loaded, or the margin leaves a row without negatives.
     """
-    if data_args.mined_negatives == 0:
+    if recipe.data.mined_negatives == 0:
         return None
-    name = data_args.mining_model or model_args.model_name_or_path
+    name = recipe.data.mining_model or recipe.model.model_name_or_path
     # Without a recorded pooling the vector is the run's own, before a head that would be fresh.
-    pooling = next(each for each in PLAIN_POOLINGS if POOLINGS[each].reads_as(POOLINGS[model_args.pooling]))
-    tokens = most_tokens(rows, data_args.max_seq_length)
-    encoder = load_reader(name, pooling, tokens, run_args, model_args.prompt_template)
+    pooling = next(each for each in PLAIN_POOLINGS if POOLINGS[each].reads_as(POOLINGS[recipe.model.pooling]))
+    tokens = most_tokens(rows, recipe.data.max_seq_length)
+    encoder = load_reader(name, pooling, tokens, recipe.run, recipe.model.prompt_template)
     vectors = kept_vectors(encoder, name, rows, "mining model")
-    path = vectors.with_name(f"{vectors.stem}-{data_args.mining_margin:g}-{data_args.mining_candidates}.npy")
+    path = vectors.with_name(f"{vectors.stem}-{recipe.data.mining_margin:g}-{recipe.data.mining_candidates}.npy")
     if not path.exists():
-        write_neighbours(path, vectors, data_args, run_args.device)
-    check_neighbours(path, data_args)
-    return MinedNegatives(path, data_args.mined_negatives, seed)
+        write_neighbours(path, vectors, recipe.data, recipe.run.device)
+    check_neighbours(path, recipe.data)
+    return MinedNegatives(path, recipe.data.mined_negatives, recipe.run.text_seed)
 
 
 def write_neighbours(path: Path, vectors: Path, data_args: DataArguments, device: torch.device) -> None:

@@ -14,7 +14,7 @@ from cmlmcse.common.recipes import find_recipe, read_recipe
 from modeling_cmlmcse.distributed import rank
 
 from .checks import check_values
-from .fields import ARGUMENTS, DEFAULTS, UNSCORED, DataArguments, ModelArguments, RunArguments
+from .fields import ARGUMENTS, DEFAULTS, UNSCORED, Recipe
 from .fit_fields import fit_fields
 from .run_checks import as_option_error
 from .stage_checks import check_given
@@ -83,8 +83,8 @@ def stage_recipe(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     return path, read_recipe(path)
 
 
-def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArguments, RunArguments]:
-    """RECIPE [--field value …] → the recipe's file and the fields. The command line overrides the recipe.
+def parse_recipe(arguments: list[str]) -> Recipe:
+    """RECIPE [--field value …] → the recipe with its fields. The command line overrides the recipe.
 
     Raises:
         InputError: an unknown recipe or field, a value of the wrong type or out of range.
@@ -108,18 +108,17 @@ def parse_recipe(arguments: list[str]) -> tuple[Path, ModelArguments, DataArgume
     with as_option_error("cmlmcse train expects fields that fit each other and this machine", TypeError):
         unscored = has_no_dev_scores(parser.parse_known_args(arguments)[0])
         words = [*arguments, *WITHOUT_DEV_SCORES] if unscored else arguments
-        model_args, data_args, run_args, _, unknown = parser.parse_args_into_dataclasses(
-            words, return_remaining_strings=True
-        )
+        *groups, _, unknown = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)
+    recipe = Recipe(path.stem, *groups)
     if unknown:
         parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
     if unscored:
-        run_args.metric_for_best_model = None
-    fit_fields(model_args, data_args, run_args, path.stem, given, fields)
-    check_values(model_args, data_args, run_args)
-    if (unread := check_given(run_args.stage, model_args, data_args, given)) and rank() == 0:
+        recipe.run.metric_for_best_model = None
+    fit_fields(recipe, given, fields)
+    check_values(recipe)
+    if (unread := check_given(recipe, given)) and rank() == 0:
         print(f"stage pretrain scores with no labels: --{', --'.join(unread)} will not be read", file=sys.stderr)
-    return path, model_args, data_args, run_args
+    return recipe
 
 
 def check_kind(name: str, value: Any, recipe: str) -> None:

@@ -21,32 +21,32 @@ from modeling_cmlmcse.backbone import max_positions
 
 from .both_stages import Run, begin_run
 from .build_pretraining import build_pretraining_model, choose_tokenizer
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import Recipe
 from .pretraining_export import finalize_pretraining
 from .pretraining_trainer import PretrainingTrainer
 from .run_checks import check_checkpointing
 
 
-def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
+def pretrain(recipe: Recipe) -> None:
     """Pre-train; write checkpoints, export/, results.json, run.json and plots/ to the run's folder.
 
     Raises:
         InputError: a wrong field, text or model.
     """
-    run = begin_run(model_args, data_args, run_args)
-    set_seed(run_args.seed)  # the seed determines the fresh weights
-    if data_args.model_type is None:
-        check_weights(resolve(model_args.model_name_or_path), model_args.model_sha256)
+    run = begin_run(recipe)
+    set_seed(recipe.run.seed)  # the seed determines the fresh weights
+    if recipe.data.model_type is None:
+        check_weights(resolve(recipe.model.model_name_or_path), recipe.model.model_sha256)
     # The first process of all, not of each machine: the others read the tokenizer that it writes.
-    with run_args.main_process_first(local=False, desc="reading the text"):
-        tokenizer, train, dev = build_sequences(model_args, data_args, run_args, run)
-    model = build_pretraining_model(model_args, data_args, tokenizer, run.checkpoint is not None)
-    check_checkpointing(run_args, model)
+    with recipe.run.main_process_first(local=False, desc="reading the text"):
+        tokenizer, train, dev = build_sequences(recipe, run)
+    model = build_pretraining_model(recipe.model, recipe.data, tokenizer, run.checkpoint is not None)
+    check_checkpointing(recipe.run, model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model.backbone))
-    collator, dev_collator = build_collators(data_args, run_args, tokenizer)
+    collator, dev_collator = build_collators(recipe, tokenizer)
     trainer = PretrainingTrainer(
         model=model,
-        args=run_args,
+        args=recipe.run,
         train_dataset=train,
         eval_dataset=dev,
         data_collator=collator,
@@ -54,11 +54,11 @@ def pretrain(recipe: str, model_args: ModelArguments, data_args: DataArguments, 
         processing_class=tokenizer,
     )
     measured = run.train(trainer)
-    finalize_pretraining(run.folder, recipe, model_args, data_args, run_args, trainer, measured)
+    finalize_pretraining(run.folder, recipe, trainer, measured)
 
 
 def build_sequences(
-    model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, run: Run
+    recipe: Recipe, run: Run
 ) -> tuple[PreTrainedTokenizerBase, TrainingSentences, TrainingSentences | None]:
     """The tokenizer, which the first process saves to the run's folder, and the text in its tokens: the sequences to
     train on, and those to evaluate on, if the recipe holds some out.
@@ -66,36 +66,40 @@ def build_sequences(
     Raises:
         InputError: the text cannot be read, or there is no such tokenizer.
     """
-    joined = data_args.sequences == "documents"
+    joined = recipe.data.sequences == "documents"
     sources = load_documents(
-        data_args.train_file, data_args.text_column, data_args.train_data_files, joined, data_args.max_train_samples
+        recipe.data.train_file,
+        recipe.data.text_column,
+        recipe.data.train_data_files,
+        joined,
+        recipe.data.max_train_samples,
     )
     saved = run.folder / "tokenizer"
-    own = run.checkpoint or (None if run_args.process_index == 0 else str(saved))
-    tokenizer = choose_tokenizer(model_args, data_args, sources, own)
-    if run_args.process_index == 0 and not run.checkpoint:
+    own = run.checkpoint or (None if recipe.run.process_index == 0 else str(saved))
+    tokenizer = choose_tokenizer(recipe.model, recipe.data, sources, own)
+    if recipe.run.process_index == 0 and not run.checkpoint:
         tokenizer.save_pretrained(saved)
 
     def tokenize(rows: Dataset) -> Dataset:
         if joined:
-            return tokenize_documents(rows, tokenizer, data_args.max_seq_length, data_args.preprocessing_num_workers)
-        tokenized = tokenize_sentences(rows, tokenizer, data_args.max_seq_length)
+            return tokenize_documents(
+                rows, tokenizer, recipe.data.max_seq_length, recipe.data.preprocessing_num_workers
+            )
+        tokenized = tokenize_sentences(rows, tokenizer, recipe.data.max_seq_length)
         assert isinstance(tokenized, Dataset)
         return tokenized
 
-    return tokenizer, *load_sequences(tokenize, sources, data_args.validation_split_percentage)
+    return tokenizer, *load_sequences(tokenize, sources, recipe.data.validation_split_percentage)
 
 
-def build_collators(
-    data_args: DataArguments, run_args: RunArguments, tokenizer: PreTrainedTokenizerBase
-) -> tuple[MaskedCollator, MaskedCollator]:
+def build_collators(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> tuple[MaskedCollator, MaskedCollator]:
     """What masks the batches of training, and those of the development set, which are the same at every evaluation."""
     masking = Masking(
-        data_args.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
+        recipe.data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
     )
-    words = continuing_tokens(tokenizer) if data_args.whole_word_mask else None
+    words = continuing_tokens(tokenizer) if recipe.data.whole_word_mask else None
     shorten = None
-    if data_args.augmentation != "none":
-        shorten = build_augmentation(data_args.augmentation, tokenizer, deletion_rate=data_args.deletion_rate)
+    if recipe.data.augmentation != "none":
+        shorten = build_augmentation(recipe.data.augmentation, tokenizer, deletion_rate=recipe.data.deletion_rate)
     dev_masking = masking._replace(probability=DEV_MASK_RATE)
-    return MaskedCollator(run_args.text_seed, masking, words, shorten), MaskedCollator(0, dev_masking)
+    return MaskedCollator(recipe.run.text_seed, masking, words, shorten), MaskedCollator(0, dev_masking)

@@ -19,29 +19,21 @@ from cmlmcse.hub.run_records import with_public_names
 from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
 
 from .both_stages import progress_record, text_record
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import Recipe
 from .plots import plot_losses
 from .pretraining_model import AuxiliaryPretraining
 from .records import run_record, write_records
 from .trainer import LossTrainer
 
 
-def finalize_pretraining(
-    folder: Path,
-    recipe: str,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    run_args: RunArguments,
-    trainer: LossTrainer,
-    measured: dict[str, Any],
-) -> None:
+def finalize_pretraining(folder: Path, recipe: Recipe, trainer: LossTrainer, measured: dict[str, Any]) -> None:
     """Measure the final development loss, export, and write run.json, results.json, plots/ and the card.
 
     Every process must call this. All measure the loss; the first process writes.
     """
     tokens, dev = trainer.add_up_tokens(), trainer.eval_dataset
     history = trainer.state.log_history
-    results: dict[str, Any] = {"model": recipe}
+    results: dict[str, Any] = {"model": recipe.name}
     if isinstance(dev, TrainingSentences):
         metrics = {name: round(value, 4) for name, value in trainer.dev_metrics().items()}
         results["pretraining"] = {"sequences": len(dev), **metrics}
@@ -52,10 +44,10 @@ def finalize_pretraining(
     texts = trainer.run_fields["train_file"]
     measured |= {
         **progress_record(trainer, tokens),
-        "train_data": [text_record(*each) for each in zip(split_names(data_args.train_file), texts, strict=True)],
+        "train_data": [text_record(*each) for each in zip(split_names(recipe.data.train_file), texts, strict=True)],
         "log": history,
     }
-    record = run_record(recipe, model_args, data_args, run_args, measured)
+    record = run_record(recipe, measured)
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     shutil.rmtree(folder / "export", ignore_errors=True)  # written by this run before it was resumed
@@ -65,7 +57,7 @@ def finalize_pretraining(
     write_records(folder, record, results)
     for name, value in results.get("pretraining", {}).items():
         print(f"{name.replace('_', ' ')}: {value:g}")
-    pooling = f", with --pooling {model_args.pooling}" if data_args.auxiliary_weight > 0 else ""
+    pooling = f", with --pooling {recipe.model.pooling}" if recipe.data.auxiliary_weight > 0 else ""
     print(f"\nWritten to {folder}: export/ (a model_name_or_path for stage 2{pooling}), results.json, run.json, plots/")
 
 

@@ -17,7 +17,7 @@ from cmlmcse.common.files import replace_json
 from cmlmcse.common.names import split_names
 from cmlmcse.hub.run_records import NAME_MODELS
 
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import Recipe, RunArguments
 from .resume import all_checkpoints, check_resumable
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
@@ -92,21 +92,19 @@ def hardware(run_args: RunArguments) -> dict[str, Any]:
     return {"device": device, "processes": run_args.world_size, "threads": threads, "precision": precision}
 
 
-def run_record(
-    recipe: str, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, measured: dict[str, Any]
-) -> dict[str, Any]:
+def run_record(recipe: Recipe, measured: dict[str, Any]) -> dict[str, Any]:
     """The content of run.json: recipe, fields, which models are folders here, seed, versions, hardware, and the
     `measured` values."""
-    fields = {**dataclasses.asdict(model_args), **dataclasses.asdict(data_args), **chosen_arguments(run_args)}
+    fields = {**dataclasses.asdict(recipe.model), **dataclasses.asdict(recipe.data), **chosen_arguments(recipe.run)}
     named = [name for field in NAME_MODELS for name in split_names(fields.get(field))]
     return {
-        "recipe": recipe,
+        "recipe": recipe.name,
         "fields": fields,
         "local": sorted({name for name in named if Path(name).exists()}),
-        "seed": run_args.seed,
+        "seed": recipe.run.seed,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
-        "hardware": hardware(run_args),
+        "hardware": hardware(recipe.run),
         **measured,
     }
 

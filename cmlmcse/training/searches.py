@@ -22,7 +22,7 @@ from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.evaluation.encoding import prompt_of
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import Recipe, RunArguments
 from .text_vectors import fingerprint_rows, kept_vectors, load_reader, vectors_folder
 
 # A teacher's vectors are compared by cosine. BM25's are made so that the cosine is this much of the score, divided by
@@ -115,16 +115,14 @@ class LexicalTeacher:
         return filled
 
 
-def search_pairs(
-    documents: datasets.Dataset, model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, seed: int
-) -> tuple[datasets.Dataset, list[list[Path]]]:
+def search_pairs(documents: datasets.Dataset, recipe: Recipe, seed: int) -> tuple[datasets.Dataset, list[list[Path]]]:
     """Pairs of a query and a passage that the teachers find for it (data/searches.py), and their vectors by each
     teacher.
 
     Args:
         documents: columns "title" and "text"; at most 5,000 of them are searched, drawn by the seed.
-        model_args, data_args, run_args: the fields. A model that teaches reads as much of a text as training does: what
-            it found further down, training could not learn to find.
+        recipe: the recipe. A model that teaches reads as much of a text as training does: what it found further down,
+            training could not learn to find.
         seed: of the draws.
 
     Returns:
@@ -135,7 +133,7 @@ def search_pairs(
         InputError: a teacher cannot be loaded, or no document gives a query.
     """
     documents = draw_documents(documents, SEARCHED, seed)
-    queries = make_queries(documents, seed, data_args.max_queries)
+    queries = make_queries(documents, seed, recipe.data.max_queries)
     if not queries.texts or len(documents) < 2:
         raise InputError(
             f"views search expects at least two documents with words of three letters or more, found "
@@ -148,10 +146,12 @@ def search_pairs(
     teachers: list[Teacher] = [
         LexicalTeacher(*queries, texts)
         if name == LEXICAL
-        else ModelTeacher(name, queries.texts, texts, model_args.teacher_pooling, data_args.max_seq_length, run_args)
-        for name in model_args.teachers
+        else ModelTeacher(
+            name, queries.texts, texts, recipe.model.teacher_pooling, recipe.data.max_seq_length, recipe.run
+        )
+        for name in recipe.model.teachers
     ]
-    shares = [1.0] if len(teachers) == 1 else [model_args.teacher_share, 1 - model_args.teacher_share]
+    shares = [1.0] if len(teachers) == 1 else [recipe.model.teacher_share, 1 - recipe.model.teacher_share]
     text = f"{fingerprint_rows(asked)}-{fingerprint_rows(documents)}"
     named = [*(teacher.name for teacher in teachers), *map(str, shares), str(seed)]
     kept = vectors_folder() / f"found-{text}-{sha256('|'.join(named).encode()).hexdigest()[:16]}.npy"

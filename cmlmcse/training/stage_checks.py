@@ -8,7 +8,7 @@ from cmlmcse.common.errors import InputError, as_input_error
 from modeling_cmlmcse.field_checks import in_range, one_of
 from modeling_cmlmcse.pooling import POOLINGS
 
-from .fields import DEFAULTS, DataArguments, ModelArguments, RunArguments
+from .fields import DEFAULTS, DataArguments, Recipe
 from .pretraining_model import DECODERS
 from .stage_fields import NEVER_PRETRAIN, ONLY_STAGE, PRETRAIN, TRAIN
 
@@ -20,33 +20,33 @@ ADVICE = {
 }
 
 
-def check_pretraining(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
+def check_pretraining(recipe: Recipe) -> None:
     """Check the fields of `--stage pretrain`.
 
     Raises:
         InputError: a field out of range, or a field that this stage does not use.
     """
-    if POOLINGS[model_args.pooling].reads_mask:
+    if POOLINGS[recipe.model.pooling].reads_mask:
         raise InputError("pooling prompt is for stage train, found it with stage pretrain; choose another pooling")
     with as_input_error():
-        one_of("sequences", data_args.sequences, ("documents", "sentences"))
-        in_range("auxiliary_weight", data_args.auxiliary_weight, float, 0.0, 1e6)
-        one_of("auxiliary_decoder", data_args.auxiliary_decoder, DECODERS)
-        in_range("validation_split_percentage", data_args.validation_split_percentage, float, 0.0, 99.0)
-    check_deletion(data_args)
-    if data_args.streaming:
+        one_of("sequences", recipe.data.sequences, ("documents", "sentences"))
+        in_range("auxiliary_weight", recipe.data.auxiliary_weight, float, 0.0, 1e6)
+        one_of("auxiliary_decoder", recipe.data.auxiliary_decoder, DECODERS)
+        in_range("validation_split_percentage", recipe.data.validation_split_percentage, float, 0.0, 99.0)
+    check_deletion(recipe.data)
+    if recipe.data.streaming:
         raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")
-    if run_args.auxiliary_learning_rate is not None:
+    if recipe.run.auxiliary_learning_rate is not None:
         raise InputError(
-            f"auxiliary_learning_rate is for stage train, found {run_args.auxiliary_learning_rate} with stage "
+            f"auxiliary_learning_rate is for stage train, found {recipe.run.auxiliary_learning_rate} with stage "
             "pretrain, where backbone and auxiliary network share one rate; leave it out"
         )
-    if run_args.mini_batch_size is not None:
+    if recipe.run.mini_batch_size is not None:
         raise InputError(
-            f"mini_batch_size is for the contrastive loss of stage train, found {run_args.mini_batch_size} with stage "
-            "pretrain; use gradient_accumulation_steps"
+            f"mini_batch_size is for the contrastive loss of stage train, found {recipe.run.mini_batch_size} with "
+            "stage pretrain; use gradient_accumulation_steps"
         )
-    values = dataclasses.asdict(model_args) | dataclasses.asdict(data_args)
+    values = dataclasses.asdict(recipe.model) | dataclasses.asdict(recipe.data)
     for name in NEVER_PRETRAIN:
         default = DEFAULTS[name]
         if (value := values.get(name, default)) != default:
@@ -83,13 +83,12 @@ def check_deletion(data_args: DataArguments) -> None:
         )
 
 
-def check_given(stage: str, model_args: ModelArguments, data_args: DataArguments, given: Iterable[str]) -> list[str]:
+def check_given(recipe: Recipe, given: Iterable[str]) -> list[str]:
     """Check that the command line of a stage names no field that only the other stage reads. A recipe may name most of
     them, because it may serve both stages.
 
     Args:
-        stage: train or pretrain.
-        model_args, data_args: the fields.
+        recipe: the recipe.
         given: the names of those on the command line.
 
     Returns:
@@ -98,7 +97,7 @@ def check_given(stage: str, model_args: ModelArguments, data_args: DataArguments
     Raises:
         InputError: it names another one, and not to turn it off.
     """
-    values = dataclasses.asdict(model_args) | dataclasses.asdict(data_args)
+    stage, values = recipe.run.stage, dataclasses.asdict(recipe.model) | dataclasses.asdict(recipe.data)
     names = {name.removeprefix("no_") for name in given} & set(values)
     others = [name for name in sorted(names) if ONLY_STAGE.get(name, stage) != stage]
     unread = [name for name in others if not asks_for_nothing(name, values[name])]

@@ -16,7 +16,7 @@ from cmlmcse.models.fingerprint import fingerprint_model
 from cmlmcse.models.folders import resolve_model
 from modeling_cmlmcse.distributed import processes, rank
 
-from .fields import DataArguments, ModelArguments, RunArguments
+from .fields import Recipe
 
 FIELDS = "run_fields.json"  # in a checkpoint
 # Fields of the model and of the text that may differ, because no step depends on them or another check compares them.
@@ -35,30 +35,30 @@ MODELS = ("model_name_or_path", "teacher", "mining_model", "rtd_generator", "tok
 STATEFUL_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 
 
-def started_with(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> dict[str, Any]:
+def started_with(recipe: Recipe) -> dict[str, Any]:
     """The fields that must stay, of text and models on this machine their content. Every process must call this."""
-    return from_first_process(kept_fields(model_args, data_args, run_args) if rank() == 0 else {})
+    return from_first_process(kept_fields(recipe) if rank() == 0 else {})
 
 
-def kept_fields(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> dict[str, Any]:
+def kept_fields(recipe: Recipe) -> dict[str, Any]:
     """The fields that must stay."""
-    own = {**dataclasses.asdict(model_args), **dataclasses.asdict(data_args)}
+    own = {**dataclasses.asdict(recipe.model), **dataclasses.asdict(recipe.data)}
     fields = {name: value for name, value in own.items() if name not in MAY_DIFFER}
-    arguments = run_args.to_dict()
+    arguments = recipe.run.to_dict()
     fields |= {name: arguments[name] for name in LEARNED if name in arguments}
     for name in TEXTS:
-        names = split_names(fields[name]) if run_args.stage == "pretrain" else [fields[name]] if fields[name] else []
+        names = split_names(fields[name]) if recipe.run.stage == "pretrain" else [fields[name]] if fields[name] else []
         fields[name] = [text_content(each) for each in names]
     for name in MODELS:
         fields[name] = [model_content(each) for each in split_names(fields[name])]
-    fields["dev_set"] = "auto" if data_args.dev_set.startswith("auto") else "another"  # auto holds documents out
-    fields["auxiliary_learning_rate"] = "none" if run_args.auxiliary_learning_rate is None else "one of its own"
+    fields["dev_set"] = "auto" if recipe.data.dev_set.startswith("auto") else "another"  # auto holds documents out
+    fields["auxiliary_learning_rate"] = "none" if recipe.run.auxiliary_learning_rate is None else "one of its own"
     fields["processes"] = processes()
-    if data_args.streaming:
-        fields["dataloader_num_workers"] = run_args.dataloader_num_workers  # the order of a stream depends on it
-    sharded = run_args.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+    if recipe.data.streaming:
+        fields["dataloader_num_workers"] = recipe.run.dataloader_num_workers  # the order of a stream depends on it
+    sharded = recipe.run.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
     if sharded or fields["lr_scheduler_type"] in STATEFUL_SCHEDULES:
-        fields["learning_rate"] = run_args.learning_rate
+        fields["learning_rate"] = recipe.run.learning_rate
     return fields
 
 

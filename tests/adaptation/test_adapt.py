@@ -102,8 +102,7 @@ def test_a_large_text_is_drawn_from(corpus, backbone, recipe):
     assert (text.found, text.documents, text.held_out) == (150, 120, 24)
     assert text.summary().startswith("120 of 150 documents, 120 with a title")
     fields = {"train_file": str(corpus), "views": "crops", "dev_set": "auto", "max_documents": 120, "seed": args.seed}
-    data, run_args = parse_recipe([str(recipe), *field_arguments(fields)])[2:]
-    rest, held_out = build_documents(data, run_args)
+    rest, held_out = build_documents(parse_recipe([str(recipe), *field_arguments(fields)]))
     everything = load_collection(str(corpus))["text"]
     places = [everything.index(one) for one in held_out["text"]]
     assert places == sorted(places)

@@ -34,8 +34,8 @@ def launched(command: str, monkeypatch: pytest.MonkeyPatch) -> Namespace:
     found = launch_command_parser().parse_args(words[2:])
     assert Path(found.config_file).is_file()
     assert found.training_script == "train.py"
-    recipe, *_, run = parse_recipe(found.training_script_args)
-    assert (recipe.stem, run.resume_from_checkpoint) == ("cmlmcse-bert-base", "auto")
+    name, *_, run = parse_recipe(found.training_script_args)
+    assert (name, run.resume_from_checkpoint) == ("cmlmcse-bert-base", "auto")
     return found
 
 

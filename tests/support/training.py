@@ -71,16 +71,16 @@ def build_trainer(
         sentences: the text of another trainer, so that it is not read and encoded again.
         callbacks: further ones.
     """
-    _, model_args, data_args, run_args = parse_recipe([str(recipe), *field_arguments(fields)])
-    set_seed(run_args.seed)
-    tokenizer = build_tokenizer(model_args, data_args.augmentation, data_args.max_seq_length)
-    templates = build_templates(model_args, tokenizer)
-    model = build_model(model_args, tokenizer)
+    parsed = parse_recipe([str(recipe), *field_arguments(fields)])
+    set_seed(parsed.run.seed)
+    tokenizer = build_tokenizer(parsed.model, parsed.data.augmentation, parsed.data.max_seq_length)
+    templates = build_templates(parsed.model, tokenizer)
+    model = build_model(parsed.model, tokenizer)
     trainer = ContrastiveTrainer(
         model=model,
-        args=run_args,
-        train_dataset=sentences or build_sentences(model_args, data_args, run_args, tokenizer),
-        data_collator=build_collator(model, tokenizer, data_args, run_args, templates),
+        args=parsed.run,
+        train_dataset=sentences or build_sentences(parsed, tokenizer),
+        data_collator=build_collator(model, tokenizer, parsed, templates),
         processing_class=tokenizer,
         callbacks=list(callbacks),
     )

@@ -96,10 +96,10 @@ def test_documents_that_are_too_short_are_counted(views, titles, short, process,
     named = ["small"] * titles + [""] * (60 - titles)
     tokenizer = tiny_tokenizer("bert")
     pieces = tokenize_pieces(Dataset.from_dict({"title": named, "text": texts}), tokenizer)
-    run = SimpleNamespace(process_index=process)
+    recipe = SimpleNamespace(data=DataArguments(views=views), run=SimpleNamespace(process_index=process))
     capsys.readouterr()
     for _ in range(2):  # as two arms of adapt; the second one repeats nothing
-        build_views(DataArguments(views=views), tokenizer, TrainingSentences(pieces), run)
+        build_views(recipe, tokenizer, TrainingSentences(pieces))
     said = capsys.readouterr().err
     assert said.startswith(found)
     assert said.count("too short") == bool(found)

@@ -23,9 +23,9 @@ def cache(tmp_path, monkeypatch):
 
 
 def parsed(recipe, **fields):
-    """The three groups of a recipe's fields."""
+    """A recipe with its fields."""
     words = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    return parse_recipe([str(recipe), *words])[1:]
+    return parse_recipe([str(recipe), *words])
 
 
 def cosines_of(texts: list[str], folder: str, pooling: str, limit: int) -> np.ndarray:
@@ -48,7 +48,7 @@ def test_what_is_mined(documents, recipe, backbone_folders, monkeypatch, capsys)
         rows["title"] = [f"w{i}" for i in range(8)]
         texts, limit = [f"w{i} {line}" for i, line in enumerate(LINES)], 64
     text = datasets.Dataset.from_dict(rows)
-    found = mine_negatives(text, 1, *parsed(recipe, **fields))
+    found = mine_negatives(text, parsed(recipe, **fields))
     assert "encodes 8 rows once" in capsys.readouterr().out
     cosines = cosines_of(texts, backbone_folders["shallow"], "avg", limit)
     for row, known in enumerate(np.load(found.path)):
@@ -58,11 +58,11 @@ def test_what_is_mined(documents, recipe, backbone_folders, monkeypatch, capsys)
     assert documents or 7 not in np.load(found.path)[0]  # the same sentence
 
     monkeypatch.setattr(encoders.Encoder, "__call__", lambda *_: pytest.fail("encoded again"))
-    assert mine_negatives(text, 1, *parsed(recipe, **fields)).path == found.path
-    assert mine_negatives(text, 1, *parsed(recipe, **{**fields, "mining_margin": 0.2})).path != found.path
-    assert mine_negatives(text, 1, *parsed(recipe)) is None
+    assert mine_negatives(text, parsed(recipe, **fields)).path == found.path
+    assert mine_negatives(text, parsed(recipe, **{**fields, "mining_margin": 0.2})).path != found.path
+    assert mine_negatives(text, parsed(recipe)) is None
     monkeypatch.undo()
-    other = mine_negatives(text, 1, *parsed(recipe, **fields, mining_model=backbone_folders["roberta"]))
+    other = mine_negatives(text, parsed(recipe, **fields, mining_model=backbone_folders["roberta"]))
     assert other.path != found.path
 
 
@@ -71,13 +71,13 @@ def test_every_pooling_can_mine(fields, recipe):
     """A fresh head is left out; a template is put around the text."""
     text = datasets.Dataset.from_dict({"text": LINES})
     given = parsed(recipe, mined_negatives=1, mining_margin=0.001, max_seq_length=6, **fields)
-    assert np.load(mine_negatives(text, 1, *given).path).shape == (8, 10)
+    assert np.load(mine_negatives(text, given).path).shape == (8, 10)
 
 
 def test_a_margin_that_leaves_nothing(recipe):
     text = datasets.Dataset.from_dict({"text": LINES})
     with pytest.raises(InputError, match=r"cosine of at most -0.9, found fewer for 8 of 8 rows; lower mining_margin"):
-        mine_negatives(text, 1, *parsed(recipe, mined_negatives=1, mining_margin=1.9))
+        mine_negatives(text, parsed(recipe, mined_negatives=1, mining_margin=1.9))
 
 
 @pytest.mark.parametrize(

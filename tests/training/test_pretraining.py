@@ -193,10 +193,10 @@ def test_recipe_names_its_first_stage(recipe, monkeypatch, tmp_path):
     second.write_text(yaml.safe_dump({"pretrain": str(recipe), "learning_rate": "1e-5"}))
     from cmlmcse.training.parse import parse_recipe
 
-    path, _, _, first_stage = parse_recipe([str(second), "--stage", "pretrain", "--use_cpu", "true"])
-    assert (path, first_stage.learning_rate, first_stage.stage) == (recipe, 3e-3, "pretrain")
-    path, _, _, second_stage = parse_recipe([str(second), "--use_cpu", "true"])
-    assert (path, second_stage.learning_rate, second_stage.stage) == (second, 1e-5, "train")
+    name, _, _, first_stage = parse_recipe([str(second), "--stage", "pretrain", "--use_cpu", "true"])
+    assert (name, first_stage.learning_rate, first_stage.stage) == (recipe.stem, 3e-3, "pretrain")
+    name, _, _, second_stage = parse_recipe([str(second), "--use_cpu", "true"])
+    assert (name, second_stage.learning_rate, second_stage.stage) == ("second", 1e-5, "train")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Training on searches: what a teacher finds for queries made from documents is what the model learns to rank."""
 
-import dataclasses
 import json
 import shutil
 
@@ -51,18 +50,16 @@ def corpus(documents, tmp_path):
 
 
 def parsed(recipe, **fields):
-    """The three groups of a recipe's fields."""
+    """A recipe with its fields."""
     words = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    return parse_recipe([str(recipe), *words])[1:]
+    return parse_recipe([str(recipe), *words])
 
 
 def test_pairs_and_their_vectors(recipe, backbone_folders, documents):
     """The cosines of the kept vectors are those of the model, and BM25 over the query's best score among the documents
     that are not its own, times a factor. A second call reads the files; another seed makes others."""
-    model, data, run = parsed(
-        recipe, **{**SEARCH, "teacher": f"{backbone_folders['bert']},bm25", "teacher_pooling": "avg"}
-    )
-    pairs, (by_model, by_words) = search_pairs(documents, model, data, run, seed=4)
+    run = parsed(recipe, **{**SEARCH, "teacher": f"{backbone_folders['bert']},bm25", "teacher_pooling": "avg"})
+    pairs, (by_model, by_words) = search_pairs(documents, run, seed=4)
     asked, given = pairs["text"][:], pairs["positive"][:]
     assert len(asked) > 100
     texts = [f"{row['title']} {row['text']}" for row in documents]
@@ -81,10 +78,10 @@ def test_pairs_and_their_vectors(recipe, backbone_folders, documents):
     np.testing.assert_allclose(words[0] @ words[1].T, expected, atol=1e-3)
     assert (own != places).all()
 
-    again = search_pairs(documents, model, data, run, seed=4)
+    again = search_pairs(documents, run, seed=4)
     assert again[1] == [by_model, by_words]
     assert again[0].to_dict() == pairs.to_dict()
-    assert search_pairs(documents, model, data, run, seed=5)[0].to_dict() != pairs.to_dict()
+    assert search_pairs(documents, run, seed=5)[0].to_dict() != pairs.to_dict()
 
 
 @pytest.mark.parametrize("default", [None, "other"])
@@ -96,8 +93,8 @@ def test_a_teacher_is_asked_with_its_prompts(default, recipe, backbone_folders, 
     recorded = {"prompts": prompts, "default_prompt_name": default}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(recorded))
     fields = {**SEARCH, "teacher": join_names([str(folder)]), "teacher_pooling": "avg"}
-    model, data, run = parsed(recipe, **fields)
-    pairs, (kept,) = search_pairs(documents, model, data, run, seed=4)
+    run = parsed(recipe, **fields)
+    pairs, (kept,) = search_pairs(documents, run, seed=4)
     encode = load_encoder(backbone_folders["bert"], "avg", 64, show_progress_bar=False)
     assert pairs["text"][:] == make_queries(documents, seed=4).texts  # training reads the texts alone
     assert set(pairs["positive"]) <= set(with_titles(documents["title"], documents["text"]))
@@ -110,9 +107,9 @@ def test_no_prompt_for_passages_is_not_the_default_one(recipe, backbone_folders,
     folder = shutil.copytree(backbone_folders["bert"], tmp_path / "model")
     recorded = {"prompts": {"query": "w1 ", "other": "w4 w4 "}, "default_prompt_name": "other"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(recorded))
-    model, data, run = parsed(recipe, **{**SEARCH, "teacher": folder, "teacher_pooling": "avg"})
-    teacher_vectors(documents, model, data, run)
-    pairs, ((_, kept),) = search_pairs(documents, model, data, run, seed=4)
+    run = parsed(recipe, **{**SEARCH, "teacher": folder, "teacher_pooling": "avg"})
+    teacher_vectors(documents, run)
+    pairs, ((_, kept),) = search_pairs(documents, run, seed=4)
     encode = load_encoder(backbone_folders["bert"], "avg", 64, show_progress_bar=False)
     np.testing.assert_allclose(np.load(kept), unit(encode(pairs["positive"][:])), atol=1e-5)
 
@@ -122,8 +119,8 @@ def test_the_share_decides_what_is_found(recipe, backbone_folders, documents):
     found = {}
     for share in (0, 1):
         fields = {"teacher": f"{backbone_folders['bert']},bm25", "teacher_share": share, "teacher_pooling": "avg"}
-        model, data, run = parsed(recipe, **{**SEARCH, **fields})
-        _, (_, by_words) = search_pairs(documents, model, data, run, seed=4)
+        run = parsed(recipe, **{**SEARCH, **fields})
+        _, (_, by_words) = search_pairs(documents, run, seed=4)
         asked, given = (np.load(path).astype(np.float32) for path in by_words)
         found[share] = (asked * given).sum(axis=1).mean()
     assert found[0] > 1.5 * found[1] > 0
@@ -132,12 +129,13 @@ def test_the_share_decides_what_is_found(recipe, backbone_folders, documents):
 def test_a_teacher_reads_what_training_reads(recipe, backbone_folders, documents):
     """Not a word beyond `max_seq_length`; BM25 knows the whole text."""
     fields = {**SEARCH, "teacher": f"{backbone_folders['bert']},bm25", "teacher_pooling": "avg", "max_seq_length": 8}
-    model, data, run = parsed(recipe, **fields)
-    pairs, (by_model, by_words) = search_pairs(documents, model, data, run, seed=4)
+    run = parsed(recipe, **fields)
+    pairs, (by_model, by_words) = search_pairs(documents, run, seed=4)
     given = pairs["positive"][:]
     encode = load_encoder(backbone_folders["bert"], "avg", 8, show_progress_bar=False)
     np.testing.assert_allclose(np.load(by_model[1]), unit(encode(given)), atol=1e-5)
-    longer, (_, same_words) = search_pairs(documents, model, dataclasses.replace(data, max_seq_length=64), run, seed=4)
+    run = parsed(recipe, **{**fields, "max_seq_length": 64})
+    longer, (_, same_words) = search_pairs(documents, run, seed=4)
     assert longer["positive"][:] != given
     counts = [(np.load(path[1])[:, :-2] != 0).sum() / len(pairs) for path in (by_words, same_words)]
     assert counts[0] == pytest.approx(counts[1], rel=0.1)

@@ -34,9 +34,9 @@ def cache(tmp_path, monkeypatch):
 
 
 def parsed(recipe, **fields):
-    """The three groups of a recipe's fields."""
+    """A recipe with its fields."""
     words = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    return parse_recipe([str(recipe), *words])[1:]
+    return parse_recipe([str(recipe), *words])
 
 
 def test_vectors_of_a_row(recipe, backbone_folders, cache, monkeypatch):
@@ -46,7 +46,7 @@ def test_vectors_of_a_row(recipe, backbone_folders, cache, monkeypatch):
     fields = parsed(recipe, teacher=names, teacher_pooling="avg", max_seq_length=8, **RANKCSE)
     lines = ["the cat sat on the mat under the big tree and ran", "a dog", "w1 w2 w3"]
     text = datasets.Dataset.from_dict({"text": lines})
-    files = teacher_vectors(text, *fields)
+    files = teacher_vectors(text, fields)
     paths = [path for (path,) in files]
     for path, kind in zip(paths, ("roberta", "bert"), strict=True):
         expected = load_encoder(backbone_folders[kind], "avg", 8, show_progress_bar=False)(lines)
@@ -62,12 +62,12 @@ def test_vectors_of_a_row(recipe, backbone_folders, cache, monkeypatch):
     assert torch.equal(sent["parts"][0]["views"]["input_ids"], batch["parts"][0]["views"]["input_ids"])
 
     monkeypatch.setattr(encoders.Encoder, "__call__", lambda *_: pytest.fail("encoded again"))
-    assert teacher_vectors(text, *fields) == files
-    assert teacher_vectors(text, *parsed(recipe, teacher=names)) == []
+    assert teacher_vectors(text, fields) == files
+    assert teacher_vectors(text, parsed(recipe, teacher=names)) == []
     monkeypatch.undo()
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
-    others = teacher_vectors(text.select([1, 0, 2]), *fields)
-    others += teacher_vectors(text, *parsed(recipe, teacher=names, max_seq_length=8, **RANKCSE))  # [CLS] by default
+    others = teacher_vectors(text.select([1, 0, 2]), fields)
+    others += teacher_vectors(text, parsed(recipe, teacher=names, max_seq_length=8, **RANKCSE))  # [CLS] by default
     assert len({*paths, *(path for (path,) in others)}) == 6
 
 
@@ -84,7 +84,7 @@ def test_vectors_of_pairs_and_documents(columns, texts, most_tokens, recipe, bac
     values = {"text": "the cat w{i} " * 6, "positive": "a dog w{i}", "negative": "w{i} tree", "title": "big w{i}"}
     rows = [{name: values[name].format(i=i) if name != "score" else i / 2 for name in columns} for i in range(3)]
     fields = parsed(recipe, teacher=backbone_folders["bert"], teacher_pooling="avg", max_seq_length=8, **RANKCSE)
-    (files,) = teacher_vectors(datasets.Dataset.from_list(rows), *fields)
+    (files,) = teacher_vectors(datasets.Dataset.from_list(rows), fields)
     encode = load_encoder(backbone_folders["bert"], "avg", min(most_tokens, 64), show_progress_bar=False)
     expected = np.stack([encode([text.format(**row) for row in rows]) for text in texts], axis=1)  # (3, S, 32)
     sentences = datasets.Dataset.from_list([{"text": row["text"]} for row in rows])
@@ -193,4 +193,4 @@ def test_wrong_fields(fields, message, recipe):
 def test_a_teacher_that_is_not_there(recipe):
     fields = parsed(recipe, teacher="./no-such-model", distillation_weight=1.0)
     with pytest.raises(InputError, match=r"no-such-model: expected a model's folder, found none"):
-        teachers.teacher_vectors(datasets.Dataset.from_dict({"text": ["a", "b"]}), *fields)
+        teachers.teacher_vectors(datasets.Dataset.from_dict({"text": ["a", "b"]}), fields)
