@@ -25,6 +25,7 @@ from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.data.lengths import forget_lengths
 from modeling_cmlmcse.distributed import processes
 
+from .fields import RunArguments
 from .resume import TRAINER_STATE_NAME, all_checkpoints, newest_checkpoint
 from .started_with import FIELDS
 
@@ -46,6 +47,7 @@ class WholeCheckpointTrainer(Trainer):
         run_fields: how the run was started, which is written into every checkpoint (started_with.py); None: nothing.
     """
 
+    args: RunArguments
     in_temporary_folder = False
     weights_alone = False
     last_saved: Path | None = None
@@ -67,8 +69,7 @@ class WholeCheckpointTrainer(Trainer):
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback):
                 # The checkpoint restores its own patience along with its counter; the patience given now wins.
-                given = getattr(self.args, "early_stopping_patience", None)
-                callback.early_stopping_patience = given or callback.early_stopping_patience
+                callback.early_stopping_patience = self.args.early_stopping_patience or callback.early_stopping_patience
                 out_of_patience |= callback.early_stopping_patience_counter >= callback.early_stopping_patience
         if self.state.global_step >= self.state.max_steps or out_of_patience:
             self.control.should_training_stop = True

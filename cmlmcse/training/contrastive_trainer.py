@@ -54,7 +54,7 @@ class ContrastiveTrainer(LossTrainer):
         self.dev_set = dev_set
         # Trainer requires an evaluation dataset. It does not read it: `dev_metrics` scores the development set.
         super().__init__(model=TrainingLosses(model), eval_dataset=[] if dev_set else None, **kwargs)
-        if getattr(self.args, "mini_batch_size", None) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+        if self.args.mini_batch_size and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise InputError("mini_batch_size expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
         if has_lora(self.losses) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise InputError("lora_r expects whole weights on every device, found FSDP or DeepSpeed; use DDP")
@@ -120,7 +120,7 @@ class ContrastiveTrainer(LossTrainer):
         """Trainer's optimizer. With `auxiliary_learning_rate`, auxiliary weights get their own parameter groups."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(*args, **kwargs)
-        rate = getattr(self.args, "auxiliary_learning_rate", None)
+        rate = self.args.auxiliary_learning_rate
         if is_new and rate is not None:
             objectives = self.losses.model.objectives.values()
             auxiliary = {weight for objective in objectives for weight in objective.parameters()}

@@ -74,12 +74,12 @@ class LossTrainer(WholeCheckpointTrainer):
         self.add_callback(EpochOfSampler(self))
         self.add_callback(TrainingTime())
         self.add_callback(RecordsPrecision())
-        self.by_time = SavesByTime(getattr(self.args, "save_minutes", None) or 0.0)
+        self.by_time = SavesByTime(self.args.save_minutes or 0.0)
         self.add_callback(self.by_time)
         self.signals = StopsAtSignal()
         self.add_callback(self.signals)  # after it, for a signal's checkpoint is never left out
-        if patience := getattr(self.args, "early_stopping_patience", None):
-            self.add_callback(EarlyStoppingCallback(patience))
+        if self.args.early_stopping_patience:
+            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
         if self.pop_callback(ProgressCallback):
             self.add_callback(DevScoreProgress)
 
@@ -228,11 +228,9 @@ class LossTrainer(WholeCheckpointTrainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        self.sampler = (
-            EpochSampler(len(dataset), self.args.seed if self.args.data_seed is None else self.args.data_seed)
-            if isinstance(dataset, TrainingSentences)
-            else None
-        )
+        self.sampler = None
+        if isinstance(dataset, TrainingSentences):
+            self.sampler = EpochSampler(len(dataset), self.args.text_seed)
         return self.sampler
 
 
