@@ -66,7 +66,15 @@ def similarity_example(encode: Callable[[list[str]], NDArray[np.float32]]) -> di
 
 
 class Loading(NamedTuple):
-    """How a card loads the model: arguments of :func:`usage`, and `more`, text that follows the code."""
+    """How a card loads the model.
+
+    Attributes:
+        source: the repository.
+        revision: the branch, tag or commit to load.
+        trust_free: the export holds no code.
+        more: text that follows the code.
+        pooling: the model's; sentence-transformers runs the repository's code for the one that it has not.
+    """
 
     source: str | None = None
     revision: str | None = None
@@ -75,9 +83,26 @@ class Loading(NamedTuple):
     pooling: str = "cls_before_pooler"
 
     def text(self, example: dict[str, Any] | None = None) -> str:
-        """The section "Use" of a card."""
-        code = usage(self.source, self.revision, self.trust_free, self.pooling, example)
-        return f"{code}\n\n{requirements(self.pooling, self.trust_free)}{self.more}"
+        """The section "Use" of a card; `example` as in :meth:`code`."""
+        return f"{self.code(example)}\n\n{requirements(self.pooling, self.trust_free)}{self.more}"
+
+    def code(self, example: dict[str, Any] | None = None) -> str:
+        """The code that loads an export.
+
+        Args:
+            example: from :func:`similarity_example`; without it no similarities are shown.
+        """
+        pinned = f', revision="{self.revision}"' if self.revision else ""
+        where = f'"{self.source}"{pinned}' if self.source else "FOLDER_OR_REPO"
+        sentences = ", ".join(f'"{sentence}"' for sentence in (example["sentences"] if example else EXAMPLE[:2]))
+        encode = f"embeddings = model.encode([{sentences}])"
+        if example:  # the line would be wider than a page of the Hub
+            encode = f"sentences = [{sentences}]\nembeddings = model.encode(sentences)"
+        parts = {"source": where, "encode": encode, "similarities": similarities(example)}
+        if self.pooling in POOLINGS and POOLINGS[self.pooling].reads_mask:
+            trusted = USAGE_WITHOUT_CODE.replace("{source}", TRUSTED)
+            return (USAGE.replace(RUNS_NO_CODE, RUNS_CODE) + trusted).format(**parts)
+        return ("" if self.trust_free else USAGE).format(**parts) + USAGE_WITHOUT_CODE.format(**parts)
 
 
 def graphs_usage(pooling: str, onnx: bool, openvino: bool) -> str:
@@ -96,35 +121,6 @@ def requirements(pooling: str, trust_free: bool) -> str:
     return " ".join([*needs, last])
 
 
-def usage(
-    source: str | None = None,
-    revision: str | None = None,
-    trust_free: bool = False,
-    pooling: str = "cls_before_pooler",
-    example: dict[str, Any] | None = None,
-) -> str:
-    """The card's code that loads an export.
-
-    Args:
-        source: the repository.
-        revision: the branch, tag or commit to load.
-        trust_free: the export holds no code.
-        pooling: the model's; sentence-transformers runs the repository's code for the one that it has not.
-        example: from :func:`similarity_example`; without it no similarities are shown.
-    """
-    pinned = f', revision="{revision}"' if revision else ""
-    where = f'"{source}"{pinned}' if source else "FOLDER_OR_REPO"
-    sentences = ", ".join(f'"{sentence}"' for sentence in (example["sentences"] if example else EXAMPLE[:2]))
-    encode = f"embeddings = model.encode([{sentences}])"
-    if example:  # the line would be wider than a page of the Hub
-        encode = f"sentences = [{sentences}]\nembeddings = model.encode(sentences)"
-    parts = {"source": where, "encode": encode, "similarities": similarities(example)}
-    if pooling in POOLINGS and POOLINGS[pooling].reads_mask:
-        trusted = USAGE_WITHOUT_CODE.replace("{source}", TRUSTED)
-        return (USAGE.replace(RUNS_NO_CODE, RUNS_CODE) + trusted).format(**parts)
-    return ("" if trust_free else USAGE).format(**parts) + USAGE_WITHOUT_CODE.format(**parts)
-
-
 def similarities(example: dict[str, Any] | None) -> str:
     """Code that compares the sentences of the example, and in comments what it gives."""
     if example is None:
@@ -135,6 +131,6 @@ def similarities(example: dict[str, Any] | None) -> str:
 
 
 def pinned_commit(card: str) -> str | None:
-    """The commit that a card's :func:`usage` pins the code to."""
+    """The commit that a card's code (:meth:`Loading.code`) is pinned to."""
     found = re.search(r'revision="([0-9a-f]{40})", trust_remote_code=True', card)
     return found.group(1) if found else None

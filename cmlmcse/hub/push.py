@@ -237,7 +237,7 @@ def pooling_of(checkpoint: str) -> str:
 
 def print_published(target: "Target", published: "Published", args: argparse.Namespace) -> None:
     """Print what is on the Hub now, and code that loads exactly that."""
-    from .card_usage import usage
+    from .card_usage import Loading
 
     if published.removed:
         print(f"Removed from {target.repo_id}, not part of the export: {', '.join(published.removed)}")
@@ -248,7 +248,8 @@ def print_published(target: "Target", published: "Published", args: argparse.Nam
     else:
         tagged = f", tag {target.tag}" if target.tag else ""
         print(f"Published {target.repo_id} ({target.revision}{tagged}) at {published.oid}")
-    print(f"\n{usage(target.repo_id, published.oid, args.trust_free, pooling_of(args.checkpoint))}")
+    use = Loading(target.repo_id, published.oid, args.trust_free, pooling=pooling_of(args.checkpoint))
+    print(f"\n{use.code()}")
 
 
 @command

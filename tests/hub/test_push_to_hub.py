@@ -17,7 +17,7 @@ import cmlmcse.hub.export as export_module
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub import push as command
 from cmlmcse.hub.card import bare_card
-from cmlmcse.hub.card_usage import usage
+from cmlmcse.hub.card_usage import Loading
 from cmlmcse.hub.export import export, verify
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.paths import ROOT
@@ -192,9 +192,9 @@ def test_card_of_a_run(checkpoint, monkeypatch, tmp_path):
 
 def test_usage():
     """The lines that load an export: pinned where a revision is known, without code where there is none."""
-    assert 'AutoModel.from_pretrained("o/n", revision="v1", trust_remote_code=True)' in usage("o/n", "v1")
-    assert 'SentenceTransformer("o/n")' in usage("o/n", trust_free=True)
-    assert "transformers import AutoModel" not in usage("o/n", trust_free=True)
+    assert 'AutoModel.from_pretrained("o/n", revision="v1", trust_remote_code=True)' in Loading("o/n", "v1").code()
+    assert 'SentenceTransformer("o/n")' in Loading("o/n", trust_free=True).code()
+    assert "transformers import AutoModel" not in Loading("o/n", trust_free=True).code()
     assert "FOLDER_OR_REPO, trust_remote_code=True" in bare_card()
 
 
