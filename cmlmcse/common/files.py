@@ -57,6 +57,18 @@ def replace_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_asked(path: Path, text: str, option: str) -> None:
+    """Write the text file that an option names, whole or not at all.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        replace_text(path, text)
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from error
+
+
 def replace_json(path: Path, content: Any) -> None:
     """Write indented JSON with a newline at the end, at once."""
     replace_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

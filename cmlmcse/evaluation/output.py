@@ -2,11 +2,9 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
-from cmlmcse.common.errors import InputError
-from cmlmcse.common.files import replace_text
+from cmlmcse.common.files import write_asked
 
 from .compare import format_differences, format_query_differences
 from .published import PUBLISHED
@@ -50,24 +48,11 @@ def write_results(
         (first, *others) = results.values()
         several = {"model": list(results), "results": list(results.values()), "differences": differences}
         content = several if others else first
-        write_atomically(
-            args.output, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "--output"
-        )
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        write_asked(args.output, text, "--output")
     if args.table:
-        write_atomically(args.table, write_table(args.table.suffix, named_results(results), args.published), "--table")
+        write_asked(args.table, write_table(args.table.suffix, named_results(results), args.published), "--table")
     if args.plots:
         from .plots import plot_results
 
         plot_results(results, scored, args.plots)
-
-
-def write_atomically(path: Path, text: str, option: str) -> None:
-    """Write a file completely, or not at all.
-
-    Raises:
-        InputError: the folder cannot be written to.
-    """
-    try:
-        replace_text(path, text)
-    except OSError as error:
-        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import InputError, Parser, command
-from cmlmcse.common.files import check_writable, replace_text
+from cmlmcse.common.files import check_writable, write_asked
 
 if TYPE_CHECKING:
     from .corpus import Columns, Corpus
@@ -197,7 +197,4 @@ def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any
         json.dumps({"query": query, "results": strict(nearest)}, ensure_ascii=False, allow_nan=False, default=str)
         for query, nearest in zip(queries, found, strict=True)
     ]
-    try:
-        replace_text(path, "\n".join(lines) + "\n")
-    except OSError as error:
-        raise InputError(f"--output {path}: cannot be written: {error.strerror}") from error
+    write_asked(path, "\n".join(lines) + "\n", "--output")
