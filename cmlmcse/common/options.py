@@ -13,12 +13,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def as_number(text: str) -> float:
+    """The number that a text is; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def positive_number(text: str) -> float:
     """A number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = as_number(text)
     if not 0 < number < math.inf:
         raise ArgumentTypeError(f"expected a number above 0, found {text!r}")
     return number
@@ -26,10 +31,7 @@ def positive_number(text: str) -> float:
 
 def share(text: str) -> float:
     """A number from 0 to 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = as_number(text)
     if not 0 <= number <= 1:
         raise ArgumentTypeError(f"expected a number from 0 to 1, found {text!r}")
     return number

@@ -3,6 +3,7 @@
 import math
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.options import as_number
 
 
 def not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
@@ -17,10 +18,7 @@ def parse_score(text: str, where: str, advice: str = "restore the file") -> floa
     Raises:
         InputError: not a finite number.
     """
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
+    score = as_number(text)
     if not math.isfinite(score):
         raise InputError(f"{where}: expected a number as score, found {text!r}; {advice}")
     return score

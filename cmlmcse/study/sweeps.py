@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
+from cmlmcse.common.options import as_number
 
 from .plan import Study
 from .statistics import Comparison, measure_title
@@ -40,10 +41,7 @@ def varied(study: Study) -> list[str]:
 
 def number(text: str | None) -> float | None:
     """A field's text as a finite number; None if it is not one."""
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
+    value = as_number(text or "")
     return value if math.isfinite(value) else None
 
 
