@@ -20,12 +20,11 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.utils import logging
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.models.encoders import load_tokenizer
 from cmlmcse.models.folders import resolve_model
-from modeling_cmlmcse.backbone import max_positions
+from modeling_cmlmcse.backbone import max_positions, quiet_loading
 
 from .card_metric import CardMetric
 from .glue_data import GLUE_SETS, HUB, GlueData
@@ -189,18 +188,15 @@ def loading(source: str) -> Iterator[None]:
     Raises:
         InputError: transformers cannot load it.
     """
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
     try:
-        yield
+        with quiet_loading():
+            yield
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise InputError(
             f"{source}: expected a model that transformers can fine-tune, found one that it cannot load ({reason}); "
             "export a checkpoint with cmlmcse push --export_only"
         ) from error
-    finally:
-        logging.set_verbosity(level)
 
 
 def score(outputs: np.ndarray, references: np.ndarray, metrics: tuple[str, ...]) -> dict[str, float | None]:
