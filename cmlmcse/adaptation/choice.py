@@ -154,7 +154,7 @@ def choose(
         say: prints a line.
     """
     text, views = start.text, "+".join(trial.record["fields"]["views"] for trial in chosen.values())
-    adapted = mean_weights([trial.folder for trial in chosen.values()], args.device, start.encoder)
+    adapted = mean_weights([trial.folder for trial in chosen.values()], args.device)
     asked = text.unpractised(start.choosing, views) or start.choosing
     average = best_average(start.load, start.once, adapted, asked)
     say(f"best of the arms: {' and '.join(chosen)}; with {average.share:.0%} of the change of the weights")
@@ -183,7 +183,7 @@ def train_second(
 ) -> Second:
     """Train the chosen arms once more, on another split of the text, and average them as on the first one."""
     found = [train_again(name, trial, arms[name], common) for name, trial in chosen.items()]
-    adapted = mean_weights([run.folder for run in found], args.device, start.encoder)
+    adapted = mean_weights([run.folder for run in found], args.device)
     encoder = mix(start.load(), adapted, share)
     records = [run.record for run in found]
     seconds, tokens = (sum(record[name] for record in records) for name in ("train_seconds", "tokens"))

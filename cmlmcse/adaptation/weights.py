@@ -77,32 +77,24 @@ def best_average(
     return Average(best, once, chosen, scores)
 
 
-def load_start(
-    model: str, pooling: str | None, device: str | None, limit: int | None = None, bf16: bool = False
-) -> Encoder:
+def load_start(model: str, pooling: str | None, device: str | None, bf16: bool = False) -> Encoder:
     """The model that is adapted, with the kernels that are fast on a CPU.
 
     Args:
         model: a folder, a Hub name, or `package:NAME/path`.
         pooling: for a model that records none.
         device: where to compute.
-        limit: tokens that a text is cut to (default: what the model records).
         bf16: whether it computes in bf16.
 
     Raises:
         InputError: as :func:`load_model_encoder`.
     """
-    encoder = load_model_encoder(model, pooling, limit, device=device, show_progress_bar=False)
+    encoder = load_model_encoder(model, pooling, device=device, show_progress_bar=False)
     use_fast_cpu_kernels(encoder.model)
     encoder.bf16 = bf16
     return encoder
 
 
-def arm_encoder(run: Path, device: str | None, like: Encoder) -> Encoder:
-    """The encoder that an arm's run exported, with the start's limit of tokens and its precision."""
-    return load_start(str(run), None, device, like.max_seq_length, like.bf16)
-
-
-def mean_weights(runs: Sequence[Path], device: str | None, like: Encoder) -> Weights:
-    """The mean of the weights of some runs, each loaded as :func:`arm_encoder` does."""
-    return mean_of([weights_of(arm_encoder(run, device, like)) for run in runs])
+def mean_weights(runs: Sequence[Path], device: str | None) -> Weights:
+    """The mean of the weights that some runs exported."""
+    return mean_of([weights_of(load_start(str(run), None, device)) for run in runs])
