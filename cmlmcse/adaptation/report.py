@@ -18,6 +18,7 @@ from .files import EXPORT, REPORT
 from .pages import Block, write_pages
 
 CURVE = "curves"
+SHORT = 160  # characters of a text in a table
 # Share of the held-out documents that repeat other documents, from which the report warns. What it does to the scores
 # was not measured.
 OVERLAPS = 0.1
@@ -252,10 +253,10 @@ def plot_curves(found: dict[str, Any], plots: Path) -> None:
     save(figure, plots, CURVE)
 
 
-def short(text: str, characters: int = 160) -> str:
+def short(text: str) -> str:
     """The start of a text, on one line."""
     line = " ".join(text.split())
-    return line if len(line) <= characters else line[: characters - 1] + "…"
+    return line if len(line) <= SHORT else line[: SHORT - 1] + "…"
 
 
 def compared(row: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"  # colour-blind readers can distinguish them (Okabe & Ito)
+BANDS = 5  # of human scores
 COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -36,16 +37,15 @@ def plot_cosine_by_gold(
     gold: NDArray[np.float64],
     folder: Path,
     what: str,
-    bins: int = 5,
     name: str = "cosine_by_gold",
 ) -> None:
     """Plot the distribution of the cosine similarity in each band of the human score.
 
     Bands with fewer than two pairs are left out. Without any other band, no file is written.
     """
-    edges = np.linspace(gold.min(), gold.max(), bins + 1)
-    band = np.clip(np.digitize(gold, edges[1:-1]), 0, bins - 1)
-    filled = [b for b in range(bins) if (band == b).sum() >= 2]
+    edges = np.linspace(gold.min(), gold.max(), BANDS + 1)
+    band = np.clip(np.digitize(gold, edges[1:-1]), 0, BANDS - 1)
+    filled = [b for b in range(BANDS) if (band == b).sum() >= 2]
     if not filled:
         return
     figure, axes = plt.subplots(figsize=(7, 4))

@@ -40,14 +40,13 @@ def load_sentences(
     text_column: str | None = None,
     streaming: bool = False,
     cache_dir: str | None = None,
-    split: str = "train",
     data_files: str | None = None,
     positive_column: str | None = None,
     negative_column: str | None = None,
     documents: bool = False,
     score_column: str | None = None,
 ) -> Sentences:
-    """Return the non-empty rows of a file, or of the `split` of a Hub dataset, as a dataset of one column, "text".
+    """Return the non-empty rows of a file, or of a Hub dataset's training split, as a dataset of one column, "text".
 
     With `documents` a row of a text file or a dump is a document with one sentence per line. In other sources each row
     is a document in any case.
@@ -69,7 +68,7 @@ def load_sentences(
             if kind in ("text", "wikipedia"):
                 sentences = _generated(kind, train_file, streaming, cache_dir, documents)
             elif kind == "hub":
-                sentences = _from_hub(train_file, columns, streaming, cache_dir, split, data_files)
+                sentences = _from_hub(train_file, columns, streaming, cache_dir, data_files)
             else:
                 sentences = _from_table(kind, train_file, columns, streaming, cache_dir)
             first = next(iter(sentences.take(1)), None)
@@ -263,12 +262,12 @@ def _bad_json_line(path: str) -> str:
 
 
 def _from_hub(
-    dataset: str, columns: Columns, streaming: bool, cache_dir: str | None, split: str, data_files: str | None
+    dataset: str, columns: Columns, streaming: bool, cache_dir: str | None, data_files: str | None
 ) -> Sentences:
-    """Return a split of a Hub dataset, or of one file in it."""
+    """Return the training split of a Hub dataset, or of one file in it."""
     try:
         rows = datasets.load_dataset(
-            dataset, data_files=data_files or None, split=split, streaming=streaming, cache_dir=cache_dir
+            dataset, data_files=data_files or None, split="train", streaming=streaming, cache_dir=cache_dir
         )
         return only_columns(rows, dataset, columns)
     except InputError:
@@ -276,7 +275,7 @@ def _from_hub(
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         cause = " ".join(str(error).split())
         raise InputError(
-            f"{dataset}: expected a file or a Hub dataset with the split {split!r}, found no such file, and "
+            f"{dataset}: expected a file or a Hub dataset with the split 'train', found no such file, and "
             f"the dataset could not be loaded ({cause}); check the name and the network"
         ) from error
 

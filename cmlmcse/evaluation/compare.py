@@ -15,6 +15,7 @@ from .sts_data import STS_SETS, Pairs
 from .tables import STS_COLUMNS
 
 LEVEL = 0.95
+SEED = 0  # of the resamples, the same for every model
 FEWEST = 10  # queries, below which a set has no interval: samples of so few repeat each other. A choice by hand
 MAX_SIMILARITIES = 1 << 21  # similarities of resampled sets in memory at a time: 16 MiB
 
@@ -41,9 +42,7 @@ def score_pairs(encode: Encode, sets: dict[str, dict[str, Pairs]]) -> dict[str, 
     }
 
 
-def bootstrap_differences(
-    first: dict[str, Scored], second: dict[str, Scored], resamples: int = 1000, seed: int = 0
-) -> dict[str, Any]:
+def bootstrap_differences(first: dict[str, Scored], second: dict[str, Scored], resamples: int = 1000) -> dict[str, Any]:
     """Spearman × 100 of `second` minus that of `first` on each set; also "avg" if all seven sets are there.
 
     Paired bootstrap (Efron & Tibshirani 1993, §16): in each set, a resample draws pairs with replacement, the same
@@ -53,7 +52,7 @@ def bootstrap_differences(
     Returns:
         set → `difference`, `low` and `high`.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     points, samples = {}, {}
     for name in first:
         gold, one, other = first[name].gold, first[name].cosines, second[name].cosines
@@ -70,9 +69,7 @@ def bootstrap_differences(
     return {name: _interval(point, samples[name]) for name, point in points.items()}
 
 
-def query_differences(
-    first: ByQuery, second: ByQuery, average: bool, resamples: int = 1000, seed: int = 0
-) -> dict[str, Any]:
+def query_differences(first: ByQuery, second: ByQuery, average: bool, resamples: int = 1000) -> dict[str, Any]:
     """nDCG@10 × 100 of `second` minus that of `first` on each set, alone and with BM25.
 
     Paired bootstrap, as in :func:`bootstrap_differences`: a resample draws queries with replacement.
@@ -89,7 +86,7 @@ def query_differences(
         changes = {name: second[name][measure] - values[measure] for name, values in first.items() if measure in values}
         points, samples = [], []
         for place, change in enumerate(changes.values()):
-            drawn = _resample_rows(np.random.default_rng([seed, place]), len(change), resamples)
+            drawn = _resample_rows(np.random.default_rng([SEED, place]), len(change), resamples)
             points.append(float(change.mean()))
             enough = len(change) >= FEWEST
             means = [change[rows].mean(axis=1) for rows in drawn] if enough else [np.full(resamples, np.nan)]

@@ -122,17 +122,14 @@ def load_dev_set(name: str, data_dir: str | None) -> DevSet | None:
     return DEV_SETS[name](data_dir)
 
 
-def interval(
-    dev: DevScore, before: NDArray[np.float64], after: NDArray[np.float64], seed: int = 0
-) -> tuple[float, float]:
+def interval(dev: DevScore, before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[float, float]:
     """The 95 % interval of the score's change, from a paired bootstrap over the items.
 
     Args:
         dev: the development set.
         before, after: (N,) values of each item.
-        seed: the seed of the samples.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     changes = []
     for _ in range(BOOTSTRAP_SAMPLES // SAMPLES_AT_A_TIME):
         rows = rng.integers(len(before), size=(SAMPLES_AT_A_TIME, len(before)))

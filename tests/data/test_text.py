@@ -295,8 +295,8 @@ def test_hub_dataset(monkeypatch: pytest.MonkeyPatch, load: Load, streaming: boo
         return rows.to_iterable_dataset() if streaming else rows
 
     monkeypatch.setattr(datasets, "load_dataset", fake)
-    assert load("owner/name", streaming=streaming, split="validation", data_files="") == ["one", "two"]
-    assert asked == [("owner/name", "validation")]
+    assert load("owner/name", streaming=streaming, data_files="") == ["one", "two"]
+    assert asked == [("owner/name", "train")]
     with pytest.raises(InputError, match=r"no/body: expected .*could not be loaded \(Couldn't reach 'no/body' on"):
         load("no/body", streaming=streaming)
 
