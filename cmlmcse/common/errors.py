@@ -56,6 +56,11 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see {self.prog} --help")
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's message; the error's class if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 @contextmanager
 def as_input_error(prefix: str = "") -> Iterator[None]:
     """Turn a `ValueError` of validation code, and torch's refusal to unpickle unknown objects, into an

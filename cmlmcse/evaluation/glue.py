@@ -21,7 +21,7 @@ from transformers import (
     set_seed,
 )
 
-from cmlmcse.common.errors import InputError
+from cmlmcse.common.errors import InputError, first_line
 from cmlmcse.models.encoders import load_tokenizer
 from cmlmcse.models.folders import resolve_model
 from modeling_cmlmcse.backbone import max_positions, quiet_loading
@@ -192,10 +192,9 @@ def loading(source: str) -> Iterator[None]:
         with quiet_loading():
             yield
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise InputError(
-            f"{source}: expected a model that transformers can fine-tune, found one that it cannot load ({reason}); "
-            "export a checkpoint with cmlmcse push --export_only"
+            f"{source}: expected a model that transformers can fine-tune, found one that it cannot load "
+            f"({first_line(error)[:200]}); export a checkpoint with cmlmcse push --export_only"
         ) from error
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cmlmcse.common.errors import InputError
+from cmlmcse.common.errors import InputError, first_line
 
 from .data_checks import check_published, not_utf8, parse_score
 
@@ -240,9 +240,8 @@ def hub_errors(name: str, folder: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # errors of datasets, huggingface_hub, httpx, tarfile have no common base class
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"cannot load {name} from the Hub ({reason}); pass --data_dir with a folder that holds {folder}/"
+            f"cannot load {name} from the Hub ({first_line(error)}); pass --data_dir with a folder that holds {folder}/"
         ) from error
 
 

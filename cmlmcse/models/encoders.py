@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from huggingface_hub.constants import HF_HUB_OFFLINE
 
-from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.errors import InputError, as_input_error, first_line
 from cmlmcse.common.locations import resolve
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -291,7 +291,7 @@ def load_tokenizer(source: str) -> Any:
         tokenizer.name_or_path = tokenizer.init_kwargs["name_or_path"] = ""
         return tokenizer
     except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the tokenizers library
-        raise InputError(f"{source}: the tokenizer cannot be loaded: {_reason(error)}") from error
+        raise InputError(f"{source}: the tokenizer cannot be loaded: {first_line(error)[:300]}") from error
 
 
 def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLMCSEForSentenceEmbedding":
@@ -320,7 +320,7 @@ def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLM
                 source, cmlm_weight=0.0, projection="none", pooling=pooling, normalize=normalize, backbone_dropout=0.0
             ).eval()
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"{source}: the model cannot be loaded: {_reason(error)}") from error
+        raise InputError(f"{source}: the model cannot be loaded: {first_line(error)[:300]}") from error
 
 
 def _load_head(source: str, model: "CMLMCSEForSentenceEmbedding") -> bool:
@@ -340,11 +340,6 @@ def _load_head(source: str, model: "CMLMCSEForSentenceEmbedding") -> bool:
     head = {name.removeprefix("linear."): tensor for name, tensor in load_file(file).items()}
     model.projection.dense.load_state_dict(head)
     return True
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def max_length(source: str, model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, given: int | None) -> int:
@@ -368,4 +363,4 @@ def _to_device(model: "CMLMCSEForSentenceEmbedding", device: str | None) -> "CML
     try:
         return model.to(torch.device(name))  # type: ignore[arg-type]
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"--device {name}: cannot be used here: {_reason(error)}") from error
+        raise InputError(f"--device {name}: cannot be used here: {first_line(error)[:300]}") from error

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.errors import InputError, as_input_error, first_line
 from cmlmcse.common.locations import resolve
 from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY, CMLMCSEConfig
 from modeling_cmlmcse.pooling import POOLINGS
@@ -200,7 +200,7 @@ def cached_file(source: str, name: str) -> str | None:
     try:
         return cached_file(source, name, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
-        reason = f"{source}: neither a folder nor a model on the Hub: {str(error).splitlines()[0]}"
+        reason = f"{source}: neither a folder nor a model on the Hub: {first_line(error)}"
         _unreachable[source] = (time.monotonic(), reason)
         raise InputError(reason) from error
     finally:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.errors import InputError, as_input_error, first_line
 from cmlmcse.common.locations import resolve
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
@@ -56,4 +56,4 @@ def _empty_model(source: str, ours: bool, pooling: str, normalize: bool) -> CMLM
             )
             return CMLMCSEForSentenceEmbedding(config)
     except OSError as error:
-        raise InputError(f"{source}: the model cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{source}: the model cannot be loaded: {first_line(error)}") from error

@@ -21,7 +21,7 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from cmlmcse.common.distributed import from_first_process, shutdown_process_group, sums_over_processes
-from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.common.errors import InputError, Stopped, first_line
 from cmlmcse.data.lengths import forget_lengths
 from modeling_cmlmcse.distributed import processes
 
@@ -98,7 +98,7 @@ class WholeCheckpointTrainer(Trainer):
             if isinstance(error, RuntimeError) and ZIP_WRITER not in str(error):
                 raise
             shutil.rmtree(folder / TEMPORARY, ignore_errors=True)  # it takes the room that is missing
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            reason = getattr(error, "strerror", None) or first_line(error)
             raise InputError(
                 f"{folder / name} cannot be written: {reason}; earlier checkpoints are complete: make room and resume "
                 "with --resume_from_checkpoint auto"

@@ -10,7 +10,7 @@ from transformers.trainer_pt_utils import safe_globals
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from cmlmcse.common.distributed import from_first_process
-from cmlmcse.common.errors import InputError
+from cmlmcse.common.errors import InputError, first_line
 from modeling_cmlmcse.distributed import rank
 
 TRAINER_STATE_NAME = "trainer_state.json"
@@ -110,7 +110,7 @@ def check_checkpoint(folder: Path) -> None:
         except (OSError, ValueError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
             raise InputError(
                 f"{path}: expected tensors and plain values, as cmlmcse train writes them, found something else "
-                f"({str(error).splitlines()[0]}); resume from an earlier checkpoint"
+                f"({first_line(error)}); resume from an earlier checkpoint"
             ) from error
 
 
