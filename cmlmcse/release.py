@@ -11,7 +11,6 @@ import argparse
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from cmlmcse.common.errors import InputError, Parser, as_input_error, command
+from cmlmcse.common.files import new_model_folder
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table
@@ -157,7 +157,7 @@ def measured_parts(results: dict[str, Any]) -> Iterator[str]:
 
 
 def release(run: Path, args: argparse.Namespace) -> None:
-    """Write the folder under a temporary name, then rename it: it is written whole or not at all.
+    """Write the folder, whole or not at all.
 
     Raises:
         InputError: the run is not a finished --stage pretrain run, a --fill_mask sentence does not have one mask token,
@@ -170,10 +170,9 @@ def release(run: Path, args: argparse.Namespace) -> None:
         raise InputError(f"{run}: expected the folder of a finished run with its export/, found none; give another run")
     record = Record({name: value for name, value in record.items() if name != "log"}, record.name)
     lifted = {"simcse": simcse_scores(args.gate, record["tokens"])} if args.gate else {}
-    args.output_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".release-", dir=args.output_dir.parent) as temporary:
-        folder = Path(temporary) / args.output_dir.name
-        shutil.copytree(run / "export", folder, ignore=shutil.ignore_patterns("*.safetensors", "README.md"))
+    with new_model_folder(args.output_dir) as folder:
+        rewritten = shutil.ignore_patterns("*.safetensors", "README.md")
+        shutil.copytree(run / "export", folder, ignore=rewritten, dirs_exist_ok=True)
         for weights in sorted((run / "export").glob("*.safetensors")):
             save_as_fp16(weights, folder / weights.name)
         config = AutoConfig.from_pretrained(folder)
@@ -190,7 +189,6 @@ def release(run: Path, args: argparse.Namespace) -> None:
         card = release_card(args.output_dir.as_posix(), args.about, record, written, identity)
         (folder / "README.md").write_text(card, encoding="utf-8")
         write_records(folder, record, written)
-        folder.rename(args.output_dir)
 
 
 def read_record(path: Path) -> Record:

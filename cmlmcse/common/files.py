@@ -74,8 +74,26 @@ def replace_json(path: Path, content: Any) -> None:
     replace_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def share_weights(folder: Path) -> None:
-    """Let those read a folder's weights who may read its config.json: safetensors makes them readable by the owner
-    alone, and a server often runs as another user."""
-    for weights in folder.rglob("*.safetensors"):
-        shutil.copymode(folder / "config.json", weights)
+@contextmanager
+def new_model_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder for a model's files. It gets the name `folder` at the end, or is deleted after an error.
+
+    Those may then read its weights who may read its config.json: safetensors makes them readable by the owner alone,
+    and a server often runs as another user.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    aside = folder.with_name(f".{folder.name}.incomplete")
+    shutil.rmtree(aside, ignore_errors=True)  # of a command that was killed
+    try:
+        aside.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be created ({error.strerror}); choose another --output_dir") from error
+    try:
+        yield aside
+        for weights in aside.rglob("*.safetensors"):
+            shutil.copymode(aside / "config.json", weights)
+        aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -30,7 +30,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 import modeling_cmlmcse
 from cmlmcse.common.errors import InputError, as_input_error
-from cmlmcse.common.files import share_weights
+from cmlmcse.common.files import new_model_folder
 from cmlmcse.data.lengths import forget_lengths
 from modeling_cmlmcse.configuration_cmlmcse import HEAD_WEIGHTS, WEIGHTS_WITH_HEAD
 from modeling_cmlmcse.families import family_of
@@ -87,7 +87,7 @@ def export(
     trust_free: bool = False,
     fp16: bool = False,
 ) -> Path:
-    """Write the Hub folder of a trained model. It is written under another name, then renamed: complete or absent.
+    """Write the Hub folder of a trained model: complete or absent.
 
     Args:
         model: the trained model; its auxiliary network is not exported.
@@ -113,27 +113,20 @@ def export(
     if fp16:
         with as_input_error():
             weights, head = as_fp16(weights), as_fp16(head)
-    aside = folder.with_name(f".{folder.name}.incomplete")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        aside.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be created ({error.strerror}); choose another --output_dir") from error
-    save_file(weights, aside / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
-    tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
-    forget_lengths(tokenizer)
-    tokenizer.save_pretrained(aside)
-    write_tokenizer_config(tokenizer, aside / "tokenizer_config.json")
-    write_config(model, aside, trust_free)
-    if not trust_free:
-        copy_code(aside)
-        write_head(head, weights, aside)
-    write_sentence_transformers(model.config, head, aside)
-    length = {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
-    write_json(aside / "sentence_bert_config.json", length)
-    (aside / "README.md").write_text(card, encoding="utf-8")
-    share_weights(aside)
-    aside.rename(folder)
+    with new_model_folder(folder) as aside:
+        save_file(weights, aside / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+        tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_positions)
+        forget_lengths(tokenizer)
+        tokenizer.save_pretrained(aside)
+        write_tokenizer_config(tokenizer, aside / "tokenizer_config.json")
+        write_config(model, aside, trust_free)
+        if not trust_free:
+            copy_code(aside)
+            write_head(head, weights, aside)
+        write_sentence_transformers(model.config, head, aside)
+        length = {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
+        write_json(aside / "sentence_bert_config.json", length)
+        (aside / "README.md").write_text(card, encoding="utf-8")
     return folder
 
 

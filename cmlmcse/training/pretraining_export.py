@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
-from cmlmcse.common.files import share_weights
+from cmlmcse.common.files import new_model_folder
 from cmlmcse.common.names import split_names
 from cmlmcse.data.batches import TrainingSentences
 from cmlmcse.data.lengths import forget_lengths
@@ -64,21 +64,17 @@ def finalize_pretraining(folder: Path, recipe: Recipe, trainer: LossTrainer, mea
 def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenizerBase, folder: Path, card: str) -> None:
     """Write a folder that `AutoModelForMaskedLM` loads, with the fusion layers in a file of their own.
 
-    The fusion layers share the head of the masked-language model. The folder is written under another name first, then
-    renamed, so that it is never incomplete.
+    The fusion layers share the head of the masked-language model. The folder is complete or absent.
     """
-    temporary = folder.with_name(f".{folder.name}.incomplete")
-    shutil.rmtree(temporary, ignore_errors=True)
-    model.masked_lm.save_pretrained(temporary)
-    forget_lengths(tokenizer)
-    tokenizer.save_pretrained(temporary)
-    if model.fusion is not None:
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.fusion.state_dict().items()}
-        facts = {name: str(getattr(model, name)) for name in (*DEPTHS, "pooling")}
-        save_file(weights, temporary / AUXILIARY_NETWORK, metadata={"format": "pt", **facts})
-    (temporary / "README.md").write_text(card, encoding="utf-8")
-    share_weights(temporary)
-    temporary.rename(folder)
+    with new_model_folder(folder) as aside:
+        model.masked_lm.save_pretrained(aside)
+        forget_lengths(tokenizer)
+        tokenizer.save_pretrained(aside)
+        if model.fusion is not None:
+            weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.fusion.state_dict().items()}
+            facts = {name: str(getattr(model, name)) for name in (*DEPTHS, "pooling")}
+            save_file(weights, aside / AUXILIARY_NETWORK, metadata={"format": "pt", **facts})
+        (aside / "README.md").write_text(card, encoding="utf-8")
 
 
 def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
