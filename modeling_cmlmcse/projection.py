@@ -63,14 +63,9 @@ class NonlinearProjection(nn.Module):
         return self.layers(sentences)  # (B, H)
 
 
-def no_projection(hidden_size: int) -> nn.Module:
-    """The sentence vector itself, (B, H) → (B, H)."""
-    return nn.Identity()
-
-
 PROJECTIONS: dict[str, Callable[[int], nn.Module]] = {
     "mlp": MLPProjection,
     "batchnorm": BatchNormProjection,
     "nonlinear": NonlinearProjection,
-    "none": no_projection,
+    "none": nn.Identity,  # the sentence vector itself: it takes any argument
 }

@@ -58,7 +58,7 @@ def plot_curves(study: Study, rows: Sequence[Row]) -> None:
     save(figure, study.folder, "curves")
 
 
-def seeds_of(study: Study, metric: str, rows: Sequence[Row]) -> dict[int, dict[str, float]]:
+def seeds_of(metric: str, rows: Sequence[Row]) -> dict[int, dict[str, float]]:
     """Seed → arm → score, for seeds with at least one score."""
     scores: dict[int, dict[str, float]] = {}
     for row in rows:
@@ -70,7 +70,7 @@ def seeds_of(study: Study, metric: str, rows: Sequence[Row]) -> dict[int, dict[s
 def plot_scores(axes: Axes, study: Study, metric: str, rows: Sequence[Row], compared: dict[str, Comparison]) -> None:
     """The scores of each seed, connected over the arms; the means with their intervals; published values."""
     places = {arm: place for place, arm in enumerate(study.arms)}
-    for number, (seed, scores) in enumerate(seeds_of(study, metric, rows).items()):
+    for number, (seed, scores) in enumerate(seeds_of(metric, rows).items()):
         marker = MARKERS[number % len(MARKERS)]
         axes.plot(
             list(scores.values()), [places[arm] for arm in scores], color=GREY, alpha=0.55, linewidth=0.8,
@@ -98,7 +98,7 @@ def plot_differences(
     for place, arm in enumerate(study.arms):
         if baseline is None or arm == baseline:
             continue
-        pairs = [by_arm for by_arm in seeds_of(study, metric, rows).values() if {arm, baseline} <= by_arm.keys()]
+        pairs = [by_arm for by_arm in seeds_of(metric, rows).values() if {arm, baseline} <= by_arm.keys()]
         axes.plot(
             [by_arm[arm] - by_arm[baseline] for by_arm in pairs], [place] * len(pairs), "o",
             color=GREY, alpha=0.55, markersize=4,
