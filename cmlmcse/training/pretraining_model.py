@@ -1,12 +1,10 @@
 """Stage 1: a masked-language model and the auxiliary network on its lower layers, trained with one loss."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
-from transformers.utils import ModelOutput
 
 from modeling_cmlmcse.auxiliary import AuxiliaryLoss, head_loss, zero_with_graph
 from modeling_cmlmcse.backbone import (
@@ -26,15 +24,9 @@ from modeling_cmlmcse.enhanced_decoding import EnhancedDecoder
 from modeling_cmlmcse.masked_batch import MaskedBatch, fuse
 from modeling_cmlmcse.packing import Packing, Selection
 
+from .training_losses import TrainingOutput
+
 DECODERS = ("fusion", "retromae")
-
-
-@dataclass
-class PretrainingOutput(ModelOutput):
-    """Losses of one batch: `loss` = MLM + λ · auxiliary MLM; `logs` holds the losses and accuracies by name."""
-
-    loss: Tensor | None = None
-    logs: dict[str, Tensor] | None = None
 
 
 class AuxiliaryPretraining(PreTrainedModel):
@@ -127,7 +119,7 @@ class AuxiliaryPretraining(PreTrainedModel):
         """Number of fusion blocks."""
         return 0 if self.fusion is None else len(blocks(self.fusion))
 
-    def forward(self, masked: dict[str, Any]) -> PretrainingOutput:
+    def forward(self, masked: dict[str, Any]) -> TrainingOutput:
         """The loss of a packed masked batch (`masked` as in :class:`AuxiliaryObjective`).
 
         Each loss is a mean over its predictions in the batch, on several processes over those of all processes.
@@ -138,7 +130,7 @@ class AuxiliaryPretraining(PreTrainedModel):
         sums = {f"{name}_loss": (name, each.total.detach()) for name, each in found.items()}
         for name, each in found.items():
             sums |= {f"{name}_{measure}": (name, value) for measure, value in each.sums.items()}
-        return PretrainingOutput(loss=loss, logs={title: value / counts[name] for title, (name, value) in sums.items()})
+        return TrainingOutput(loss=loss, logs={title: value / counts[name] for title, (name, value) in sums.items()})
 
     def terms(self, masked: dict[str, Any]) -> dict[str, int]:
         """The number of predictions of each loss: the masked tokens, or all tokens but two special ones in a row."""

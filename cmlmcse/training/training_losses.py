@@ -19,10 +19,8 @@ from modeling_cmlmcse.packing import Packing
 
 @dataclass
 class TrainingOutput(ModelOutput):
-    """Losses of one training batch: `loss` = contrastive + Σ weight · term + Σ weight · auxiliary.
-
-    `logs` holds detached values by name: each loss, and alignment, uniformity and anisotropy of the batch.
-    """
+    """Losses of one training batch: `loss` is their weighted sum, and `logs` holds detached values by name: each loss,
+    and measures such as alignment and uniformity, or in pre-training accuracies."""
 
     loss: Tensor | None = None
     logs: dict[str, Tensor] | None = None
@@ -50,7 +48,7 @@ class TrainingLosses(nn.Module):
             return getattr(self.model, name)
 
     def forward(self, views: dict[str, Any], masked: dict[str, Any] | None = None) -> TrainingOutput:
-        """The contrastive loss of V·N packed rows plus the weighted auxiliary losses.
+        """The loss of V·N packed rows: contrastive + Σ weight · term + Σ weight · auxiliary.
 
         Args:
             views: packed rows of all V views, one view after the other (:func:`pack_sequences`), and `num_views`;
