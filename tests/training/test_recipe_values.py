@@ -23,8 +23,6 @@ from support.paths import ROOT
 @pytest.mark.parametrize("path", sorted((ROOT / "configuration").glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_parse(path):
     """Every recipe that ships is valid, and is named after its method and backbone."""
-    from cmlmcse.training.parse import parse_recipe
-
     _, model, data, run_args = parse_recipe([path.stem])
     if not path.stem.startswith(("quickstart", "adapt")):
         method, *_, kind, size = path.stem.split("-")

@@ -156,7 +156,11 @@ def test_wrong_recipe(content, expected, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, path)
     assert stop.value.code == 2
-    assert expected in capsys.readouterr().err
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line.lower() or "Traceback" in line]
+    assert len(errors) == 1, errors
+    assert errors[0].startswith("error: ")
+    assert expected in errors[0]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_unknown_recipe_names_the_nearest(monkeypatch, capsys):
