@@ -33,7 +33,7 @@ from support.tiny import WORDS
 @pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
-    """A tiny backbone learns to find documents; the folder holds what INTERFACE promises; nothing asks the Hub."""
+    """A tiny backbone learns to find documents; the folder holds what the reference promises; nothing asks the Hub."""
     monkeypatch.setattr(arms, "BACKBONE_RATES", (3e-3, 1e-9))
     folder = tmp_path / "adapted"
     found = cmlmcse.adapt(backbone, corpus, folder, max_steps=60, per_device_train_batch_size=16, bf16=False)

@@ -22,7 +22,7 @@ from support.training import history, run
 @pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("kind", ("bert", "roberta"))
 def test_smoke_run(kind, recipe, backbone_folders, monkeypatch, tmp_path):
-    """Both losses fall on both kinds of backbone, and the folder holds what INTERFACE promises."""
+    """Both losses fall on both kinds of backbone, and the folder holds what the reference promises."""
     run(monkeypatch, recipe, "--model_name_or_path", backbone_folders[kind], "--max_steps", 40, "--eval_steps", 20,
         "--save_steps", 20, "--logging_steps", 10)  # fmt: skip
     folder = tmp_path / "run"
@@ -113,7 +113,6 @@ def test_gradient_accumulation_averages_batches(recipe, backbone_folders, monkey
     from cmlmcse.data.batches import EpochSampler, Example
     from cmlmcse.data.collator import ViewCollator
     from cmlmcse.data.masking import Masking
-    from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 
     config = BertConfig.from_pretrained(backbone_folders["bert"])
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
