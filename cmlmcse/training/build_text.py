@@ -140,7 +140,7 @@ def build_searches(
     """
     started = time.perf_counter()
     with recipe.run.main_process_first(desc="searching the text"):
-        pairs, vectors = search_pairs(documents, recipe, recipe.run.text_seed)
+        pairs, vectors = search_pairs(documents, recipe)
         prepared = time.perf_counter() - started
         tokenized = tokenize_sentences(pairs, tokenizer, recipe.data.max_seq_length)
     return TrainingSentences(tokenized, vectors, prepared=prepared)

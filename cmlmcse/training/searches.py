@@ -22,7 +22,7 @@ from cmlmcse.evaluation.bm25 import BM25
 from cmlmcse.evaluation.encoding import prompt_of
 from modeling_cmlmcse.prompts import DOCUMENT, QUERY
 
-from .fields import Recipe, RunArguments
+from .fields import Recipe
 from .text_vectors import fingerprint_rows, kept_vectors, load_reader, vectors_folder
 
 # A teacher's vectors are compared by cosine. BM25's are made so that the cosine is this much of the score, divided by
@@ -52,10 +52,8 @@ class Teacher(Protocol):
 class ModelTeacher:
     """A model: cosines of what it makes of queries and passages, each with its own prompt."""
 
-    def __init__(
-        self, name: str, queries: list[str], passages: list[str], pooling: str, most_tokens: int, run_args: RunArguments
-    ) -> None:
-        encoder = load_reader(name, pooling, most_tokens, run_args).bare
+    def __init__(self, name: str, queries: list[str], passages: list[str], recipe: Recipe) -> None:
+        encoder = load_reader(name, recipe.model.teacher_pooling, recipe.data.max_seq_length, recipe.run).bare
         files = []
         for side, texts in ((QUERY, queries), (DOCUMENT, passages)):
             prompt = prompt_of(encoder, side)
@@ -115,15 +113,14 @@ class LexicalTeacher:
         return filled
 
 
-def search_pairs(documents: datasets.Dataset, recipe: Recipe, seed: int) -> tuple[datasets.Dataset, list[list[Path]]]:
+def search_pairs(documents: datasets.Dataset, recipe: Recipe) -> tuple[datasets.Dataset, list[list[Path]]]:
     """Pairs of a query and a passage that the teachers find for it (data/searches.py), and their vectors by each
     teacher.
 
     Args:
-        documents: columns "title" and "text"; at most 5,000 of them are searched, drawn by the seed.
+        documents: columns "title" and "text"; at most 5,000 of them are searched, drawn by the text's seed.
         recipe: the recipe. A model that teaches reads as much of a text as training does: what it found further down,
             training could not learn to find.
-        seed: of the draws.
 
     Returns:
         Rows with the columns "text" and "positive", and for each teacher the files of the vectors of both. What takes
@@ -132,6 +129,7 @@ def search_pairs(documents: datasets.Dataset, recipe: Recipe, seed: int) -> tupl
     Raises:
         InputError: a teacher cannot be loaded, or no document gives a query.
     """
+    seed = recipe.run.text_seed
     documents = draw_documents(documents, SEARCHED, seed)
     queries = make_queries(documents, seed, recipe.data.max_queries)
     if not queries.texts or len(documents) < 2:
@@ -139,16 +137,10 @@ def search_pairs(documents: datasets.Dataset, recipe: Recipe, seed: int) -> tupl
             f"views search expects at least two documents with words of three letters or more, found "
             f"{len(documents)} documents and {len(queries.texts)} queries; add text, or choose the views crops"
         )
-    asked, texts = (
-        datasets.Dataset.from_dict({"text": queries.texts}),
-        with_titles(documents["title"], documents["text"]),
-    )
+    asked = datasets.Dataset.from_dict({"text": queries.texts})
+    texts = with_titles(documents["title"], documents["text"])
     teachers: list[Teacher] = [
-        LexicalTeacher(*queries, texts)
-        if name == LEXICAL
-        else ModelTeacher(
-            name, queries.texts, texts, recipe.model.teacher_pooling, recipe.data.max_seq_length, recipe.run
-        )
+        LexicalTeacher(*queries, texts) if name == LEXICAL else ModelTeacher(name, queries.texts, texts, recipe)
         for name in recipe.model.teachers
     ]
     shares = [1.0] if len(teachers) == 1 else [recipe.model.teacher_share, 1 - recipe.model.teacher_share]

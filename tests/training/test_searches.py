@@ -51,15 +51,16 @@ def corpus(documents, tmp_path):
 
 def parsed(recipe, **fields):
     """A recipe with its fields."""
-    words = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
+    words = [word for name, value in ({"data_seed": 4} | fields).items() for word in (f"--{name}", str(value))]
     return parse_recipe([str(recipe), *words])
 
 
 def test_pairs_and_their_vectors(recipe, backbone_folders, documents):
     """The cosines of the kept vectors are those of the model, and BM25 over the query's best score among the documents
     that are not its own, times a factor. A second call reads the files; another seed makes others."""
-    run = parsed(recipe, **{**SEARCH, "teacher": f"{backbone_folders['bert']},bm25", "teacher_pooling": "avg"})
-    pairs, (by_model, by_words) = search_pairs(documents, run, seed=4)
+    fields = {**SEARCH, "teacher": f"{backbone_folders['bert']},bm25", "teacher_pooling": "avg"}
+    run = parsed(recipe, **fields)
+    pairs, (by_model, by_words) = search_pairs(documents, run)
     asked, given = pairs["text"][:], pairs["positive"][:]
     assert len(asked) > 100
     texts = [f"{row['title']} {row['text']}" for row in documents]
@@ -78,10 +79,10 @@ def test_pairs_and_their_vectors(recipe, backbone_folders, documents):
     np.testing.assert_allclose(words[0] @ words[1].T, expected, atol=1e-3)
     assert (own != places).all()
 
-    again = search_pairs(documents, run, seed=4)
+    again = search_pairs(documents, run)
     assert again[1] == [by_model, by_words]
     assert again[0].to_dict() == pairs.to_dict()
-    assert search_pairs(documents, run, seed=5)[0].to_dict() != pairs.to_dict()
+    assert search_pairs(documents, parsed(recipe, **{**fields, "data_seed": 5}))[0].to_dict() != pairs.to_dict()
 
 
 @pytest.mark.parametrize("default", [None, "other"])
@@ -94,7 +95,7 @@ def test_a_teacher_is_asked_with_its_prompts(default, recipe, backbone_folders, 
     (folder / "config_sentence_transformers.json").write_text(json.dumps(recorded))
     fields = {**SEARCH, "teacher": join_names([str(folder)]), "teacher_pooling": "avg"}
     run = parsed(recipe, **fields)
-    pairs, (kept,) = search_pairs(documents, run, seed=4)
+    pairs, (kept,) = search_pairs(documents, run)
     encode = load_encoder(backbone_folders["bert"], "avg", 64, show_progress_bar=False)
     assert pairs["text"][:] == make_queries(documents, seed=4).texts  # training reads the texts alone
     assert set(pairs["positive"]) <= set(with_titles(documents["title"], documents["text"]))
@@ -109,7 +110,7 @@ def test_no_prompt_for_passages_is_not_the_default_one(recipe, backbone_folders,
     (folder / "config_sentence_transformers.json").write_text(json.dumps(recorded))
     run = parsed(recipe, **{**SEARCH, "teacher": folder, "teacher_pooling": "avg"})
     teacher_vectors(documents, run)
-    pairs, ((_, kept),) = search_pairs(documents, run, seed=4)
+    pairs, ((_, kept),) = search_pairs(documents, run)
     encode = load_encoder(backbone_folders["bert"], "avg", 64, show_progress_bar=False)
     np.testing.assert_allclose(np.load(kept), unit(encode(pairs["positive"][:])), atol=1e-5)
 
@@ -120,7 +121,7 @@ def test_the_share_decides_what_is_found(recipe, backbone_folders, documents):
     for share in (0, 1):
         fields = {"teacher": f"{backbone_folders['bert']},bm25", "teacher_share": share, "teacher_pooling": "avg"}
         run = parsed(recipe, **{**SEARCH, **fields})
-        _, (_, by_words) = search_pairs(documents, run, seed=4)
+        _, (_, by_words) = search_pairs(documents, run)
         asked, given = (np.load(path).astype(np.float32) for path in by_words)
         found[share] = (asked * given).sum(axis=1).mean()
     assert found[0] > 1.5 * found[1] > 0
@@ -130,12 +131,12 @@ def test_a_teacher_reads_what_training_reads(recipe, backbone_folders, documents
     """Not a word beyond `max_seq_length`; BM25 knows the whole text."""
     fields = {**SEARCH, "teacher": f"{backbone_folders['bert']},bm25", "teacher_pooling": "avg", "max_seq_length": 8}
     run = parsed(recipe, **fields)
-    pairs, (by_model, by_words) = search_pairs(documents, run, seed=4)
+    pairs, (by_model, by_words) = search_pairs(documents, run)
     given = pairs["positive"][:]
     encode = load_encoder(backbone_folders["bert"], "avg", 8, show_progress_bar=False)
     np.testing.assert_allclose(np.load(by_model[1]), unit(encode(given)), atol=1e-5)
     run = parsed(recipe, **{**fields, "max_seq_length": 64})
-    longer, (_, same_words) = search_pairs(documents, run, seed=4)
+    longer, (_, same_words) = search_pairs(documents, run)
     assert longer["positive"][:] != given
     counts = [(np.load(path[1])[:, :-2] != 0).sum() / len(pairs) for path in (by_words, same_words)]
     assert counts[0] == pytest.approx(counts[1], rel=0.1)
