@@ -28,6 +28,7 @@ from cmlmcse.data.collator import pack_masked
 from cmlmcse.data.masking import Masking, mask_tokens
 from cmlmcse.data.special_tokens import check_around
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY
 from modeling_cmlmcse.distributed import processes
 from modeling_cmlmcse.enhanced_decoding import WordsFromVector
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
@@ -55,6 +56,9 @@ class ObjectiveLoss(nn.Module):
     With `MultipleNegativesRankingLoss` or another of `FROM_EMBEDDINGS` a step encodes every text once. Other losses
     encode by themselves (`CachedMultipleNegativesRankingLoss`, `MatryoshkaLoss`), which costs one more encoding of two
     columns.
+
+    A model of this project with the pooling `avg_top2` or `avg_first_last` keeps the weights of its layers: they are
+    frozen here.
 
     Args:
         model: the model that is trained: a transformer, then a pooling.
@@ -117,6 +121,10 @@ class ObjectiveLoss(nn.Module):
         special = frozenset(model.tokenizer.all_special_ids)
         self.masking = Masking(mlm_probability, model.tokenizer.mask_token_id, len(model.tokenizer), special)
         self._modules_of_model = modules  # in a list, because `model` has registered their weights already
+        if is_ours(modules[0].auto_model.config):
+            for module in modules:
+                if hasattr(module, "layer_weights"):  # WeightedLayerPooling's: AutoModel and cmlmcse know only 0 and 1
+                    module.requires_grad_(False)
 
     def forward(self, sentence_features: Iterable[Features], labels: Tensor) -> dict[str, Tensor]:
         """The parts of the loss, which the Trainer adds up and logs: that of the other loss, `contrast`, and the
@@ -150,14 +158,18 @@ class ObjectiveLoss(nn.Module):
                 "CUDA_VISIBLE_DEVICES to one GPU"
             )
         pooled: list[Tensor] = []
-        hook = self._modules_of_model[1].register_forward_hook(
-            lambda module, given, output: pooled.append(output["sentence_embedding"])
-        )
+
+        def keep(module: nn.Module, given: Any, output: Features) -> None:
+            if "sentence_embedding" in output:  # not yet after WeightedLayerPooling, which stands before the pooling
+                pooled.append(output["sentence_embedding"])
+
+        hooks = [module.register_forward_hook(keep) for module in self._modules_of_model[1:]]
         try:
             model: Any = self.model  # or what the Trainer has wrapped it in
             embedding = model(dict(column))["sentence_embedding"]
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
         return embedding, pooled[0]
 
     def mask(self, columns: list[Features]) -> dict[str, Any]:
@@ -181,6 +193,11 @@ def inner_encoder(model: Any) -> Any:
     """The transformer that the objectives read: of our model class, its backbone. That class may be an export's own
     copy (`trust_remote_code=True`), so the model type tells it."""
     return model.backbone if model.config.model_type == CMLMCSEConfig.model_type else model
+
+
+def is_ours(config: Any) -> bool:
+    """Whether a model is of this project: a checkpoint or an export, loaded with or without its code."""
+    return config.model_type == CMLMCSEConfig.model_type or hasattr(config, EXPORT_KEY)
 
 
 def check_weight(fields: dict[str, Any], objective: str) -> None:

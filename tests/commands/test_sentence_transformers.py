@@ -18,6 +18,8 @@ from sentence_transformers.models import Normalize, Pooling, Transformer
 from tokenizers import processors
 from transformers import EarlyStoppingCallback, TrainerCallback
 
+from cmlmcse.hub.export import export
+from cmlmcse.models.encoders import load_encoder
 from cmlmcse.sentence_transformers import BottleneckLoss, ConditionalMLMLoss, ReplacedTokenLoss
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -286,6 +288,27 @@ def test_the_vector_is_the_poolings(backbone_folders, sentences):
         torch.manual_seed(3)
         losses.append(loss([features(model, sentences)], torch.zeros(4))["cmlm"].item())
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("trust", (False, True))
+def test_a_mean_of_two_layers(trust, backbone_folders, sentences, tmp_path):
+    """The objective reads the vector after both modules of the pooling. The mean keeps its layers' weights, so the
+    saved folder gives the embeddings of our own code."""
+    ours = CMLMCSEForSentenceEmbedding.from_backbone(
+        backbone_folders["shallow"], cmlm_weight=0.0, pooling="avg_first_last"
+    )
+    export(ours, tiny_tokenizer("bert"), tmp_path / "export")
+    model = SentenceTransformer(str(tmp_path / "export"), device="cpu", trust_remote_code=trust)
+    loss = ConditionalMLMLoss(model, masked_lm=backbone_folders["shallow"]).eval()
+    embedding, vector = loss.encode(features(model, sentences))
+    torch.testing.assert_close(vector, embedding)
+    loss.train()
+    optimizer = torch.optim.SGD([weight for weight in loss.parameters() if weight.requires_grad], lr=1.0)
+    sum(loss([features(model, sentences)], torch.zeros(4)).values()).backward()
+    optimizer.step()
+    model.save_pretrained(str(tmp_path / "trained"))
+    encoder = load_encoder(str(tmp_path / "trained"), device="cpu")
+    np.testing.assert_allclose(encoder(sentences), model.encode(sentences), atol=1e-5)
 
 
 def test_refusals(backbone_folders):
