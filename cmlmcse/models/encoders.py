@@ -219,6 +219,8 @@ def open_model(
         tokenizer = _give_template(model, tokenizer, prompt_template)
     elif prompt_template is not None:
         raise InputError(f"--prompt_template expects a plain backbone with --pooling prompt, found {source}; drop it")
+    elif POOLINGS[chosen].reads_mask and model.config.mask_token_id not in tokenizer("")["input_ids"]:
+        tokenizer = _give_template(model, tokenizer, None)  # a backbone's, saved beside a model made in Python
     return model, tokenizer
 
 
@@ -245,8 +247,7 @@ def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None)
 
 
 def _give_template(model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, template: str | None) -> Any:
-    """The tokenizer of a plain backbone with a template, by default that of the model's configuration, where it is
-    noted."""
+    """A plain backbone's tokenizer with a template, by default that of the model's configuration, where it is noted."""
     from cmlmcse.data.special_tokens import special_tokens
     from cmlmcse.data.templates import read_template, with_template
 

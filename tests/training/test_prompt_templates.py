@@ -112,6 +112,17 @@ def test_without_the_template(backbone_folders, sentences):
         model(inputs_embeds=torch.zeros(1, 3, 32))
 
 
+def test_a_plain_tokenizer_beside_a_model(backbone_folders, sentences, tmp_path):
+    """A model that was made in Python is saved with its backbone's tokenizer. It gets the template that it records."""
+    model = load(backbone_folders["shallow"], prompt_template=TEMPLATES[0]).float().eval()
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer("bert").save_pretrained(tmp_path)
+    encoder = load_encoder(str(tmp_path), device="cpu")
+    np.testing.assert_allclose(encoder(sentences), model.encode(sentences, prompted(tiny_tokenizer("bert"))), atol=1e-6)
+    with pytest.raises(InputError, match="--prompt_template expects a plain backbone"):
+        load_encoder(str(tmp_path), device="cpu", prompt_template=TEMPLATES[1])
+
+
 def examples(tokenizer, sentences: list[str]) -> list[Example]:
     return [Example(tokenizer(text)["input_ids"], 0, row) for row, text in enumerate(sentences)]
 
