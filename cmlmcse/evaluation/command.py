@@ -46,7 +46,7 @@ def evaluate_models(args: argparse.Namespace, names: list[str], data: dict[str, 
 
     if len(names) > 1:
         check_encoders(args, data)
-    results, scored, queries = {}, {}, {}
+    results, scored, own, queries = {}, {}, {}, {}
     several = len(names) > 1 or bool(args.truncate_dim)
     for model, title in zip(args.models, names, strict=True):
         whole = prepare_encoder(model, args, data)
@@ -55,11 +55,13 @@ def evaluate_models(args: argparse.Namespace, names: list[str], data: dict[str, 
             results[name], queries[name] = score(model, encode, settings, args, data)
             if "sts" in data and (several or args.plots):
                 scored[name] = score_pairs(encode, data["sts"][0])
+            if "pairs" in data and several:
+                own[name] = score_pairs(encode, {file: {file: pairs} for file, pairs in data["pairs"].items()})
             if args.plots:
                 from .plots import plot_model
 
                 plot_model(encode, data, args.plots, name, several=several)
-    differences = differences_of(results, scored, queries)
+    differences = differences_of(results, scored, own, queries)
     print_results(results, differences, args.published)
     write_results(results, differences, scored, args)
 
@@ -163,17 +165,19 @@ def score(
 
 
 def differences_of(
-    results: dict[str, dict[str, Any]], scored: dict[str, Any], queries: dict[str, Any]
+    results: dict[str, dict[str, Any]], scored: dict[str, Any], own: dict[str, Any], queries: dict[str, Any]
 ) -> dict[str, Any]:
-    """How much each model but the first differs from it, with intervals: STS set → difference, and the searches under
-    `retrieval`. Empty for one model, and where no task gives them."""
+    """How much each model but the first differs from it, with intervals: STS set → difference, files of own pairs under
+    `pairs`, and the searches under `retrieval`. Empty for one model, and where no task gives them."""
     from .compare import bootstrap_differences, query_differences
 
     baseline, *others = results
-    found: dict[str, Any] = {other: {} for other in others if scored or queries[baseline]}
+    found: dict[str, Any] = {other: {} for other in others if scored or own or queries[baseline]}
     for other, differences in found.items():
         if scored:
             differences |= bootstrap_differences(scored[baseline], scored[other])
+        if own:
+            differences["pairs"] = bootstrap_differences(own[baseline], own[other])
         if queries[baseline]:
             average = "avg" in results[baseline]["retrieval"]
             differences["retrieval"] = query_differences(queries[baseline], queries[other], average)

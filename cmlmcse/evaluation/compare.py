@@ -1,4 +1,4 @@
-"""Is one model better than another, or is it chance? Bootstrap intervals of differences in STS and in searches."""
+"""Is one model better than another, or is it chance? Bootstrap intervals of differences in pairs and searches."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -114,7 +114,7 @@ def _resample_rows(rng: np.random.Generator, count: int, resamples: int) -> Iter
 def format_differences(differences: dict[str, dict[str, Any]], baseline: str) -> str:
     """The differences to a baseline as a Markdown table. Bold: the interval does not contain zero."""
     names = list(next(iter(differences.values())))
-    headings = [STS_COLUMNS.get(name, "Avg.") for name in names]
+    headings = ["Avg." if name == "avg" else STS_COLUMNS.get(name, name) for name in names]
     rows = ([model, *(_cell(found[name]) for name in names)] for model, found in differences.items())
     return markdown_table([f"Difference to {baseline}", *headings], rows)
 

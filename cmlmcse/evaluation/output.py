@@ -16,10 +16,15 @@ def print_results(results: dict[str, dict[str, Any]], differences: dict[str, Any
     named = named_results(results)
     several, baseline = len(results) > 1, next(iter(results))
     searches = {name: found["retrieval"] for name, found in differences.items() if "retrieval" in found}
-    pairs = {name: {key: found[key] for key in found if key != "retrieval"} for name, found in differences.items()}
+    own = {name: found["pairs"] for name, found in differences.items() if "pairs" in found}
+    sts = {
+        name: {key: found[key] for key in found if key not in ("retrieval", "pairs")}
+        for name, found in differences.items()
+    }
     blocks = [
         format_table(named, PUBLISHED if published else ()) if any("sts" in one for one in results.values()) else "",
-        format_differences(pairs, baseline) if any(pairs.values()) else "",
+        format_differences(sts, baseline) if any(sts.values()) else "",
+        format_differences(own, f"{baseline}, own pairs") if own else "",
         format_query_differences(searches, baseline) if searches else "",
         format_all_measures(named) if several else format_measures(*results.values()),
         *(

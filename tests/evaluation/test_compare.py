@@ -29,7 +29,7 @@ from cmlmcse.models.fingerprint import fingerprint_model
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.evaluation import fake_encode
 from support.text import one_space
-from support.tiny import tiny_tokenizer
+from support.tiny import WORDS, tiny_tokenizer
 
 
 def correlated(gold: np.ndarray, noise: float, seed: int) -> Scored:
@@ -132,6 +132,25 @@ def test_searches_of_two_models(tmp_path: Path, backbone_folders: dict[str, str]
     both = [each["hybrid"]["ndcg@10"] for each in own]
     assert found["hybrid ndcg@10"]["own"]["difference"] == pytest.approx(both[1] - both[0], abs=1e-3)
     assert found["ndcg@10"]["own"]["low"] <= found["ndcg@10"]["own"]["high"]
+
+
+def test_own_pairs_of_two_models(tmp_path: Path, backbone_folders: dict[str, str], capsys) -> None:
+    """The command prints the difference of each file of own pairs with its interval, and writes it."""
+    (tmp_path / "pairs").mkdir()
+    words = np.random.default_rng(0).choice(WORDS, (24, 2, 5))
+    lines = [f"{place}\t{' '.join(one)}\t{' '.join(other)}\n" for place, (one, other) in enumerate(words)]
+    for name, part in (("half", lines[:12]), ("whole", lines)):
+        (tmp_path / "pairs" / f"{name}.tsv").write_text("".join(part))
+    models = [backbone_folders["bert"], backbone_folders["roberta"]]
+    arguments = ["--pooling", "avg", "--data_dir", str(tmp_path), "--tasks", "pairs"]
+    main([*models, *arguments, "--output", str(tmp_path / "out.json")])
+    first, second = (Path(model).name for model in models)
+    assert f"| Difference to {first}, own pairs | half | whole |" in one_space(capsys.readouterr().out)
+    held = json.loads((tmp_path / "out.json").read_text())
+    for name, found in held["differences"][second]["pairs"].items():
+        before, after = (result["pairs"][name]["spearman"] for result in held["results"])
+        assert found["difference"] == pytest.approx(after - before, abs=2e-3)
+        assert found["low"] < found["difference"] < found["high"]
 
 
 def test_differences_table() -> None:
