@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,14 +37,34 @@ def place(backbone_folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path
 
 
+def snippet_of(section: str) -> str:
+    """The first Python block of a section of the page."""
+    text = PAGE.read_text().split(f"## {section}\n")[1]
+    (snippet, *_) = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return snippet
+
+
+def test_in_python(place) -> None:
+    """Without BM25 the scores are those of `cmlmcse search`; the words of a query add at most the weight."""
+    names: dict[str, Any] = {}
+    exec(snippet_of("In Python"), names)
+    query = json.loads(Path("corpus.jsonl").read_text().splitlines()[7])["text"]
+    search.main(["MODEL", "out.parquet", query, "--top_k", "50", "--output", "found.jsonl"])
+    cosines = {row["columns"]["text"]: row["score"] for row in json.loads(Path("found.jsonl").read_text())["results"]}
+    assert dict(names["search"](query, top_k=50, weight=0)) == pytest.approx(cosines, abs=1e-5)
+    added = {text: score - cosines[text] for text, score in names["search"](query, top_k=50)}
+    assert max(added, key=added.__getitem__) == query
+    assert added[query] == pytest.approx(0.3, abs=1e-5)
+    assert min(added.values()) >= -1e-5
+    assert len(names["search"]("?!")) == len(names["nearest"]) == 5  # no word
+
+
 @pytest.mark.parametrize("engine", ["DuckDB", "LanceDB"])
 def test_same_as_search(engine, place) -> None:
     """The five nearest texts, in order, with their cosines."""
     pytest.importorskip(engine.lower())
-    section = PAGE.read_text().split(f"## {engine}\n")[1]
-    (snippet, *_) = re.findall(r"^```py\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     names: dict[str, list[tuple[str, float]]] = {}
-    exec(snippet, names)
+    exec(snippet_of(engine), names)
     search.main(["MODEL", "out.parquet", QUERY, "--top_k", "5", "--output", "found.jsonl"])
     expected = json.loads(Path("found.jsonl").read_text())["results"]
     assert [text for text, _ in names["nearest"]] == [row["columns"]["text"] for row in expected]

@@ -313,8 +313,8 @@ def add_weight(root: Path) -> None:
 
 @pytest.mark.slow
 def test_extending_is_true(place: Path, tmp_path: Path) -> None:
-    """The page's pooling, objective, augmentation, view, loss and task, put where it says: they train, the export gives the
-    same embeddings in a fresh process with and without the code, and the task scores it."""
+    """The page's pooling, objective, augmentation, view, loss and task, put where it says: they train, the export gives
+    the same embeddings in a fresh process with and without the code, and the task scores it."""
     for name in ("modeling_cmlmcse", "cmlmcse", "configuration"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     follow("docs/how-to/extending.md", tmp_path)
@@ -326,7 +326,8 @@ def test_extending_is_true(place: Path, tmp_path: Path) -> None:
         "model_name_or_path": place / "backbone", "train_file": place / "my.txt", "data_dir": tmp_path, "max_steps": 2,
         "eval_steps": 2, "save_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 8,
         "use_cpu": True, "dev_set": "none", "pooling": "avg_top3", "augmentation": "first_half", "cmlm_weight": 0,
-        "views": "ends", "bow_weight": 0.1, "contrastive_loss": "margin", "final_evaluation": "duplicates", "output_dir": "run",
+        "views": "ends", "bow_weight": 0.1, "contrastive_loss": "margin", "final_evaluation": "duplicates",
+        "output_dir": "run",
     }  # fmt: skip
     calls: list[list[object]] = [
         ["train", "simcse-bert-base", *(word for name, value in fields.items() for word in (f"--{name}", value))],
