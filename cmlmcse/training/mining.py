@@ -60,9 +60,10 @@ def write_neighbours(path: Path, vectors: Path, data_args: DataArguments, device
     write_npy(path, neighbours(), len(table), data_args.mining_candidates, np.int32)
     cosines, seconds = np.concatenate(near), time.perf_counter() - start
     print(
-        f"mining: compared {len(table):,} rows with each other in {seconds:.0f} s; half of them have a cosine above "
-        f"{np.median(cosines):.2f} with another one, {(cosines > 1 - data_args.mining_margin).mean():.1%} one that "
-        f"mining_margin {data_args.mining_margin:g} leaves out"
+        f"mining: compared {len(table):,} rows with each other in {seconds:.0f} s; half of the rows have a neighbour "
+        f"with a cosine above {np.median(cosines):.2f}; {(cosines > 1 - data_args.mining_margin).mean():.1%} have one "
+        f"above {1 - data_args.mining_margin:g}, which may mean the same and is left out (mining_margin "
+        f"{data_args.mining_margin:g})"
     )
 
 
