@@ -206,7 +206,7 @@ class EncodedCorpus:
             InputError: they are of another model, pooling or prompt, or have another number of dimensions.
         """
         if self.stored:
-            self._check_model(model_provenance(model, encoder.settings["pooling"]))
+            self._check_model(model, model_provenance(model, encoder.settings["pooling"]))
             self._check_prompt(encoder.prompts.get("document", ""))
         else:
             self._mention_sample(model, encoder)
@@ -221,7 +221,7 @@ class EncodedCorpus:
                 "the model that the corpus was encoded with"
             )
 
-    def _check_model(self, ours: dict[str, Any]) -> None:
+    def _check_model(self, model: str, ours: dict[str, Any]) -> None:
         """Compare the model that encoded the texts with the one of the queries: by the fingerprint of its files where
         both have one, by its name where neither has."""
         theirs = self.stored
@@ -234,12 +234,13 @@ class EncodedCorpus:
             return
         if same_name and same_pooling:
             raise InputError(
-                f"{self.path} must hold embeddings of MODEL, {ours['model']}, as it is now, found those from before "
+                f"{self.path} must hold embeddings of MODEL, {model}, as it is now, found those from before "
                 "its files were changed; encode the corpus again"
             )
         raise InputError(
-            f"{self.path} must hold embeddings of MODEL, {ours['model']} with the pooling {ours['pooling']}, found "
-            f"{theirs.get('model')} with {theirs.get('pooling')} in it; give that model, or encode the corpus again"
+            f"{self.path} must hold embeddings of MODEL, {model} with the pooling {ours['pooling']}, found "
+            f"those of {theirs.get('model')} with {theirs.get('pooling')}; encode the corpus again with MODEL, or give "
+            "that model"
         )
 
     def _mention_sample(self, model: str, encoder: Encoder) -> None:
