@@ -210,7 +210,8 @@ def next_steps(folder: Path, found: dict[str, Any], text: dict[str, Any]) -> lis
     kept = found["chosen"] == "start"
     search = f"cmlmcse search {shlex.quote(folder.as_posix())} TEXT QUERY --bm25"
     which = "the model" if kept else "both models"
-    steps = [f"score {which} on queries of your own: `cmlmcse evaluate MODEL --tasks retrieval --data_dir DIR`"]
+    result = "" if kept else f" {shlex.quote((folder / 'export').as_posix())}"
+    steps = [f"score {which} on queries of your own: `cmlmcse evaluate MODEL{result} --tasks retrieval --data_dir DIR`"]
     curves = [[score for _, score in found["arms"][name]["scores"]] for name in found["settings"]]
     if not kept and any(curve[-1] > max(curve[:-1], default=curve[-1]) for curve in curves):
         steps.append(

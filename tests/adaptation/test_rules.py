@@ -216,7 +216,10 @@ def test_advice_to_search_by_words():
 
     def advice(bm25, hybrid):
         steps = next_steps(Path("my runs"), found | {"bm25": bm25, "hybrid": hybrid}, text)
-        assert "score both models on queries of your own" in steps[0]
+        assert (
+            "score both models on queries of your own: `cmlmcse evaluate MODEL 'my runs/export' --tasks retrieval"
+            in steps[0]
+        )
         return [step for step in steps if "word" in step]
 
     (both,) = advice(51.0, 65.25)

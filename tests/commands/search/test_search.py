@@ -187,8 +187,11 @@ def test_another_model(place, backbone_folders, capsys) -> None:
     parquet.write_table(ragged, "ragged.parquet")
     capsys.readouterr()
     for arguments, words in (
-        (["other", "texts.parquet"], "hold embeddings of MODEL, other with the pooling avg, found those of model with avg"),
-        (["model", "texts.parquet", "--pooling", "cls_before_pooler"], "found model with avg in it; give that model"),
+        (["other", "texts.parquet"], "of MODEL, other with the pooling avg, found those of model with avg; encode"),
+        (
+            ["model", "texts.parquet", "--pooling", "cls_before_pooler"],
+            "found those of model with avg; encode the corpus again with MODEL, or give",
+        ),
         (["model", "two.parquet", "--pooling", "avg"], "expected embeddings of 32 dimensions, as model makes"),
         (["model", "ragged.parquet", "--pooling", "avg"], "expected embeddings of one size in every row"),
     ):
