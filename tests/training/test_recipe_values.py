@@ -34,10 +34,10 @@ def test_recipes_parse(path):
                 assert getattr(model, depth) == getattr(first_model, depth)
             assert first_data.auxiliary_weight == 1.0
             name = first_model.model_name_or_path
-        assert data.model_type == kind if data.model_type else Path(name).name.startswith(f"{kind}-{size}")
+        assert data.model_type == kind if data.model_type else f"-{kind}-{size}" in f"-{Path(name).name.lower()}"
         if run_args.stage == "train":
             assert (model.cmlm_weight > 0) == (method in ("cmlmcse", "infocse", "rtd"))
-        steps = {"tsdae": 1000, "denosent": 50, "cosent": 100}.get(method, 100 if size == "mini" else 125)
+        steps = {"tsdae": 1000, "denosent": 50, "cosent": 100}.get(method, {"mini": 100, "l6": 20}.get(size, 125))
         assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else steps)
 
 
