@@ -38,9 +38,15 @@ def training_text(run: Record) -> str:
         "training time": f"{thousands(run['train_seconds'])} s on {hardware_text(hardware)}",
         "precision": hardware.get("precision"),
         "torch / transformers": f"{versions['torch']} / {versions['transformers']}",
-        "commit of the training code": run.get("git_commit"),
+        "commit of the training code": commit_text(run),
     }
     return bullets(facts)
+
+
+def commit_text(run: Record) -> str | None:
+    """The commit, and whether the code had changes that it lacks."""
+    commit = run.get("git_commit")
+    return f"{commit}, with uncommitted changes" if commit and run.get("uncommitted_changes") else commit
 
 
 def rate_text(fields: Record) -> str | None:

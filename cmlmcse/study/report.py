@@ -102,9 +102,20 @@ def markdown(study: Study, rows: Sequence[Row], compared: dict[str, dict[str, Co
     ]
     if study.published:
         lines += ["", f"Published: {study.published.source}; other hardware and seeds, and not measured here."]
-    commits = sorted({str(row["git_commit"])[:10] for row in rows})
-    lines += ["", f"Commits: {', '.join(commits)}."] if commits else []
+    lines += ["", commits_line(rows)] if rows else []
     return "\n".join(lines) + "\n"
+
+
+def commits_line(rows: Sequence[Row]) -> str:
+    """The commits of the runs, and whether their code may differ."""
+    commits = sorted({str(row["git_commit"])[:10] for row in rows})
+    changed = sum(bool(row.get("uncommitted_changes")) for row in rows)
+    line = f"Commits: {', '.join(commits)}."
+    if changed:
+        line += f" {changed} of {len(rows)} runs had code with uncommitted changes."
+    if changed or len(commits) > 1:
+        line += " So the code of the runs may differ."
+    return line
 
 
 def methods_lines(study: Study, rows: Sequence[Row], chosen: dict[str, Choice]) -> list[str]:

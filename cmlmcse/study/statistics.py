@@ -117,6 +117,7 @@ def _row(study: Study, run: Run) -> Row:
         **{name: record.get(name) for name in ("train_seconds", "steps", "tokens", "git_commit")},
         "device": (record.get("hardware") or {}).get("device"),
         "fields": begun.get("asked"),
+        **{name: True for name in ("uncommitted_changes",) if record.get(name)},
     }
 
 
@@ -132,6 +133,8 @@ def _recorded(study: Study) -> list[Row]:
         row |= {metric: float(row[metric]) if row.get(metric) else None for metric in study.metrics}
         row |= {name: int(row[name]) if row.get(name) else None for name in ("seed", "steps", "tokens")}
         row["train_seconds"] = float(row["train_seconds"]) if row.get("train_seconds") else None
+        if "uncommitted_changes" in row:
+            row["uncommitted_changes"] = True if row["uncommitted_changes"] else None
     asked = {arm: study.asked(arm) for arm in study.arms}
     kept = [row for row in rows if row["arm"] in asked and row["seed"] in study.seeds]
     return [row for row in kept if not row.get("fields") or row["fields"] == asked[row["arm"]]]

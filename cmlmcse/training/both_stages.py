@@ -7,7 +7,7 @@ from cmlmcse.common.locations import PACKAGE
 
 from .fields import Recipe
 from .precision import choose_precision
-from .records import claim_output_dir, git_commit
+from .records import claim_output_dir, code_version
 from .resume import find_checkpoint
 from .started_with import check_started_with, started_with
 from .trainer import LossTrainer
@@ -27,11 +27,11 @@ class Run(NamedTuple):
     fields: dict[str, Any]
 
     def train(self, trainer: LossTrainer) -> dict[str, Any]:
-        """Train to the end; return what run.json says of it: the commit of the code and the seconds."""
+        """Train to the end; return what run.json says of it: the version of the code and the seconds."""
         trainer.run_fields = self.fields
-        commit = git_commit()
+        version = code_version()
         trainer.train(resume_from_checkpoint=self.checkpoint)
-        return {"git_commit": commit, "train_seconds": trainer.seconds_trained()}
+        return {**version, "train_seconds": trainer.seconds_trained()}
 
 
 def begin_run(recipe: Recipe) -> Run:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import platform
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -21,6 +22,8 @@ from .fields import Recipe, RunArguments
 from .resume import all_checkpoints, check_resumable
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("cmlmcse", "modeling_cmlmcse")  # run.json has the recipe's fields; a study changes its own files
 RUN_FILES = ("run.json", "results.json", "export", "plots")
 STRUCTURED = ("lr_scheduler_kwargs", "optim_target_modules", "gradient_checkpointing_kwargs")  # lists and dictionaries
 
@@ -69,18 +72,31 @@ def goes_on_in(folder: Path, resume: str | None) -> bool:
     return resume is not None and Path(resume).resolve().parent == folder.resolve()
 
 
-def git_commit() -> str | None:
-    """The commit of a checkout, or None. It is read before training, because the checkout may change during it."""
-    root = Path(__file__).resolve().parents[2]
+def code_version(root: Path = ROOT) -> dict[str, Any]:
+    """The commit of a checkout, or None, and whether its code has changes that are not committed. It is read before
+    training, because the checkout may change during it.
+
+    Args:
+        root: the folder of the checkout.
+
+    Returns:
+        `git_commit`, and only where the code was changed `uncommitted_changes`, which is True.
+    """
+    version: dict[str, Any] = {"git_commit": None}
     if not (root / ".git").exists():  # installed as a package; a surrounding repository is another project's
-        return None
+        return version
+    words = ["git", "--no-optional-locks", "-C", str(root), "status", "--porcelain=v2", "--branch"]
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
+            [*words, "--untracked-files=no", "--", *CODE], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+        return version
+    if commit := re.search("^# branch.oid ([0-9a-f]+)$", done.stdout, re.MULTILINE):
+        version["git_commit"] = commit[1]
+        if re.search("^[^#]", done.stdout, re.MULTILINE):  # a line for each changed file
+            version["uncommitted_changes"] = True
+    return version
 
 
 def hardware(run_args: RunArguments) -> dict[str, Any]:

@@ -49,6 +49,8 @@ def test_text_of_a_card(tmp_path):
     assert "- No licence is named: ask the author" in model_card(RECORD, RESULTS)
     assert "wu2022infocse" not in card
     assert "Not measured" not in card
+    changed = {**RECORD, "git_commit": "abc", "uncommitted_changes": True}
+    assert "- commit of the training code: abc, with uncommitted changes\n" in model_card(changed, RESULTS)
 
 
 def test_settings_that_were_used():

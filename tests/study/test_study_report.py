@@ -92,6 +92,31 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     assert [lookup({"a": {"c": None, "d": True}}, path) for path in ("a.c", "a.d", "a", "a.x.y", "z")] == [None] * 5
 
 
+def test_runs_of_changed_code(tmp_path: Path) -> None:
+    """The last line says where the code of the runs may differ. runs.csv keeps it for a clone; the column is there
+    only then."""
+    study = load_study(write(tmp_path, metrics=["dev.spearman"], seeds=[1, 2], published=None))
+    for changes, expected in (
+        ({}, "Commits: abc."),
+        ({1: {"git_commit": "def"}}, "Commits: abc, def. So the code of the runs may differ."),
+        ({3: {"git_commit": "abc", "uncommitted_changes": True}},
+         "Commits: abc. 1 of 4 runs had code with uncommitted changes. So the code of the runs may differ."),
+    ):  # fmt: skip
+        for run in study.runs:
+            run.folder.mkdir(parents=True, exist_ok=True)
+            (run.folder / "results.json").write_text('{"dev": {"spearman": 50}}')
+            (run.folder / "run.json").write_text(json.dumps(changes.get(run.index, {"git_commit": "abc"})))
+        rows = table(study)
+        assert markdown(study, rows, compare(study, rows)).splitlines()[-1] == expected
+        assert ("uncommitted_changes" in rows[0]) == (3 in changes)
+    with open(study.folder / "runs.csv", "w") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    shutil.rmtree(study.folder / "runs")
+    assert [row["uncommitted_changes"] for row in table(study)] == [None, None, None, True]
+
+
 METHODS = {"SimCSE": ["cold", "warm"], "CMLM-CSE": ["low", "high"]}
 
 
