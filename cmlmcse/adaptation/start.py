@@ -99,7 +99,7 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
         say(text.note)
     if bf16:
         say("training and scoring compute in bf16; --bf16 false keeps fp32")
-    start = score_start(load, encoder, text, args.seed, say)
+    start, scores = score_start(load, encoder, text, args.seed)
     if finished is None and text.together and "views" not in args.fields:
         finished = bool(start.choosing.summary(start.values) >= WEAK * start.choosing.bm25().mean())
     if text.finished and finished is False:
@@ -107,12 +107,13 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
             f"this finished encoder finds clearly less than BM25 (below {WEAK:g} of its score), so it learns as a "
             "plain backbone does, at larger rates"
         )
-        start = score_start(load, encoder, text.of_a_backbone(), args.seed, say)
+        start, scores = score_start(load, encoder, text.of_a_backbone(), args.seed)
+    say(scores)  # of a weak encoder those alone that it is judged by
     return start
 
 
-def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int, say: Say) -> Start:
-    """The model with its score by the questions of the text."""
+def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int) -> tuple[Start, str]:
+    """The model with its score by the questions of the text, and a line for the screen that says its scores."""
     once, choosing = EncodeOnce(encoder), text.judged_by.halves(seed)[0]
     began = time.perf_counter()
     values = choosing.values(once)
@@ -120,11 +121,11 @@ def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed:
     confirming = text.confirming("", seed) or choosing
     before, bm25 = confirming.score(once), confirming.bm25().mean()
     seconds = chosen - began, time.perf_counter() - chosen
-    say(
+    scores = (
         f"score without labels ({confirming.name}): the start has {before:.2f}, BM25 {bm25:.2f}; on the documents that "
         f"choose between settings, whose scores follow, the start has {choosing.summary(values):.2f}"
     )
-    return Start(load, encoder, once, text, choosing, values, seconds)
+    return Start(load, encoder, once, text, choosing, values, seconds), scores
 
 
 def timed_printer(started: float) -> Say:

@@ -129,6 +129,9 @@ def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, mo
     assert "replaces" not in "".join(said)
     assert start.text.weak is not finished
     assert ("this finished encoder finds clearly less than BM25" in "".join(said)) is not finished
+    scores = [line for line in said if line.startswith("score without labels")]
+    assert [line.split(":")[0] for line in scores] == [f"score without labels ({start.choosing.name})"]
+    assert said[-1] == scores[0]
     tried = arms.default_arms(encoder, start.text.titles_ask, start.text.finished, {})
     rates = {arm["learning_rate"] for arm in tried.values()}
     assert rates == set(arms.ENCODER_RATES if finished else arms.BACKBONE_RATES)
