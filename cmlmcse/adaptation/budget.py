@@ -27,7 +27,7 @@ def most_steps(finished: bool) -> tuple[int, int]:
 
 def plan_steps(
     names: list[str], kinds: int, trial: Trial, spent: float, seconds: float, finished: bool
-) -> tuple[list[str], int, float]:
+) -> tuple[list[str], int, float, float]:
     """How many arms fit into the time, and how long they train at first.
 
     As many arms as possible are tried, with finalists that train `LONGER` as long, and so do a finished encoder's runs
@@ -43,21 +43,27 @@ def plan_steps(
         finished: whether the start is a finished encoder.
 
     Returns:
-        The arms that fit; the steps of the first round, a multiple of `EVERY`; and the seconds that a run costs besides
-        its steps.
+        The arms that fit; the steps of the first round, a multiple of `EVERY`; the seconds that a run costs besides its
+        steps; and, if there is not even time for one arm's second round, those that an arm of each kind lacks for both.
     """
     step, unscored = trial.record["seconds_per_step"], trial.record["unscored_seconds_per_step"]
     prepared = prepared_seconds(trial)
     besides = max(spent - FIRST_STEPS * step - prepared, 0.0)
     left = seconds - spent + FIRST_STEPS * step - prepared  # the first arm goes on from there
-    for count, longer in ways_to_plan(len(names), kinds):
+
+    def cost(count: int, longer: int) -> tuple[float, float]:
+        """The seconds besides the steps, and those of a step of the first round with what follows from it, of all."""
         finalists, again = min(FINALISTS, count), min(kinds, count) * finished
-        available = left - (count + finalists * (longer > 1) + again) * besides
-        each = step * (count + (longer - 1) * finalists) + unscored * longer * again  # seconds of a step of all of them
-        first = min(rounded(available / each), most_steps(finished)[0])
+        each = step * (count + (longer - 1) * finalists) + unscored * longer * again
+        return (count + finalists * (longer > 1) + again) * besides, each
+
+    for count, longer in ways_to_plan(len(names), kinds):
+        fixed, each = cost(count, longer)
+        first = min(rounded((left - fixed) / each), most_steps(finished)[0])
         if first >= compared_steps(finished) or (count == 1 and first >= EVERY):
-            return names[:count], first, besides
-    return names[:1], EVERY, besides  # not even time for one arm's second round
+            return names[:count], first, besides, 0.0
+    fixed, each = cost(kinds, LONGER)
+    return names[:1], EVERY, besides, fixed + each * compared_steps(finished) - left
 
 
 def ways_to_plan(arms: int, kinds: int) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 as long as its score rises. The plan is kept in a file, so that a later call goes on."""
 
 import json
+import math
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -81,7 +82,9 @@ def read_plan(folder: Path) -> Plan | None:
         ) from error
 
 
-def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> tuple[dict[str, Trial], list[str]]:
+def run_arms(
+    arms: Arms, common: Common, seconds: float, max_steps: int | None, minutes: float = 0.0
+) -> tuple[dict[str, Trial], list[str]]:
     """Train every arm, then train the best ones on (successive halving). A best one that is not averaged with another
     then goes on for as long as its score rises and time is left. A repeated call goes on where it stopped.
 
@@ -92,6 +95,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
         common: what they share.
         seconds: the time for all of it. The first call measures the time of a step and plans by it.
         max_steps: steps of a finalist, instead of a time.
+        minutes: the time of the whole command, for a line that says how many are enough.
 
     Returns:
         What was trained, and the names of the arms that are chosen: those whose weights are averaged, or the best one.
@@ -102,7 +106,7 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
     end = time.perf_counter() + seconds
     plan = read_plan(common.folder)
     if plan is None:
-        plan = new_plan(arms, common, seconds, max_steps)
+        plan = new_plan(arms, common, seconds, max_steps, minutes)
         plan.write(common.folder)
     else:
         check_arms(plan, arms, common.folder)
@@ -114,16 +118,22 @@ def run_arms(arms: Arms, common: Common, seconds: float, max_steps: int | None) 
     return rounds.trials, rounds.chosen()
 
 
-def new_plan(arms: Arms, common: Common, seconds: float, max_steps: int | None) -> Plan:
-    """The plan for this time, by a short run of the first arm, or for so many steps of a finalist."""
+def new_plan(arms: Arms, common: Common, seconds: float, max_steps: int | None, minutes: float) -> Plan:
+    """The plan for this time, by a short run of the first arm, or for so many steps of a finalist. If the time is too
+    short for a second round, a line says so. The arguments are those of :func:`run_arms`."""
     names, besides, prepared = list(arms), None, 0.0
     if max_steps is None:
         start = time.perf_counter()
         trial = run_arm(names[0], arms[names[0]], common, FIRST_STEPS, EVERY)
         spent, prepared = time.perf_counter() - start, prepared_seconds(trial)
         kinds = len(best_of_each_kind(dict.fromkeys(names, trial), arms, common.finished))
-        names, first, besides = plan_steps(names, kinds, trial, spent, seconds, common.finished)
+        names, first, besides, missing = plan_steps(names, kinds, trial, spent, seconds, common.finished)
         steps = [first]
+        if missing:
+            arms_and_steps = f"{kinds} arm{'s' * (kinds > 1)} of {LONGER * compared_steps(common.finished)} steps"
+            said = f"--minutes {minutes:g} is too short for this text on this machine: one arm trains for about "
+            said += f"{first} steps only; --minutes {math.ceil(minutes + missing / 60)} is enough for {arms_and_steps}"
+            print(said, file=sys.stderr, flush=True)
     else:
         first = max(max_steps // LONGER, min(compared_steps(common.finished), max_steps))
         steps = [first, max_steps]

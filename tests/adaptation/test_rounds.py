@@ -43,7 +43,8 @@ def test_plan(minutes, step, expected, prepared, finished, tmp_path):
     )
     seconds = 45 * minutes + 2 * prepared
     kinds = 2 if finished else 1
-    names, first, besides = plan_steps(list("abcde"), kinds, trial, 30.0 + prepared, seconds, finished)
+    planned = partial(plan_steps, list("abcde"), kinds, trial, 30.0 + prepared, finished=finished)
+    names, first, besides, missing = planned(seconds)
     assert besides == 30 - 20 * step
     count, finalists = len(names), min(2, len(names))
     again = min(2, count) if finished else 0
@@ -55,6 +56,33 @@ def test_plan(minutes, step, expected, prepared, finished, tmp_path):
     taken = step * count * first + step * finalists * (last - first) + bare * again * last
     taken += (count + (first > 20) + finalists * (last > first) + again) * besides
     assert taken <= 45 * minutes or (count, first, last) == (1, 20, 20)
+    assert (missing > 0) >= (taken > 45 * minutes)
+    if missing:
+        more, steps, _, lacks = planned(seconds + missing + 1e-6)
+        assert (len(more), steps, lacks) == ((2, 20, 0.0) if finished else (1, 40, 0.0))
+        assert finished or planned(seconds + missing - 1)[1] < 40
+
+
+@pytest.mark.parametrize(("minutes", "enough"), [(3.0, 6), (15.0, None)])
+def test_too_few_minutes_are_named(minutes, enough, monkeypatch, tmp_path, capsys):
+    """The scores take three minutes; a step takes a second, and a run 9 more. An arm of 20, 40 and then 120 steps takes
+    147 seconds, which is 5.45 minutes in all."""
+    record = {"seconds_per_step": 1.0, "unscored_seconds_per_step": 1.0}
+    now = [0.0]
+
+    def run_arm(name, fields, common, steps, every):
+        now[0] += 29.0
+        return Trial(tmp_path, steps, 0.0, record)
+
+    monkeypatch.setattr(rounds, "run_arm", run_arm)
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: now[0])
+    arms = {"other": {"views": "words"}, "best": {"views": "words"}}
+    rounds.new_plan(arms, Common(tmp_path, {}, np.zeros(1), run), 60 * (minutes - 3), None, minutes)
+    said = (
+        "--minutes 3 is too short for this text on this machine: one arm trains for about 20 steps only; "
+        f"--minutes {enough} is enough for 1 arm of 120 steps\n"
+    )
+    assert capsys.readouterr().err == (said if enough else "")
 
 
 @pytest.mark.parametrize(
