@@ -181,8 +181,16 @@ def last_line(results: dict[str, Any]) -> str:
     found = results["adapt"]
     before, after, change, interval = change_cells(found)
     said = f"{found['title']}: {before} before, {after} after, {change} (95 % interval {interval})."
-    verdict = not_better(found) if found["chosen"] == "start" else f"Better; chosen: {found['chosen']}"
+    verdict = not_better(found) if found["chosen"] == "start" else f"Better; chosen: {chosen_words(found)}"
     return " ".join(filter(None, [said, few_questions(found), verdict]))
+
+
+def chosen_words(found: dict[str, Any]) -> str:
+    """The arms that were chosen, and how much of the weights is theirs."""
+    names, share = " and ".join(found["chosen_arms"]), found["share"]
+    if share == 1:
+        return names
+    return f"{names}. The weights in export/ are a mean: {share:.0%} trained, {1 - share:.0%} those of your own model"
 
 
 def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:

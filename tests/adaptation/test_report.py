@@ -89,6 +89,17 @@ def test_few_documents_and_foreign_text(page, tmp_path):
     assert line.index("95 % interval") < line.index(few) < line.index("Nothing was better")
 
 
+@pytest.mark.parametrize(("share", "said"), [
+    (1.0, "a and b"),
+    (0.75, "a and b. The weights in export/ are a mean: 75% trained, 25% those of your own model"),
+])  # fmt: skip
+def test_the_last_line_says_what_the_weights_are(share, said, page):
+    """A mean with the start is said without the report's words."""
+    results = json.loads((page.parent / "results.json").read_text())
+    results["adapt"] |= {"chosen": "a and b, …", "chosen_arms": ["a", "b"], "share": share}
+    assert last_line(results).endswith(f" Better; chosen: {said}")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
