@@ -106,7 +106,10 @@ def parse_recipe(arguments: list[str]) -> Recipe:
     if parser.get_default("output_dir") is None:  # transformers has a folder of its own for null
         parser.set_defaults(output_dir=f"runs/{path.stem}")
     with as_option_error("cmlmcse train expects fields that fit each other and this machine", TypeError):
-        unscored = has_no_dev_scores(parser.parse_known_args(arguments)[0])
+        values = parser.parse_known_args(arguments)[0]
+        unscored = has_no_dev_scores(values)
+        if not unscored:
+            check_save_steps(values)
         words = [*arguments, *WITHOUT_DEV_SCORES] if unscored else arguments
         *groups, _, unknown = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)
     recipe = Recipe(path.stem, *groups)
@@ -174,3 +177,20 @@ def has_no_dev_scores(fields: argparse.Namespace) -> bool:
     if unscored and fields.save_strategy == "best":
         raise InputError("save_strategy best expects development scores, found no dev_set; choose one, or steps")
     return unscored
+
+
+def check_save_steps(fields: argparse.Namespace) -> None:
+    """Check that each checkpoint has a score where the best one is kept. Shares of all steps are left to transformers.
+
+    Raises:
+        InputError: save_steps is no multiple of eval_steps.
+    """
+    strategies = {str(getattr(each, "value", each)) for each in (fields.eval_strategy, fields.save_strategy)}
+    scored, saved = fields.eval_steps, fields.save_steps
+    if strategies != {"steps"} or not fields.load_best_model_at_end or scored is None or min(scored, saved) < 1:
+        return
+    if saved % scored:
+        raise InputError(
+            f"save_steps must be a multiple of eval_steps, so that the best checkpoint is found, found {saved:g} and "
+            f"{scored:g}; add --save_steps {scored:g}, or a multiple of it"
+        )

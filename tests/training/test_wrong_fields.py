@@ -74,6 +74,8 @@ WRONG = [
     (["--num_train_epochs", "-1"], ["num_train_epochs must be above 0, found -1.0"]),
     (["--logging_steps", "-1"], ["logging_steps must be above 0, found -1.0"]),
     (["--save_steps", "-1"], ["save_steps"]),
+    (["--eval_steps", "3", "--save_steps", "500"],
+     ["save_steps must be a multiple of eval_steps", "found 500 and 3; add --save_steps 3, or a multiple of it"]),
     (["--eval_steps", "0"], ["eval_steps must be above 0, found 0.0"]),
     (["--gradient_checkpointing_kwargs", "x"], ["expects a JSON object", "found 'x' and False"]),
     (["--model_name_or_path", "{mpnet}", "--gradient_checkpointing", "true", "--train_file", "{tmp}/one.txt"],
