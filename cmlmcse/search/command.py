@@ -7,6 +7,7 @@ with its size. With --bm25 the texts are read once more before, to index the wor
 import argparse
 import json
 import math
+import os
 import sys
 import unicodedata
 from pathlib import Path
@@ -29,7 +30,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     Raises:
         InputError: an argument is invalid.
     """
-    from cmlmcse.common.options import add_encoder_options, add_model, positive, positive_number
+    from cmlmcse.common.options import add_encoder_options, add_model, positive
     from cmlmcse.data.options import add_text_options
     from cmlmcse.evaluation.bm25 import WEIGHT, WEIGHT_FOR_WEAK
 
@@ -45,7 +46,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         ".txt and .md files, which are cut into passages")  # fmt: skip
     parser.add_argument("query", metavar="QUERY", help="a text; - reads queries from standard input, one per line")
     parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query (default: 10)")
-    parser.add_argument("--bm25", type=positive_number, nargs="?", const=0.0, metavar="WEIGHT", help="search by "
+    parser.add_argument("--bm25", type=bm25_weight, nargs="?", const=0.0, metavar="WEIGHT", help="search by "
                         "words too: the score is the cosine + WEIGHT x BM25, divided by the query's best BM25. Without "
                         f"a number WEIGHT is {WEIGHT}, or {WEIGHT_FOR_WEAK} where MODEL is a folder of adapt whose "
                         "report says that BM25 alone finds more. Give "
@@ -64,6 +65,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         parser.error(f"QUERY must be one word of the command line, found {1 + len(others)}; put quotes round it")
     if others:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
+    if not os.path.exists(args.corpus) and os.path.exists(args.query):
+        parser.error(
+            f"expected MODEL CORPUS QUERY in this order, found no file or folder {args.corpus}, but one called "
+            f"{args.query} in the place of QUERY; change their order"
+        )
     if args.output is not None and args.output.exists():
         parser.error(f"--output {args.output}: exists; choose another name")
     if args.output is not None and not args.output.parent.is_dir():
@@ -71,6 +77,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     if args.output is not None:
         check_writable(args.output, "--output")
     return args
+
+
+def bm25_weight(text: str) -> float:
+    """The weight of --bm25. Another word behind it is the query."""
+    from cmlmcse.common.options import as_number, positive_number
+
+    if math.isnan(as_number(text)):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}; put --bm25 behind QUERY")
+    return positive_number(text)
 
 
 @command

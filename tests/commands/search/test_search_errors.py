@@ -78,7 +78,14 @@ def test_a_file_that_was_changed(place, capsys) -> None:
         (["model", "texts.txt", "a", "--top_k", "0"], "expected a whole number of at least 1"),
         (["model", "texts.txt", "a", "--bm25", "-1"], "--bm25: expected a number above 0, found '-1'"),
         (["model", "texts.txt", "a", "--bm25", "nan"], "--bm25: expected a number above 0, found 'nan'"),
-        (["model", "texts.txt", "--bm25", "a query"], "--bm25: expected a number above 0, found 'a query'"),
+        (
+            ["model", "texts.txt", "--bm25", "a query"],
+            "--bm25: expected a number above 0, found 'a query'; put --bm25 behind QUERY",
+        ),
+        (
+            ["model", "a query", "texts.txt"],
+            "expected MODEL CORPUS QUERY in this order, found no file or folder a query, but one called texts.txt",
+        ),
         (["model", "empty.txt", "a", "--bm25"], "expected texts to search, found no row"),
         (["model", "texts.txt", "a", "--output", "texts.txt"], "--output texts.txt: exists; choose another name"),
         (["model", "texts.txt", "a", "--output", "no/out.jsonl"], "expected the folder no to exist"),
