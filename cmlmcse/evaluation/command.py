@@ -103,14 +103,17 @@ def evaluate(
             f"evaluate expects options that change a score, found {written[0]}, which only the command has; "
             "leave it out, and write what evaluate returns"
         )
+    size = options.get("truncate_dim")
+    if size is not None and not (str(size).isdecimal() and int(size)):  # the command takes several, as 256,64
+        raise InputError(
+            f"truncate_dim must be one whole number of at least 1, found {size!r}; call evaluate for each of several"
+        )
     chosen = tasks if tasks is None or isinstance(tasks, str) else ",".join(tasks)
     given = {"tasks": chosen, "data_dir": data_dir, "pooling": pooling, "max_seq_length": max_seq_length,
              "batch_size": batch_size, "device": device, **options}  # fmt: skip
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     model = path_or_name("model", model, SAVE_MODEL)
     args = parse([model, *words])
-    if len(args.truncate_dim) > 1:
-        raise InputError(f"truncate_dim must be one number here, found {args.truncate_dim}; call evaluate for each")
     data, missing = load_data(choose_tasks(args.tasks), args.data_dir)
     for line in missing:
         warnings.warn(line, stacklevel=2)

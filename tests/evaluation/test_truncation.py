@@ -27,8 +27,13 @@ def test_command_and_function(backbone_folders, data_dir, tmp_path, capsys):
     assert ", 3 dimensions" in capsys.readouterr().out
     found = evaluate(folder, "stsb_dev", data_dir, pooling="avg", truncate_dim=3)
     assert found["stsb_dev"] == expected[2]
-    with pytest.raises(InputError, match=r"one number here, found \[16, 3\]"):
-        evaluate(folder, "stsb_dev", data_dir, pooling="avg", truncate_dim="16,3")
+
+
+@pytest.mark.parametrize("sizes", ["16,3", [16, 3], (16,), 0, "a"])
+def test_the_function_takes_one_size(sizes):
+    """It returns one result, so the message does not suggest a list."""
+    with pytest.raises(InputError, match="truncate_dim must be one whole number of at least 1"):
+        evaluate("model", "stsb_dev", truncate_dim=sizes)
 
 
 def test_each_text_is_encoded_once():
