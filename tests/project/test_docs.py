@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from textwrap import indent
 from types import SimpleNamespace
 
 import numpy as np
@@ -311,23 +312,42 @@ def add_weight(root: Path) -> None:
         (root / name).write_text(text.replace(before, added + before))
 
 
+def add_schedule(root: Path) -> None:
+    """The page's schedule of λ, where it says: the class before the function that trains, the last two lines in it, and
+    the field."""
+    page = (ROOT / "docs" / "how-to" / "extending.md").read_text()
+    (block,) = (block for found, block in SKETCHES if found == "docs/how-to/extending.md" and "RisingWeight" in block)
+    before, switch, after = block.partition("if recipe.run.lambda_rises:")
+    (field,) = re.findall("`(lambda_rises: .*?)`", page)
+    training, arguments = root / "cmlmcse/training/encoder_training.py", root / "cmlmcse/training/fields.py"
+    place = "    measured = run.train(trainer)\n"
+    text = training.read_text()
+    assert text.count(place) == 1
+    text = text.replace(place, indent(switch + after, "    ") + place)
+    training.write_text(text.replace("def train_encoder(", before + "def train_encoder(", 1))
+    head = re.search(r'class RunArguments\(.*?\n    """.*?"""\n', arguments.read_text(), re.DOTALL)
+    assert head is not None
+    arguments.write_text(arguments.read_text().replace(head[0], f"{head[0]}    {field}\n"))
+
+
 @pytest.mark.slow
 def test_extending_is_true(place: Path, tmp_path: Path) -> None:
-    """The page's pooling, objective, augmentation, view, loss and task, put where it says: they train, the export gives
-    the same embeddings in a fresh process with and without the code, and the task scores it."""
+    """The page's pooling, objective, augmentation, view, loss, schedule and task, put where it says: they train, the
+    export gives the same embeddings in a fresh process with and without the code, and the task scores it."""
     for name in ("modeling_cmlmcse", "cmlmcse", "configuration"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     follow("docs/how-to/extending.md", tmp_path)
     add_weight(tmp_path)
+    add_schedule(tmp_path)
     lines = (place / "my.txt").read_text().split("\n\n")[0].splitlines()
     (tmp_path / "duplicates.tsv").write_text("".join(f"{line}\t{line}\n" for line in dict.fromkeys(lines)))
 
     fields = {
         "model_name_or_path": place / "backbone", "train_file": place / "my.txt", "data_dir": tmp_path, "max_steps": 2,
         "eval_steps": 2, "save_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 8,
-        "use_cpu": True, "dev_set": "none", "pooling": "avg_top3", "augmentation": "first_half", "cmlm_weight": 0,
-        "views": "ends", "bow_weight": 0.1, "contrastive_loss": "margin", "final_evaluation": "duplicates",
-        "output_dir": "run",
+        "use_cpu": True, "dev_set": "none", "pooling": "avg_top3", "augmentation": "first_half", "cmlm_weight": 1,
+        "lambda_rises": True, "views": "ends", "bow_weight": 0.1, "contrastive_loss": "margin",
+        "final_evaluation": "duplicates", "output_dir": "run",
     }  # fmt: skip
     calls: list[list[object]] = [
         ["train", "simcse-bert-base", *(word for name, value in fields.items() for word in (f"--{name}", value))],
@@ -336,6 +356,9 @@ def test_extending_is_true(place: Path, tmp_path: Path) -> None:
     ]
     _, pushed, _ = run_verbs(warm.python(), calls, tmp_path)
     log = json.loads((tmp_path / "run" / "run.json").read_text())["log"]
+    rows = [row for row in log if "loss" in row]
+    lambdas = [(row["loss"] - row["contrastive_loss"] - 0.1 * row["bow_loss"]) / row["cmlm_loss"] for row in rows]
+    assert lambdas == pytest.approx([0, 0.5], abs=1e-4)  # before the first and the second of two steps
     assert log[0]["bow_loss"] == pytest.approx(np.log(len(WORDS) + 5), rel=0.2)  # a fresh layer guesses
     assert "Verified in a fresh process" in pushed
     assert (tmp_path / "exported" / "bag_of_words.py").is_file()
