@@ -23,6 +23,25 @@ def mention_unread(source: "TextFile") -> None:
             "as cmlmcse adapt reads them",
             file=sys.stderr,
         )
+    elif source.title_column is None and (others := columns_of_words(source)):
+        print(
+            f"{source.path}: the column {source.text_column} is read, not {', '.join(others)}; if one has titles, "
+            f"--title_column {others[0]} puts each before its text",
+            file=sys.stderr,
+        )
+
+
+def columns_of_words(source: "TextFile") -> list[str]:
+    """The other columns of text whose first values mostly have several words, as titles have, and no names of files."""
+    from cmlmcse.data.tables import is_text
+
+    read = (source.text_column, source.file_column)
+    names = [field.name for field in source.schema if is_text(field.type) and field.name not in read]
+    first = next(source.tables(), None) if names else None
+    if first is None:
+        return []
+    values = {name: [value for value in first[name].slice(0, FIRST).to_pylist() if value] for name in names}
+    return [name for name, own in values.items() if sum(len(value.split()) > 1 for value in own) > len(own) / 2]
 
 
 def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:

@@ -145,6 +145,12 @@ def test_titles_are_read_where_they_are_asked_for(place, capsys) -> None:
     said = capsys.readouterr()
     assert "titled.jsonl: the column title is not read; --title_column title puts each title before" in said.err
     assert "the cat sat" not in said.out
+    subjects = [{"id": "a b"[:row], "subject": one, "text": two} for row, (one, two) in enumerate(rows)]
+    Path("subjects.jsonl").write_text("".join(json.dumps(row) + "\n" for row in subjects))
+    said = "subjects.jsonl: the column text is read, not subject; if one has titles, --title_column subject puts each"
+    for options in ([], ["--title_column", "subject"]):
+        search.main(["model", "subjects.jsonl", "the cat", "--pooling", "avg", *options])
+        assert (said in capsys.readouterr().err) is (not options)
     encode.main(["model", "titled.jsonl", "--pooling", "avg", "--output", "bare.parquet"])
     with pytest.raises(SystemExit, match="2"):
         search.main(["model", "bare.parquet", "the cat", "--pooling", "avg", *read])
