@@ -95,5 +95,6 @@ def new_model_folder(folder: Path) -> Iterator[Path]:
         for weights in aside.rglob("*.safetensors"):
             shutil.copymode(aside / "config.json", weights)
         aside.rename(folder)
-    finally:
+    except BaseException:  # and not always: after the rename another process may write there
         shutil.rmtree(aside, ignore_errors=True)
+        raise

@@ -1,8 +1,10 @@
 """Files that are written whole or not at all."""
 
+from pathlib import Path
+
 import pytest
 
-from cmlmcse.common.files import atomic_write
+from cmlmcse.common.files import atomic_write, new_model_folder
 
 
 def test_two_writers_of_one_name(tmp_path):
@@ -32,3 +34,40 @@ def test_an_error_leaves_the_old_file(tmp_path):
         half()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_model_folder(tmp_path, monkeypatch):
+    """Weights are as readable as config.json. The folder that another process begins at once is left alone."""
+    rename = Path.rename
+
+    def rename_and_begin_another(aside: Path, folder: Path) -> None:
+        rename(aside, folder)
+        aside.mkdir()
+
+    monkeypatch.setattr(Path, "rename", rename_and_begin_another)
+    with new_model_folder(tmp_path / "new" / "model") as aside:
+        (aside / "config.json").touch(0o644)
+        (aside / "part").mkdir()
+        weights = [aside / "model.safetensors", aside / "part" / "model.safetensors"]
+        for file in weights:
+            file.touch(0o600)
+    written = tmp_path / "new" / "model"
+    assert [(written / file.relative_to(aside)).stat().st_mode & 0o777 for file in weights] == [0o644, 0o644]
+    assert sorted(tmp_path.joinpath("new").iterdir()) == [aside, written]
+
+
+@pytest.mark.parametrize("error", (RuntimeError, KeyboardInterrupt))
+def test_an_error_leaves_no_model_folder(error, tmp_path):
+    """Also where a command that was killed left its part of one."""
+    (tmp_path / ".model.incomplete").mkdir()
+    (tmp_path / ".model.incomplete" / "old").touch()
+
+    def half() -> None:
+        with new_model_folder(tmp_path / "model") as aside:
+            assert list(aside.iterdir()) == []
+            (aside / "config.json").touch()
+            raise error
+
+    with pytest.raises(error):
+        half()
+    assert list(tmp_path.iterdir()) == []
