@@ -57,7 +57,7 @@ class ObjectiveLoss(nn.Module):
     encode by themselves (`CachedMultipleNegativesRankingLoss`, `MatryoshkaLoss`), which costs one more encoding of two
     columns.
 
-    A model of this project with the pooling `avg_top2` or `avg_first_last` keeps the weights of its layers: they are
+    The two weights with which a model of this project averages its layers (pooling `avg_top2` or `avg_first_last`) are
     frozen here.
 
     Args:
