@@ -99,6 +99,10 @@ def test_the_shorter_run() -> None:
     assert f"| `words+sentence`, 100 steps of 128 | {cells['words+sentence']} |" in part
     assert f"| the same and CMLM-CSE, λ 0.5 | {cells['cmlm']} |" in part
     assert f"| the same and RetroMAE's decoder, weight 0.1 | {cells['retromae']} |" in part
+    drawn = record("shorter-run.json")["drawn from all passages"]
+    assert f"have {drawn['seed 2']['avg']:.2f} and {drawn['seed 3']['avg']:.2f} in search" in part
+    few = [seed[5] for seed in found["words+sentence"]]
+    assert f"where the study has {few[0]:.2f} and {few[1]:.2f}." in part
     pairs = list(zip(found["retromae"], found["words+sentence"], strict=True))  # of seeds 2, 3 and 4
     for measure, said in ((5, "−0.21 (−0.85 to 0.44) in search"), (6, "+0.01 (−0.07 to 0.09) on the seven STS sets")):
         difference = Estimate.of([one[measure] - other[measure] for one, other in pairs])
