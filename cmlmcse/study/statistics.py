@@ -117,7 +117,7 @@ def _row(study: Study, run: Run) -> Row:
         **{name: record.get(name) for name in ("train_seconds", "steps", "tokens", "git_commit")},
         "device": (record.get("hardware") or {}).get("device"),
         "fields": begun.get("asked"),
-        **{name: True for name in ("uncommitted_changes",) if record.get(name)},
+        **({"uncommitted_changes": True} if record.get("uncommitted_changes") else {}),
     }
 
 

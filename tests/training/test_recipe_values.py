@@ -37,8 +37,27 @@ def test_recipes_parse(path):
         assert data.model_type == kind if data.model_type else f"-{kind}-{size}" in f"-{Path(name).name.lower()}"
         if run_args.stage == "train":
             assert (model.cmlm_weight > 0) == (method in ("cmlmcse", "infocse", "rtd"))
-        steps = {"tsdae": 1000, "denosent": 50, "cosent": 100}.get(method, {"mini": 100, "l6": 20}.get(size, 125))
+        steps = {"tsdae": 1000, "denosent": 50, "cosent": 100}.get(method, {"mini": 100, "l6": 60}.get(size, 125))
         assert run_args.eval_steps == (1000 if run_args.stage == "pretrain" else steps)
+
+
+def test_the_recipe_from_a_ready_model_is_what_was_measured():
+    """Its figures are those of a study: the two differ in where model and text come from, and in what is scored."""
+    study = yaml.safe_load((ROOT / "studies" / "frontier-minilm-2.yaml").read_text())
+    fields = {**study["common"], **study["arms"]["mined"]}
+    measured = parse_recipe([study["recipe"], *field_arguments(fields)])
+    recipe = parse_recipe(["mined-negatives-minilm-l6", "--use_cpu", "true"])
+    found = [
+        {name for name, value in vars(measured[group]).items() if value != getattr(recipe[group], name)}
+        for group in (1, 2)
+    ]
+    layers = {"lexical_layers", "fusion_layers"}  # without the conditional MLM nothing reads them
+    assert found == [
+        {"model_name_or_path", "model_sha256", *layers},
+        {"train_file", "train_data_files", "final_evaluation"},
+    ]
+    names = ("max_steps", "learning_rate", "per_device_train_batch_size", "eval_steps", "lr_scheduler_type", "seed")
+    assert [getattr(measured.run, name) for name in names] == [getattr(recipe.run, name) for name in names]
 
 
 def test_null_on_the_command_line_unsets_a_field_of_the_recipe(tmp_path):
