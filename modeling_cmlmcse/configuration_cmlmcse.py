@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig, __version__
 
+from .configuration_checks import check_generator, check_layers, check_pooling
 from .field_checks import as_dims, as_dropouts, as_token_id, in_range, one_of
 from .losses import CONTRASTIVE_LOSSES
 from .pooling import POOLINGS
@@ -192,6 +193,7 @@ class CMLMCSEConfig(PretrainedConfig):
         default_prompt_name: str | None = None,
         **kwargs: Any,
     ) -> None:
+        # The backbone and the vector of a sentence
         self.backbone_config = as_backbone_config(backbone_config)
         depth = self.backbone_config.num_hidden_layers
         self.pooling = one_of("pooling", pooling, POOLINGS)
@@ -202,6 +204,8 @@ class CMLMCSEConfig(PretrainedConfig):
         head = POOLINGS[self.pooling].usual_head if projection is None else projection
         self.projection = one_of("projection", head, PROJECTIONS)
         self.normalize = in_range("normalize", normalize, bool, False, True)
+
+        # The contrast of the views, and SimCSE++'s of the dimensions
         self.contrastive_loss = one_of("contrastive_loss", contrastive_loss, CONTRASTIVE_LOSSES)
         self.matryoshka_dims = as_dims(matryoshka_dims, self.hidden_size)
         self.temp = in_range("temp", temp, float, 1e-4, 10.0)
@@ -209,12 +213,16 @@ class CMLMCSEConfig(PretrainedConfig):
         self.positive_ratio = in_range("positive_ratio", positive_ratio, float, 0.0, 10.0)
         self.dimension_weight = in_range("dimension_weight", dimension_weight, float, 0.0, 1e6)
         self.dimension_temp = in_range("dimension_temp", dimension_temp, float, 1e-4, 1e3)
+
+        # What RankCSE and a teacher compare: the order of the other sentences
         self.consistency_weight = in_range("consistency_weight", consistency_weight, float, 0.0, 1e6)
         self.distillation_weight = in_range("distillation_weight", distillation_weight, float, 0.0, 1e6)
         self.distillation_loss = one_of("distillation_loss", distillation_loss, DISTILLATION_LOSSES)
         self.distillation_temp = in_range("distillation_temp", distillation_temp, float, 1e-4, 10.0)
         self.teacher_temp = in_range("teacher_temp", teacher_temp, float, 1e-4, 10.0)
         self.teacher_share = in_range("teacher_share", teacher_share, float, 0.0, 1.0)
+
+        # The two weights of L = L_contrast + λ L_MLM, and the network of the conditional MLM
         self.contrastive_weight = in_range("contrastive_weight", contrastive_weight, float, 0.0, 1e6)
         self.cmlm_weight = in_range("cmlm_weight", cmlm_weight, float, 0.0, 1e6)
         self.lexical_layers = proportion(depth, LEXICAL_SHARE) if lexical_layers is None else lexical_layers
@@ -224,11 +232,18 @@ class CMLMCSEConfig(PretrainedConfig):
         self.masked_views = one_of("masked_views", masked_views, MASKED_VIEWS)
         self.lexical_frozen = in_range("lexical_frozen", lexical_frozen, bool, False, True)
         self.lexical_dropout = in_range("lexical_dropout", lexical_dropout, bool, False, True)
+
+        # Replaced-token detection
         self.rtd_weight = in_range("rtd_weight", rtd_weight, float, 0.0, 1e6)
         self.rtd_condition = one_of("rtd_condition", rtd_condition, CONDITIONS)
         self.rtd_positions = one_of("rtd_positions", rtd_positions, ("masked", "all"))
         self.rtd_fill = one_of("rtd_fill", rtd_fill, ("argmax", "sample"))
-        self.generator_config = self._generator_config(generator_config) if rtd_weight > 0 else None
+        self.generator_config: PretrainedConfig | None = None
+        if rtd_weight > 0:
+            generator = self.backbone_config if generator_config is None else as_backbone_config(generator_config)
+            self.generator_config = check_generator(generator, self.backbone_config)
+
+        # The other auxiliary objectives
         self.mlm_weight = in_range("mlm_weight", mlm_weight, float, 0.0, 1e6)
         self.mlm_tied = in_range("mlm_tied", mlm_tied, bool, False, True)
         self.condenser_weight = in_range("condenser_weight", condenser_weight, float, 0.0, 1e6)
@@ -237,14 +252,19 @@ class CMLMCSEConfig(PretrainedConfig):
         self.denosent_weight = in_range("denosent_weight", denosent_weight, float, 0.0, 1e6)
         self.denosent_layers = in_range("denosent_layers", denosent_layers, int, 1, 1000)
         self.denosent_noise = in_range("denosent_noise", denosent_noise, float, 0.0, 1.0)
+
+        # What an export has beside the weights
         self.exported_dropouts = as_dropouts(exported_dropouts)
         self.prompts = complete_prompts(prompts, default_prompt_name)
         self.default_prompt_name = default_prompt_name if self.prompts else None
-        # sentence-transformers' layer pooling reads them; an export's config.json is the backbone's own
-        reads_layers = POOLINGS[self.pooling].layers != (-1,)
+
+        # Fields that must fit each other
+        check_layers(self)
+        check_pooling(self)
+
+        # What transformers and sentence-transformers look for
+        reads_layers = POOLINGS[self.pooling].layers != (-1,)  # the latter's; an export's config.json is the backbone's
         kwargs.setdefault("output_hidden_states", reads_layers or self.backbone_config.output_hidden_states)
-        self._check_layers(depth)
-        self._check_pooling(depth)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # where Trainer looks for the tokenizer's
             kwargs.setdefault(name, getattr(self.backbone_config, name, None))
         super().__init__(**kwargs)
@@ -307,75 +327,6 @@ class CMLMCSEConfig(PretrainedConfig):
         if self.prompts:
             fields |= {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
         return {**self.backbone_config.to_dict(), **(self.exported_dropouts or {}), EXPORT_KEY: fields}
-
-    def _generator_config(self, given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
-        """The generator's configuration: the backbone's own unless another is given.
-
-        Raises:
-            ValueError: it has another vocabulary.
-        """
-        config = self.backbone_config if given is None else as_backbone_config(given)
-        if config.vocab_size != self.backbone_config.vocab_size:
-            raise ValueError(
-                f"rtd_generator must have the backbone's vocabulary of {self.backbone_config.vocab_size}, found "
-                f"{config.vocab_size}; choose a generator with the same tokenizer"
-            )
-        return config
-
-    def _check_layers(self, depth: int) -> None:
-        """Check the depths of extractor and fusion, and where they are built (λ > 0) against the backbone's."""
-        for name, least in (("lexical_layers", 0), ("fusion_layers", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, found {value!r}; fix the recipe")
-        if self.condenser_weight > 0:
-            self._check_condenser(depth)
-        if self.cmlm_weight == 0 and self.condenser_weight == 0:
-            return
-        for name in ("lexical_layers", "fusion_layers"):
-            if getattr(self, name) > depth:
-                raise ValueError(
-                    f"{name} must be at most {depth}, the backbone's depth, found {getattr(self, name)}; lower it in "
-                    "the recipe"
-                )
-        if self.fusion_init == "next" and self.lexical_layers + self.fusion_layers > depth:
-            raise ValueError(
-                f"fusion_init 'next' takes the fusion layers from the backbone's {depth}, found lexical_layers "
-                f"{self.lexical_layers} and fusion_layers {self.fusion_layers}; lower them or choose fusion_init "
-                "'random'"
-            )
-
-    def _check_condenser(self, depth: int) -> None:
-        """Check that Condenser's network reads a layer below the last one, and a vector that a masked sentence has."""
-        if not 1 <= self.lexical_layers < depth:
-            raise ValueError(
-                f"condenser_weight expects lexical_layers from 1 to {depth - 1}, below the last layer, found "
-                f"{self.lexical_layers}; set lexical_layers"
-            )
-        if POOLINGS[self.pooling].reads_mask:
-            raise ValueError(
-                f"condenser_weight reads the vector of the masked sentence, which has no template, and so expects "
-                f"another pooling, found {self.pooling}; choose one, or retromae_weight, which reads the view's vector"
-            )
-
-    def _check_pooling(self, depth: int) -> None:
-        """Check that the backbone has the layers that the pooling reads, and that the head fits the pooling."""
-        pooling = POOLINGS[self.pooling]
-        read = max(-layer if layer < 0 else layer + 1 for layer in pooling.layers)
-        if read > depth:
-            raise ValueError(
-                f"pooling {self.pooling!r} reads {read} layers of the backbone, found {depth}; choose another pooling"
-            )
-        if pooling.keeps_head and self.projection != "mlp":
-            raise ValueError(
-                f"pooling {self.pooling!r} keeps the training head at inference and so expects projection 'mlp', found "
-                f"{self.projection!r}; choose pooling 'cls_before_pooler'"
-            )
-        if self.matryoshka_dims and self.projection != "none" and not pooling.keeps_head:
-            raise ValueError(
-                f"matryoshka_dims expects a vector that users get, found projection {self.projection!r} after pooling "
-                f"{self.pooling!r}, which training alone uses; set projection to none, or pooling to cls"
-            )
 
     @property
     def fusion_start(self) -> int:

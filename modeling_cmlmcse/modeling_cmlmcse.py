@@ -12,6 +12,7 @@ All files of this folder ship with a model. Transformers copies those that this 
 (tests/model/test_compat.py compares them with the folder):
 
     import .attention
+    import .configuration_checks
     import .contrast_terms
     import .distributed
     import .dropout
