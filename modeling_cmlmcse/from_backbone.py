@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from .auxiliary import AuxiliaryObjective, FusingObjective
@@ -137,32 +137,21 @@ class FromBackbone(Base):
         if network is not None:
             config_fields |= network.check(config_fields)
         pretrained, has_head = load_backbone(name_or_path, from_scratch, new_token_id)
-        if "pooling" not in config_fields and find_file(name_or_path, "modules.json"):
-            logger.warning(OWN_POOLING.format(name_or_path))
-        if POOLINGS[config_fields.get("pooling", "cls")].reads_mask and config_fields.get("mask_token_id") is None:
-            config_fields["mask_token_id"] = mask_token_of(name_or_path)
+        config_fields |= pooling_fields(config_fields, name_or_path)
         generator = None
         if config_fields.get("rtd_weight", 0) > 0:
             found = load_backbone(rtd_generator, False, new_token_id) if rtd_generator else (pretrained, has_head)
             generator = with_head(*found, rtd_generator or name_or_path)
             config_fields["generator_config"] = generator.config
-        backbone = pretrained.config
-        if backbone_dropout is not None:
-            in_range("backbone_dropout", backbone_dropout, float, 0.0, 1.0)
-            config_fields["exported_dropouts"] = dropouts(backbone)
-            backbone = with_dropout(backbone, backbone_dropout)
-        elif not has_dropout(backbone):
-            logger.warning(NO_DROPOUT.format(name_or_path))
+        config_fields |= backbone_fields(pretrained.config, backbone_dropout, name_or_path)
         init = donor if donor in OWN_FUSION_INITS else "checkpoint"
-        model = cls(CMLMCSEConfig(backbone_config=backbone, fusion_init=init, **config_fields))
+        model = cls(CMLMCSEConfig(fusion_init=init, **config_fields))
         model._tokenizer_place = absolute(name_or_path), {}
         if model.auxiliary and not has_head and not from_scratch:
             logger.warning(NO_HEAD.format(name_or_path))
         model._load_backbone_weights(pretrained, has_head, generator)
         if network is not None:
-            head = None if donor == "pretrained" else load_backbone(donor, new_token_id=new_token_id)[0]
-            for objective in model.fusing.values():
-                objective.load_pretrained(network, head)
+            model._load_network(network, donor, new_token_id)
         elif init == "checkpoint" and model.auxiliary:
             model._load_auxiliary(donor)
         return model
@@ -182,6 +171,12 @@ class FromBackbone(Base):
             objective.load_backbone_weights(pretrained, has_head)
             if isinstance(objective, ReplacedTokenDetection):
                 objective.load_generator(cast(PreTrainedModel, generator))
+
+    def _load_network(self, network: PretrainedAuxiliary, donor: str, new_token_id: int | None) -> None:
+        """Take what stage 1 pre-trained, with the head of the backbone that it belongs to."""
+        head = None if donor == "pretrained" else load_backbone(donor, new_token_id=new_token_id)[0]
+        for objective in self.fusing.values():
+            objective.load_pretrained(network, head)
 
     def _load_auxiliary(self, donor: str) -> None:
         """Take fusion layers and heads from a saved model of this class.
@@ -211,6 +206,35 @@ class FromBackbone(Base):
             )
         for name, objective in self.fusing.items():
             objective.load_trainable(saved.fusing[name])
+
+
+def pooling_fields(given: dict[str, Any], name_or_path: str) -> dict[str, Any]:
+    """What the pooling needs of the backbone's folder beside the fields that are given: the mask token of a template.
+    Warns where the folder records a pooling and none is given.
+
+    Raises:
+        ValueError: the tokenizer has no mask token.
+    """
+    if "pooling" not in given and find_file(name_or_path, "modules.json"):
+        logger.warning(OWN_POOLING.format(name_or_path))
+    if POOLINGS[given.get("pooling", "cls")].reads_mask and given.get("mask_token_id") is None:
+        return {"mask_token_id": mask_token_of(name_or_path)}
+    return {}
+
+
+def backbone_fields(config: PretrainedConfig, dropout: float | None, name_or_path: str) -> dict[str, Any]:
+    """The backbone's configuration, with this probability of dropout, and those that an export has again. Warns where
+    none is given and the backbone has none.
+
+    Raises:
+        ValueError: it is no probability.
+    """
+    if dropout is not None:
+        in_range("backbone_dropout", dropout, float, 0.0, 1.0)
+        return {"backbone_config": with_dropout(config, dropout), "exported_dropouts": dropouts(config)}
+    if not has_dropout(config):
+        logger.warning(NO_DROPOUT.format(name_or_path))
+    return {"backbone_config": config}
 
 
 def absolute(name_or_path: str) -> str:

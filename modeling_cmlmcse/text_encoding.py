@@ -118,9 +118,7 @@ class TextEncoding(Base):
         device = execution_device(self)
         if device.type == "cpu":
             use_fast_cpu_kernels(self)
-        width = self.config.hidden_size if truncate_dim is None else as_whole("truncate_dim", truncate_dim)
-        if not 1 <= width <= self.config.hidden_size:
-            raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
+        width = self._width(truncate_dim)
         limits = choose_limits(device.type, batch_size, batch_tokens)
         if not isinstance(sentences, Tokens):
             tokens = self.tokenize(sentences, tokenizer, max_length, prompt_name, prompt)
@@ -128,15 +126,8 @@ class TextEncoding(Base):
             raise ValueError(f"encode expects no length or prompt with tokens, found {given[0]!r}; give it to tokenize")
         else:
             tokens = sentences
-        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
-        batches = list(split_batches([len(tokens[i]) for i in order], *limits))
-        embeddings = torch.zeros(len(tokens), width, dtype=torch.float32, device=device if convert_to_tensor else "cpu")
-        rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
-        shown = logging.tqdm(batches, desc="Encoding", disable=single or not show_progress_bar, leave=False)
-        with without_dropout(self):
-            found = (self._encode_batch([tokens[i] for i in order[each]], device)[:, :width].float() for each in shown)
-            for chosen, vectors in zip(batches, found if convert_to_tensor else read_behind(found), strict=True):
-                embeddings.index_copy_(0, rows[chosen], vectors)
+        shown = show_progress_bar and not single
+        embeddings = self._encode_by_length(tokens, width, limits, device, convert_to_tensor, shown)
         if self.config.normalize if normalize is None else normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)
         embeddings = embeddings[0] if single else embeddings
@@ -225,6 +216,39 @@ class TextEncoding(Base):
         one, other = (nn.functional.normalize(each, dim=-1) for each in rows)
         cosines = one @ other.to(one.device).T
         return cosines if isinstance(first, Tensor) else cosines.numpy()
+
+    def _width(self, truncate_dim: int | None) -> int:
+        """How many dimensions an embedding keeps.
+
+        Raises:
+            ValueError: `truncate_dim` is out of range, or no whole number.
+        """
+        width = self.config.hidden_size if truncate_dim is None else as_whole("truncate_dim", truncate_dim)
+        if not 1 <= width <= self.config.hidden_size:
+            raise ValueError(f"truncate_dim must be from 1 to {self.config.hidden_size}, found {width}")
+        return width
+
+    def _encode_by_length(
+        self,
+        tokens: Tokens,
+        width: int,
+        limits: tuple[int | None, int | None],
+        device: torch.device,
+        stay_there: bool,
+        show_progress_bar: bool,
+    ) -> Tensor:
+        """Tokens of N texts → (N, width) embeddings in their order, computed on this device in batches from the longest
+        to the shortest. They stay there, or each batch is read to the host while the next one is computed."""
+        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
+        batches = list(split_batches([len(tokens[i]) for i in order], *limits))
+        embeddings = torch.zeros(len(tokens), width, dtype=torch.float32, device=device if stay_there else "cpu")
+        rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
+        shown = logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False)
+        with without_dropout(self):
+            found = (self._encode_batch([tokens[i] for i in order[each]], device)[:, :width].float() for each in shown)
+            for chosen, vectors in zip(batches, found if stay_there else read_behind(found), strict=True):
+                embeddings.index_copy_(0, rows[chosen], vectors)
+        return embeddings
 
     def _encode_batch(self, sequences: list[list[int]], device: torch.device) -> Tensor:
         """Token lists of B sentences → (B, H) embeddings, computed on this device."""

@@ -75,7 +75,7 @@ def test_encode_asks_before_it_reads(backbone_folders, monkeypatch):
     monkeypatch.setattr(model, "_encode_batch", lambda *args: asked.append("compute") or compute(*args))
     assert np.array_equal(model.encode(sentences, batch_size=2), expected)
     assert asked == ["compute", "compute", "read", "compute", "read", "read"]
-    with Recorder("text_encoding.py:encode", "packing.py:pack_sequences") as recorder:  # lists of the host
+    with Recorder("text_encoding.py:_encode_by_length", "packing.py:pack_sequences") as recorder:  # lists of the host
         model.encode(sentences, batch_size=2)
     assert recorder.waits == []
 
