@@ -1,11 +1,10 @@
-"""Training text: files of every kind, odd bytes, errors, and the sentences of a Wikipedia dump."""
+"""Training text: files of every kind, odd bytes, the Hub, and what identifies a text."""
 
 import bz2
 import gzip
 import hashlib
 import json
 import lzma
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from pyarrow import parquet
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data import lines, text
-from cmlmcse.data.text import fingerprint_text, load_sentences, source_kind
-from cmlmcse.data.wikipedia import is_sentence, paragraphs, split_sentences, strip_markup
+from cmlmcse.data.text import fingerprint_text, source_kind
+from support.text import Load, put
 
-Load = Callable[..., list[str]]
 ODD = [
     "plain",
     "lone\rreturn",
@@ -30,24 +28,6 @@ ODD = [
     "  spaces kept  ",
     "x" * 100_000,
 ]
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    """Load a file and return its sentences; the cache lies beside it."""
-
-    def run(path: str | Path, text_column: str | None = None, **kwargs: Any) -> list[str]:
-        rows = load_sentences(str(path), text_column, cache_dir=str(tmp_path / "cache"), **kwargs)
-        assert rows.column_names in (["text"], None)
-        return [row["text"] for row in rows if list(row) == ["text"]]
-
-    return run
-
-
-def put(path: Path, content: str | bytes) -> Path:
-    """Write a file and return its path."""
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -93,19 +73,6 @@ def test_zstandard(tmp_path: Path, load: Load, streaming: bool) -> None:
     ):
         with pytest.raises(InputError, match=rf"{name}: expected a whole, readable file, found it truncated"):
             load(put(tmp_path / name, content), streaming=streaming)
-
-
-def test_no_decoder(tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a decoder for .zst, the error says which package has one."""
-    monkeypatch.setattr(lines, "zstd", None)
-    with pytest.raises(InputError, match=r"a.txt.zst: .*pip install backports.zstd"):
-        load(put(tmp_path / "a.txt.zst", b"x"))
-
-
-def test_compressed_in_name_only(tmp_path: Path, load: Load) -> None:
-    """Bytes that are not gzip are an error that names the file."""
-    with pytest.raises(InputError, match=r"a.txt.gz: expected a whole, readable file, .*Not a gzipped file"):
-        load(put(tmp_path / "a.txt.gz", "plain text\n"))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -171,65 +138,6 @@ def test_columns(tmp_path: Path, load: Load) -> None:
         load(put(tmp_path / "a.txt", "x\n"), "b")
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl", "a.txt.gz"])
-def test_not_utf8_names_the_byte(tmp_path: Path, load: Load, name: str, streaming: bool) -> None:
-    """The offset is right beyond a chunk of reading and behind a character of several bytes."""
-    head = b'{"text": "' if name == "a.jsonl" else b"text\n"
-    content = head + ("é" * 600_000).encode() + b"\ncaf\xe9 \n"
-    path = put(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(
-        InputError, match=rf"found byte 0xe9 at offset {content.index(0xE9.to_bytes(1, 'big') + b' ')};"
-    ):
-        load(path, streaming=streaming)
-
-
-def test_a_run_of_zero_bytes_is_no_utf16(tmp_path: Path, load: Load) -> None:
-    """A crash may leave one in a log, in a line of its own; what it says elsewhere is read."""
-    rows = [*map(str, range(100)), "\0" * 500, "end"]
-    assert load(put(tmp_path / "a.txt", "\n".join(rows))) == rows
-    assert len(load(put(tmp_path / "a.csv", "text\n" + "\n".join(map(str, range(100))) + "\n" + "\0" * 99))) >= 100
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.txt", "", "expected sentences, found an empty file"),
-        ("a.txt", " \n\n\t\n", "expected sentences, found no non-empty row"),
-        ("a.csv", "text\n", "expected sentences, found no non-empty row"),
-        ("a.csv", "a,b\n1,2\n1,2,3\n", r"well-formed csv, found .*Expected 2 fields in line 3, saw 3"),
-        ("a.csv", "text\nwell, yes\nno, no\n", "found rows have more fields than the header; put quotes"),
-        ("a.jsonl", '{"text": "x"}\n{"text": oops}\n', "well-formed json, found line 2: Expecting value"),
-        ("a.json", '[{"text": "x"},\n {"text": "y"]\n', "well-formed json, found line 2: Expecting ','"),
-        ("a.parquet", "PAR1 or not", "expected well-formed parquet, found"),
-        ("a.docx", "x", r"unknown suffix, expected one of \.txt, \.csv, \.tsv, \.json, .*\.parquet, \.xml\.bz2"),
-        ("a.parquet.gz", "x", "unknown suffix"),
-        (
-            "a.xml.bz2",
-            bz2.compress(b"<html><p>x</p></html>"),
-            "expected a Wikipedia dump .*not recognized as MediaWiki",
-        ),
-        ("a.xml", "not XML", "expected a Wikipedia dump .*syntax error"),
-        ("a.xml.bz2", b"BZh9 broken", "expected a whole, readable file, found it truncated or corrupt"),
-        ("a.txt", "one\ntwo".encode("utf-16-le"), "found UTF-16; convert it, as in `iconv -f utf-16le -t utf-8`"),
-        ("a.txt", "one\ntwo".encode("utf-16-be"), "found UTF-16; convert it, as in `iconv -f utf-16be -t utf-8`"),
-        ("a.csv", "text\none".encode("utf-16-le"), "found UTF-16; convert it, as in `iconv -f utf-16le -t utf-8`"),
-        (
-            "a.txt.gz",
-            gzip.compress("one".encode("utf-16-le"), mtime=0),
-            "found UTF-16; convert it, as in `iconv -f utf-16le",
-        ),
-    ],
-)
-def test_bad_files(tmp_path: Path, load: Load, name: str, content: str | bytes, message: str, streaming: bool) -> None:
-    """Each error names the file, says what was found and what to do, in one line."""
-    with pytest.raises(InputError, match=message) as error:
-        load(put(tmp_path / name, content), streaming=streaming)
-    assert str(error.value).startswith(str(tmp_path / name))
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl", "a.txt.gz", "a.csv.gz"])
 def test_a_repaired_file_is_read_again(tmp_path: Path, load: Load, name: str) -> None:
     """The cache follows a file's size and time of change, not its name alone; so does what is known of its bytes."""
@@ -262,15 +170,6 @@ def test_a_second_start_does_not_read_the_file(
     for function in ("check_utf8", "fingerprint_text", *([] if streaming else ["read_lines"])):
         monkeypatch.setattr(text, function, refused)
     assert load(path, streaming=streaming) == rows
-
-
-def test_missing_file_and_directory(tmp_path: Path, load: Load) -> None:
-    """A path that cannot be a dataset's id is a missing file."""
-    for path in (tmp_path / "none.txt", "corpus.txt", "./name", "text"):
-        with pytest.raises(InputError, match="expected a file or a Hub dataset id"):
-            load(path)
-    with pytest.raises(InputError, match="expected a file, found a directory"):
-        load(tmp_path)
 
 
 def test_source_kind_knows_dumps_and_hub_ids(tmp_path: Path) -> None:
@@ -324,94 +223,3 @@ def test_fingerprint_of_a_folder(tmp_path: Path) -> None:
     assert changed["bytes"] == 6
     (folder / "a.txt").rename(folder / "b.txt")
     assert fingerprint_text(str(folder)) != changed
-
-
-PAGE = "<page><title>{}</title><ns>{}</ns><id>1</id>{}<revision><text>{}</text></revision></page>"
-DUMP = (
-    '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/"><siteinfo><namespaces>'
-    '<namespace key="6" case="first-letter">Datei</namespace></namespaces></siteinfo>{}</mediawiki>'
-)
-ARTICLE = """{{Infobox|name=X|born={{birth date|1900|1|1}}}}
-[[Datei:X.jpg|thumb|A picture of [[Mr X|X]] in 1920 that is a caption.]]
-'''Mr X''' ({{IPA|x}}; born 1900) was a [[Painter|painter]] in the U.S. Army.{{sfn|Doe|1999}} He met J. R. Doe.
-He walked {{convert|5|km|mi}} a day&lt;ref name="a"&gt;A note.&lt;/ref&gt; and 3.5 hours. It is {{val|7}} or so.
-
-== His works ==
-* A list item which is a whole sentence.
-{| class="wikitable"
-| A cell which is a whole sentence.
-|}
-The second [[paragraph]] is here (see Fig. 2. It is good) for all.
-"""
-SENTENCES = [
-    "Mr X (born 1900) was a painter in the U.S. Army.",
-    "He met J. R. Doe.",
-    "He walked 5 km a day and 3.5 hours.",
-    "The second paragraph is here (see Fig. 2. It is good) for all.",
-]
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("name", ["dump.xml-p1p2.bz2", "dump.xml"])
-def test_wikipedia_dump(tmp_path: Path, load: Load, name: str, streaming: bool) -> None:
-    """Articles become sentences: no redirects, other namespaces, boxes, pictures, notes, lists, tables or holes."""
-    pytest.importorskip("gensim")
-    pages = [
-        PAGE.format("R", 0, '<redirect title="X" />', "This is a redirect with text."),
-        PAGE.format("Talk:X", 1, "", "This is a page where people talk."),
-        PAGE.format("X", 0, "", ARTICLE),
-        PAGE.format("Empty", 0, "", ""),
-    ]
-    dump = DUMP.format("".join(pages)).encode()
-    path = put(tmp_path / name, bz2.compress(dump) if name.endswith("bz2") else dump)
-    assert load(path, streaming=streaming) == SENTENCES
-
-
-def test_wikipedia_dump_truncated(tmp_path: Path, load: Load) -> None:
-    """A dump cut off in the download is an error."""
-    pytest.importorskip("gensim")
-    dump = bz2.compress(DUMP.format(PAGE.format("X", 0, "", ARTICLE * 50)).encode())
-    with pytest.raises(InputError, match=r"d.xml.bz2: expected a whole, readable file, found it truncated"):
-        load(put(tmp_path / "d.xml.bz2", dump[:-40]))
-
-
-def test_wikipedia_without_gensim(tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the extra to install."""
-    monkeypatch.setitem(sys.modules, "gensim.corpora.wikicorpus", None)
-    with pytest.raises(InputError, match=r'found; pip install "cmlmcse\[wiki\]"'):
-        load(put(tmp_path / "d.xml", DUMP.format("")))
-
-
-@pytest.mark.parametrize(
-    ("paragraph", "expected"),
-    [
-        ("Dr. Smith paid $3.50. He left.", ["Dr. Smith paid $3.50.", "He left."]),
-        ("J. F. Kennedy and W. Bush met. OK?", ["J. F. Kennedy and W. Bush met.", "OK?"]),
-        ('He said "Go!" She went.', ['He said "Go!"', "She went."]),
-        ("In the U.S. Army. In the U.S. The end.", ["In the U.S. Army.", "In the U.S.", "The end."]),
-        ("By Doe et al. (2010) it was 4.8%. Growth fell.", ["By Doe et al. (2010) it was 4.8%.", "Growth fell."]),
-        ("Er starb am 3. Oktober 1950. Sie blieb.", ["Er starb am 3. Oktober 1950.", "Sie blieb."]),
-        ("Указ от 1582 г. Той поправя.", ["Указ от 1582 г.", "Той поправя."]),
-        ("今日は晴れ。明日は「雨。」本当？はい", ["今日は晴れ。", "明日は「雨。」", "本当？", "はい"]),
-        ("¿Qué es? ¡Es bueno! Sí.", ["¿Qué es?", "¡Es bueno!", "Sí."]),
-        ("यह पहला वाक्य है। यह दूसरा है।", ["यह पहला वाक्य है।", "यह दूसरा है।"]),
-    ],
-)
-def test_split_sentences(paragraph: str, expected: list[str]) -> None:
-    """Abbreviations, initials, decimals and ordinals do not split; other scripts' full stops do."""
-    assert list(split_sentences(paragraph)) == expected
-
-
-def test_is_sentence_bounds() -> None:
-    """4 to 128 words, or 8 to 400 characters where there are no spaces."""
-    assert [is_sentence(" ".join(["Word"] * n) + ".") for n in (3, 4, 128, 129)] == [False, True, True, False]
-    assert [is_sentence("字" * n + "。") for n in (6, 7, 399, 400)] == [False, True, True, False]
-    bad = ["It is a fragment", "it starts in the middle.", "See {{this}} for the rest.", "An open (bracket is left."]
-    assert not any(is_sentence(text) for text in bad)
-
-
-def test_strip_markup_keeps_case_and_numbers() -> None:
-    """Links, powers, quotation marks and comparisons stay readable."""
-    pytest.importorskip("gensim")
-    raw = "The [http://x.org web] is 10<sup>-3</sup> [[m]], ''p'' < 0.05 and q > 3 for [sic] H<sub>2</sub>O. [[de:X]]"
-    assert list(paragraphs(strip_markup(raw))) == ["The web is 10⁻³ m, p < 0.05 and q > 3 for [sic] H2O."]

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pandas
 
 from support.tiny import WORDS
+
+Load = Callable[..., list[str]]
 
 
 def one_space(text: str) -> str:
@@ -36,3 +39,9 @@ def random_sentences(count: int, seed: int = 0) -> list[str]:
     """Of 0 to 30 words."""
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, size=rng.integers(31))) for _ in range(count)]
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    """Write a file and return its path."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
