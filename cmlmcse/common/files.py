@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .alone import alone_in
 from .errors import InputError
 
 
@@ -82,19 +83,22 @@ def new_model_folder(folder: Path) -> Iterator[Path]:
     and a server often runs as another user.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: it cannot be made, or another command makes it or has made it meanwhile.
     """
     aside = folder.with_name(f".{folder.name}.incomplete")
-    shutil.rmtree(aside, ignore_errors=True)  # of a command that was killed
-    try:
-        aside.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be created ({error.strerror}); choose another --output_dir") from error
-    try:
-        yield aside
-        for weights in aside.rglob("*.safetensors"):
-            shutil.copymode(aside / "config.json", weights)
-        aside.rename(folder)
-    except BaseException:  # and not always: after the rename another process may write there
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    with alone_in(folder.with_name(f".{folder.name}.lock"), folder):
+        if folder.exists():
+            raise InputError(f"{folder} must not exist yet, found it; choose another --output_dir or remove it")
+        shutil.rmtree(aside, ignore_errors=True)  # of a command that was killed
+        try:
+            aside.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"{folder} cannot be created ({error.strerror}); choose another --output_dir") from error
+        try:
+            yield aside
+            for weights in aside.rglob("*.safetensors"):
+                shutil.copymode(aside / "config.json", weights)
+            aside.rename(folder)
+        except BaseException:  # and not always: where folders have no locks, another process may write there now
+            shutil.rmtree(aside, ignore_errors=True)
+            raise

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from cmlmcse.common import alone
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import atomic_write, new_model_folder
 
 
@@ -54,6 +56,22 @@ def test_a_model_folder(tmp_path, monkeypatch):
     written = tmp_path / "new" / "model"
     assert [(written / file.relative_to(aside)).stat().st_mode & 0o777 for file in weights] == [0o644, 0o644]
     assert sorted(tmp_path.joinpath("new").iterdir()) == [aside, written]
+
+
+def test_two_commands_write_one_model_folder(tmp_path, monkeypatch):
+    """The second one is refused, while the first one writes and afterwards, and what the first one writes stays."""
+    monkeypatch.setattr(alone, "PATIENCE", 0.0)
+    folder = tmp_path / "model"
+    second = new_model_folder(folder)
+    with new_model_folder(folder) as aside:
+        (aside / "config.json").touch()
+        with pytest.raises(InputError, match=f"found another command that is writing to {folder};"), second:
+            pass
+        assert (aside / "config.json").exists()
+    third = new_model_folder(folder)
+    with pytest.raises(InputError, match=f"{folder} must not exist yet, found it; choose another"), third:
+        pass
+    assert list(tmp_path.rglob("*")) == [folder, folder / "config.json"]
 
 
 @pytest.mark.parametrize("error", (RuntimeError, KeyboardInterrupt))
