@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import unicodedata
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 SHOWN_CHARACTERS = 200  # of a text on the screen
+NEAR_CHARACTERS = 80  # so long may the rest of a sentence be that is left out at the start of a passage
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -177,10 +179,26 @@ def show_results(queries: list[str], found: list[list[dict[str, Any]]], columns:
         for result in nearest:
             named = [name for name in (columns.title, columns.text) if name]
             texts = [" ".join(str(result["columns"].get(name) or "").split()) for name in named]
+            if columns.file:  # the text is a passage of a longer one
+                texts[-1] = from_a_sentence(texts[-1])
             shown = without_controls(" | ".join(filter(None, texts)))[:SHOWN_CHARACTERS] or f"row {result['row']}"
             name = result["columns"][columns.file] if columns.file else None
             file = "" if name is None else printable(name if isinstance(name, str) else f"document {name}") + "  "
             print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {file}{shown}")
+
+
+def from_a_sentence(passage: str) -> str:
+    """A passage from its first whole sentence on, or with "…" in front where the rest of the sentence before is long.
+
+    It begins inside a sentence if it begins with a small letter, and its second sentence with a capital one.
+    """
+    from cmlmcse.data.wikipedia import split_sentences
+
+    sentences = list(islice(split_sentences(passage), 2))
+    if len(sentences) < 2 or not passage[0].islower() or not sentences[1][0].isupper():
+        return passage
+    rest = len(sentences[0])
+    return passage[rest:].lstrip() if rest <= NEAR_CHARACTERS else f"… {passage}"
 
 
 def printable(name: str) -> str:

@@ -64,3 +64,26 @@ def test_a_stored_file_without_its_column_of_files(place, capsys) -> None:
     parquet.write_table(table.drop_columns(["file"]), "dropped.parquet")
     search.main(["model", "dropped.parquet", "the dog", "--pooling", "avg", "--bm25"])
     assert "the dog" in capsys.readouterr().out.splitlines()[-2]
+
+
+@pytest.mark.parametrize(("passage", "shown"), [
+    ("sat on the mat. The dog ran. It fell.", "The dog ran. It fell."),
+    ("sat " * 30 + "down. The dog ran.", "… " + "sat " * 30 + "down. The dog ran."),
+    ("the cat sat on the mat. a dog ran.", "the cat sat on the mat. a dog ran."), ("a note", "a note"),
+    ("A cat sat. The dog ran.", "A cat sat. The dog ran."), ("", ""), ("3.5 cats. The dog.", "3.5 cats. The dog."),
+    ("of Dr. Smith and others.", "of Dr. Smith and others."),
+])  # fmt: skip
+def test_a_passage_from_a_sentence_on(passage, shown) -> None:
+    """Without the rest of a sentence if it is short, else with a sign that something is missing. A text without capital
+    letters, and one sentence alone, say nothing about where they begin."""
+    assert search.from_a_sentence(passage) == shown
+
+
+def test_a_result_begins_at_a_sentence(place, capsys) -> None:
+    """That of a passage. A row of a table that is not cut, and the file of the results, have their whole text."""
+    text = "sat on it. The dog ran to the cat."
+    Path("row.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    for options, shown in (([], text), (["--passages", "--output", "found.jsonl"], text[11:])):
+        search.main(["model", "row.jsonl", "the dog", "--pooling", "avg", *options])
+        assert capsys.readouterr().out.splitlines()[-1].endswith(f"  {shown}")
+    assert json.loads(Path("found.jsonl").read_text())["results"][0]["columns"]["text"] == text
