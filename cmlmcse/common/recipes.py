@@ -8,6 +8,7 @@ import yaml
 
 from .errors import InputError
 
+NONE = ("augmentation", "dev_set", "final_evaluation", "projection", "prompt_denoising", "report_to")  # may be `none`
 PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
@@ -73,6 +74,14 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
         raise InputError(f"{path.name} must map field names to values, found {type(fields).__name__}; fix it")
     return fields
+
+
+def meant_by_no(name: str) -> Any:
+    """The value of a field whose file says false, as YAML reads `no` without quotes: no strategy, no teacher, none of a
+    field that may be `none`; and false of another one."""
+    if name == "teacher":
+        return None
+    return "no" if name.endswith("_strategy") else "none" if name in NONE else False
 
 
 def summary(path: Path) -> str:

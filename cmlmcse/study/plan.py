@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.recipes import read_recipe
+from cmlmcse.common.recipes import meant_by_no, read_recipe
 from cmlmcse.training.parse import parse_recipe
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")  # valid as a folder name on every system
@@ -225,7 +225,8 @@ def _fields(fields: dict[str, Any], where: str) -> dict[str, str]:
             raise InputError(f"{where} expects fields of a recipe, found {name}, which a study sets itself; remove it")
         if not isinstance(value, (bool, int, float, str, type(None))):
             raise InputError(f"{where}: {name} must be a plain value, found {value!r}; fix it")
-    return {str(name): "null" if value is None else str(value) for name, value in fields.items()}
+    meant = {str(name): meant_by_no(str(name)) if value is False else value for name, value in fields.items()}
+    return {name: "null" if value is None else str(value) for name, value in meant.items()}
 
 
 def _published(given: Any, file: str, metrics: list[str], arms: dict[str, Any]) -> Published | None:

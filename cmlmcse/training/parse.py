@@ -10,7 +10,7 @@ from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from cmlmcse.common.errors import InputError
-from cmlmcse.common.recipes import find_recipe, read_recipe
+from cmlmcse.common.recipes import find_recipe, meant_by_no, read_recipe
 from modeling_cmlmcse.distributed import rank
 
 from .checks import check_values
@@ -96,7 +96,7 @@ def parse_recipe(arguments: list[str]) -> Recipe:
     for name, value in fields.items():
         if name not in known:
             parser.suggest(name, path.name)
-        value = "no" if value is False and name.endswith("_strategy") else value  # YAML reads a plain `no` as false
+        value = meant_by_no(name) if value is False else value
         plain = isinstance(value, (bool, int, float, str))
         check_kind(name, value, path.name)
         parser.set_defaults(**{name: str(value) if plain else value})

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.study.plan import load_study
 from cmlmcse.training.build_model import build_tokenizer
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_start import start_values
@@ -85,6 +86,23 @@ def test_a_strategy_may_be_a_plain_no(tmp_path):
     recipe.write_text("dev_set: none\nuse_cpu: true\n" + "".join(f"{name}: no\n" for name in strategies))
     run_args = parse_recipe([str(recipe)])[3]
     assert [getattr(run_args, name).value for name in strategies] == ["no"] * 3
+
+
+def test_a_plain_no_is_none(tmp_path):
+    """Of a field that may be none, of the teacher, and in a study's file. Of one that is true or false it is false."""
+    recipe, names = tmp_path / "recipe.yaml", ("dev_set", "final_evaluation", "report_to", "augmentation", "projection")
+    recipe.write_text("use_cpu: true\nteacher: no\nbf16: no\n" + "".join(f"{name}: no\n" for name in names))
+    _, model, data, run_args = parse_recipe([str(recipe)])
+    assert (model.projection, data.augmentation, data.dev_set, data.final_evaluation) == ("none",) * 4
+    assert (model.teacher, run_args.report_to, run_args.bf16) == (None, [], False)
+    study = tmp_path / "study.yaml"
+    fields = "{save_strategy: no, report_to: no, teacher: no, mlm_tied: no}"
+    study.write_text(
+        f"name: one\nrecipe: simcse-bert-base\nseeds: [1]\nbaseline: a\nmetrics: [dev.score]\narms: {{a: {fields}}}\n"
+    )
+    assert load_study(study).arms == {
+        "a": {"save_strategy": "no", "report_to": "none", "teacher": "null", "mlm_tied": "False"}
+    }
 
 
 @pytest.mark.parametrize(
