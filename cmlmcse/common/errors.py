@@ -49,7 +49,23 @@ class Diverged(Stopped):
         self.found = found
 
 
-class Parser(argparse.ArgumentParser):
+class DashedPaths(argparse.ArgumentParser):
+    """An argument parser that says what to do where a path begins with a dash."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+        words = sys.argv[1:] if args is None else list(args)
+        for word in words[: words.index("--")] if "--" in words else words:
+            if dashed(word) and word not in self._option_string_actions and os.path.exists(word):
+                self.error(f"expected a path that does not begin with a dash, found {word}; write ./{word}")
+        return super().parse_known_args(words, namespace)
+
+
+def dashed(word: str) -> bool:
+    """Whether a word begins with one dash. `-` alone is standard input."""
+    return word.startswith("-") and not word.startswith("--") and word != "-"
+
+
+class Parser(DashedPaths):
     """An argument parser that raises usage errors as :class:`InputError`."""
 
     def error(self, message: str) -> NoReturn:

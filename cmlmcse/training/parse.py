@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from cmlmcse.common.errors import InputError
+from cmlmcse.common.errors import DashedPaths, InputError
 from cmlmcse.common.recipes import find_recipe, meant_by_no, read_recipe
 from modeling_cmlmcse.distributed import rank
 
@@ -35,7 +35,7 @@ ELSEWHERE = {  # what other libraries call a field
 }
 
 
-class RecipeParser(HfArgumentParser):
+class RecipeParser(DashedPaths, HfArgumentParser):
     """Parser that raises one-line errors (:class:`InputError`) and suggests the nearest name for an unknown field."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -15,9 +15,12 @@ from safetensors import SafetensorError
 
 import cmlmcse
 from cmlmcse import cli
+from cmlmcse.adaptation.command import main as adapt_command
 from cmlmcse.common.errors import command, interruptible
 from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
+from cmlmcse.encode.command import main as encode_command
 from cmlmcse.training import build_model, build_text
+from cmlmcse.training.command import main as train_command
 from cmlmcse.training.command import train
 from cmlmcse.training.field_table import field_table
 from cmlmcse.training.help import FIELDS, OTHER_FIELDS, help_text
@@ -135,6 +138,22 @@ def test_a_refused_place(number: int, capsys: pytest.CaptureFixture[str]) -> Non
         f"{os.strerror(number)}; change its permissions, or set HF_HOME to another folder if it is a cache"
     )
     assert capsys.readouterr().err.splitlines() == [line]
+
+
+def test_a_path_that_begins_with_a_dash(tmp_path, monkeypatch, capsys) -> None:
+    """Each command says what to write instead, wherever the path stands."""
+    monkeypatch.chdir(tmp_path)
+    Path("-text.txt").touch()
+    for main, words in (
+        (adapt_command, ["model", "-text.txt", "--output_dir", "out"]),
+        (adapt_command, ["model", "text", "--output_dir", "-text.txt"]),
+        (encode_command, ["model", "-text.txt", "--output", "out.npy"]),
+        (train_command, ["quickstart", "--train_file", "-text.txt"]),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        line = "error: expected a path that does not begin with a dash, found -text.txt; write ./-text.txt; see cmlmcse"
+        assert capsys.readouterr().err.startswith(line)
 
 
 @pytest.mark.parametrize(
