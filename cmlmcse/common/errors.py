@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import NoReturn
 
@@ -21,6 +22,7 @@ from .launch import launched_processes, says_it_first
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+CACHES = ("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE")  # of Hugging Face's libraries
 LEFT = re.compile("gloo.*Connection (closed|reset) by peer")  # in a process that waits for one that has ended
 
 
@@ -153,7 +155,8 @@ def _sigterm(action: "Callable[..., object] | signal.Handlers") -> Iterator[None
 def command(main: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command's `main`, so that expected errors print one line on stderr and set the exit status.
 
-    The status is 2 after an :class:`InputError`, on a full disk and where a file or folder is refused, 130 after
+    The status is 2 after an :class:`InputError`, on a full disk, where a file or folder is refused, and where a cache
+    cannot be made, 130 after
     Ctrl-C, its own after :class:`Stopped`, and 141 without a line where nobody reads the output any more, as after
     `| head`. Of the launched processes of a machine one says what all of them meet, and one that another has left says
     so.
@@ -189,6 +192,9 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
                 status = 2
             elif refused := refused_place(error):
                 say(f"error: {refused}; change its permissions, or set HF_HOME to another folder if it is a cache")
+                status = 2
+            elif not_made := missing_cache(error):
+                say(f"error: {not_made}; set it to another folder")
                 status = 2
             elif launched_processes() > 1 and isinstance(error, RuntimeError) and LEFT.search(str(error)):
                 say("stopped: another process of this launch has ended; its line says why, or the launcher's report")
@@ -226,6 +232,20 @@ def refused_place(error: Exception) -> str | None:
     """Which file or folder this user may not read or write; None for another error."""
     if isinstance(error, OSError) and error.errno in REFUSED and error.filename is not None:
         return f"{error.filename}: expected a place that this user may read and write, found: {error.strerror}"
+    return None
+
+
+def missing_cache(error: Exception) -> str | None:
+    """Which cache cannot be made, because no folder can be where its variable says; None for another error."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return None
+    met = Path(str(error.filename))
+    for name in CACHES:
+        place = Path(os.environ.get(name) or os.devnull)
+        a_file = error.errno in (errno.ENOTDIR, errno.EEXIST) and met.is_relative_to(place)
+        nowhere = error.errno == errno.ENOENT and met in place.parents  # as below /proc
+        if not place.is_dir() and (a_file or nowhere):
+            return f"{name}={place}: expected a folder that can be made, found: {error.strerror}"
     return None
 
 

@@ -140,6 +140,27 @@ def test_a_refused_place(number: int, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err.splitlines() == [line]
 
 
+@pytest.mark.parametrize(("variable", "met", "number"), [
+    ("file/home", "file/home", errno.ENOTDIR), ("file", "file/datasets", errno.ENOTDIR), ("file", "file", errno.EEXIST),
+    ("none/a/b", "none", errno.ENOENT),
+])  # fmt: skip
+def test_a_cache_that_cannot_be_made(variable, met, number, tmp_path, monkeypatch, capsys) -> None:
+    """One line and status 2, which names the variable; of a file elsewhere the error keeps its traceback."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HF_HOME", str(tmp_path / variable))
+
+    @command
+    def write(path: Path) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    with pytest.raises(SystemExit, match="2"):
+        write(tmp_path / met)
+    expected = f"expected a folder that can be made, found: {os.strerror(number)}; set it to another folder"
+    assert capsys.readouterr().err.splitlines() == [f"error: HF_HOME={tmp_path / variable}: {expected}"]
+    with pytest.raises(OSError, match="elsewhere"):
+        write(tmp_path / "elsewhere")
+
+
 def test_a_path_that_begins_with_a_dash(tmp_path, monkeypatch, capsys) -> None:
     """Each command says what to write instead, wherever the path stands."""
     monkeypatch.chdir(tmp_path)
