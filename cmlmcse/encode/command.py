@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
                 begin_job(args, job, source, encoder, provenance)
         again = "the same command without --overwrite" if args.overwrite else "the same command"
         with interruptible(lambda: f"{job.rows_done():,} of {source.rows:,} rows are kept; run {again} to resume"):
-            with without_old_parts(job) if state.num_processes == 1 else nullcontext():
+            with without_old_parts(job, alone=state.num_processes == 1):
                 encode_parts(job, source, encoder, state.process_index, state.num_processes)
             state.wait_for_everyone()
             if state.is_main_process:
@@ -131,19 +131,26 @@ def begin_job(
     if done := job.rows_done():
         print(f"{done:,} of {source.rows:,} rows were done already; they are kept and reused", flush=True)
     else:
-        with without_old_parts(job):  # other processes have not begun
+        with without_old_parts(job, alone=True):  # other processes have not begun
             mention_cut(source, args.model, encoder)
 
 
 @contextmanager
-def without_old_parts(job: "Job") -> Iterator[None]:
+def without_old_parts(job: "Job", alone: bool) -> Iterator[None]:
     """Remove the parts if the input changed inside the block: no later command can go on with them. While several
-    processes encode they are left, because another one may still write; the next command then asks for --overwrite."""
+    processes encode they are left, because another one may still write; the line says that the next command removes
+    them.
+
+    Raises:
+        InputError: the input changed.
+    """
     from cmlmcse.data.unchanged import InputChanged
 
     try:
         yield
-    except InputChanged:
+    except InputChanged as error:
+        if not alone:
+            raise InputError(f"{error}, with --overwrite, which removes {job.folder}") from error
         job.drop_parts()
         raise
 

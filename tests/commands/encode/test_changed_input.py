@@ -9,7 +9,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from cmlmcse.common.errors import InputError
 from cmlmcse.data import file_parts, tables
+from cmlmcse.data.unchanged import InputChanged
 from cmlmcse.encode import command as encode
 from cmlmcse.models.encoders import Encoder
 from cmlmcse.search import command as search
@@ -99,6 +101,18 @@ def test_the_command_again(while_it_loads, small, lines, arguments, tmp_path, mo
             encode.main(arguments)
     encode.main(arguments)
     assert len(np.load(tmp_path / "out.npy")) == ROWS // 2
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_parts_of_several_processes(alone, tmp_path) -> None:
+    """They are left, because another process may still write, and the line says how the next command removes them."""
+    job = file_parts.Job(tmp_path / "out.npy", 10, 4)
+    job.claim_parts({}, overwrite=False)
+    with pytest.raises(InputError) as error, encode.without_old_parts(job, alone):
+        raise InputChanged("run the command again when nothing writes to it")
+    assert job.folder.exists() is not alone
+    further = "" if alone else f", with --overwrite, which removes {job.folder}"
+    assert str(error.value) == f"run the command again when nothing writes to it{further}"
 
 
 def test_a_folder_that_changes_meanwhile(small, arguments, tmp_path, monkeypatch, capsys) -> None:
