@@ -1,6 +1,7 @@
 """The start of `cmlmcse adapt`: the model and the text are read, and the model is scored."""
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ SCORES_AT_THE_END, ENCODER_SCORES_AT_THE_END = (4, 4), (4, 3)
 # encoders that were measured: assets/encoder-mini-en is below it on five of eight collections, and with the encoder
 # before it SciFact gained 8.6 points instead of 1.3 (docs/results/adapting.md); all-MiniLM-L6-v2 has 0.98 and more.
 WEAK = 0.9
+SAMPLE = 64  # texts that are encoded to see how long scoring will take; a batch on a CPU
 
 Say = Callable[[str], None]
 
@@ -99,6 +101,11 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
         say(text.note)
     if bf16:
         say("training and scoring compute in bf16; --bf16 false keeps fp32")
+    if args.max_steps is None and (seconds := scoring_seconds(encoder, text, args.seed)) > 60 * args.minutes:
+        say(
+            f"--minutes {args.minutes:g} is too short for this text on this machine: scoring alone takes about "
+            f"{math.ceil(seconds / 60)} or more; give more, or lower --max_documents"
+        )
     start, scores = score_start(load, encoder, text, args.seed)
     if finished is None and text.together and "views" not in args.fields:
         finished = bool(start.choosing.summary(start.values) >= WEAK * start.choosing.bm25().mean())
@@ -110,6 +117,20 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
         start, scores = score_start(load, encoder, text.of_a_backbone(), args.seed)
     say(scores)  # of a weak encoder those alone that it is judged by
     return start
+
+
+def scoring_seconds(encoder: Encoder, text: Text, seed: int) -> float:
+    """At least about so long does scoring take, of the start and at the end, by the time that a few texts take. The
+    documents that confirm are not counted: most of their texts are the same, except on a second split."""
+    criteria = text.judged_by.halves(seed)[0].criteria
+    texts = list(dict.fromkeys(each for one in criteria for each in (*one.queries, *one.candidates)))
+    sample = texts[:: math.ceil(len(texts) / SAMPLE)]
+    encoder(sample[:1])  # the first call takes longer
+    began = time.perf_counter()
+    encoder(sample)
+    each = (time.perf_counter() - began) / len(sample)
+    scores, _ = ENCODER_SCORES_AT_THE_END if text.finished else SCORES_AT_THE_END
+    return each * len(texts) * (1 + scores)
 
 
 def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int) -> tuple[Start, str]:

@@ -17,7 +17,7 @@ from cmlmcse.adaptation import arms
 from cmlmcse.adaptation.choice import Splits, judge
 from cmlmcse.adaptation.command import parse
 from cmlmcse.adaptation.report import next_steps
-from cmlmcse.adaptation.start import WEAK, begin
+from cmlmcse.adaptation.start import SAMPLE, WEAK, begin, scoring_seconds
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.adaptation.weights import best_average, load_start, weights_of
 from cmlmcse.evaluation.criterion import Criterion
@@ -135,6 +135,29 @@ def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, mo
     tried = arms.default_arms(encoder, start.text.titles_ask, start.text.finished, {})
     rates = {arm["learning_rate"] for arm in tried.values()}
     assert rates == set(arms.ENCODER_RATES if finished else arms.BACKBONE_RATES)
+
+
+def test_too_few_minutes_are_said_before_the_scoring(corpus, encoder, monkeypatch):
+    """By what a few of the texts take: the model is scored once at the start, and four times at the end."""
+    args = parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu", "--minutes", "4"])
+    model = load_start(encoder, None, "cpu")
+    text, calls, seconds = read_text(args, model, finished=True), [], iter((0.0, 32.0))
+    asked = text.judged_by.halves(42)[0].criteria
+    texts = {each for one in asked for each in (*one.queries, *one.candidates)}
+    with monkeypatch.context() as patched:
+        patched.setattr("cmlmcse.adaptation.start.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+        found = scoring_seconds(lambda given: calls.append(given), text, 42)
+    assert len(calls[-1]) <= SAMPLE < len(texts)
+    assert found == pytest.approx(5 * 32.0 / len(calls[-1]) * len(texts))
+    for estimate, too_short in ((239.0, False), (241.0, True)):
+        monkeypatch.setattr("cmlmcse.adaptation.start.scoring_seconds", lambda *_, estimate=estimate: estimate)
+        said: list[str] = []
+        begin(args, False, said.append, True)
+        line = "--minutes 4 is too short for this text on this machine: scoring alone takes about 5 or more; give more"
+        places = [place for place, each in enumerate(said) if each.startswith(line)]
+        scored = next(place for place, each in enumerate(said) if each.startswith("score without labels"))
+        assert (places != []) is too_short
+        assert not places or places[0] < scored
 
 
 @pytest.mark.parametrize(("given", "earlier", "finished"), [
