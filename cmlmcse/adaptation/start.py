@@ -104,7 +104,7 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
     if args.max_steps is None and (seconds := scoring_seconds(encoder, text, args.seed)) > 60 * args.minutes:
         say(
             f"--minutes {args.minutes:g} is too short for this text on this machine: scoring alone takes about "
-            f"{math.ceil(seconds / 60)} or more; give more, or lower --max_documents"
+            f"{math.ceil(seconds / 60)} min or more; give more, or lower --max_documents"
         )
     start, scores = score_start(load, encoder, text, args.seed)
     if finished is None and text.together and "views" not in args.fields:

@@ -153,7 +153,7 @@ def test_too_few_minutes_are_said_before_the_scoring(corpus, encoder, monkeypatc
         monkeypatch.setattr("cmlmcse.adaptation.start.scoring_seconds", lambda *_, estimate=estimate: estimate)
         said: list[str] = []
         begin(args, False, said.append, True)
-        line = "--minutes 4 is too short for this text on this machine: scoring alone takes about 5 or more; give more"
+        line = "--minutes 4 is too short for this text on this machine: scoring alone takes about 5 min or more;"
         places = [place for place, each in enumerate(said) if each.startswith(line)]
         scored = next(place for place, each in enumerate(said) if each.startswith("score without labels"))
         assert (places != []) is too_short
