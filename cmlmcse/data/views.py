@@ -155,7 +155,8 @@ def view_names(names: str) -> list[str]:
     for name in names.split("+"):
         if name not in VIEWS:
             raise InputError(
-                f"views must be one of {', '.join(VIEWS)}, or several joined by +, found {name!r}; choose one of them"
+                f"views must be one of {', '.join(VIEWS)}, or several joined by +, or search by itself, found "
+                f"{name!r}; choose one of them"
             )
     return names.split("+")
 

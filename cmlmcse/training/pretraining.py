@@ -3,9 +3,14 @@
 Stage `train` is in encoder_training.py.
 """
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, set_seed
 
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import check_weights, resolve
 from cmlmcse.data.augmentation import build_augmentation
 from cmlmcse.data.batches import TrainingSentences, tokenize_sentences
@@ -26,6 +31,8 @@ from .pretraining_export import finalize_pretraining
 from .pretraining_trainer import PretrainingTrainer
 from .run_checks import check_checkpointing
 
+TOKENIZER = "tokenizer"  # folder of a run
+
 
 def pretrain(recipe: Recipe) -> None:
     """Pre-train; write checkpoints, export/, results.json, run.json and plots/ to the run's folder.
@@ -37,11 +44,12 @@ def pretrain(recipe: Recipe) -> None:
     set_seed(recipe.run.seed)  # the seed determines the fresh weights
     if recipe.data.model_type is None:
         check_weights(resolve(recipe.model.model_name_or_path), recipe.model.model_sha256)
-    # The first process of all, not of each machine: the others read the tokenizer that it writes.
-    with recipe.run.main_process_first(local=False, desc="reading the text"):
-        tokenizer, train, dev = build_sequences(recipe, run)
-    model = build_pretraining_model(recipe.model, recipe.data, tokenizer, run.checkpoint is not None)
-    check_checkpointing(recipe.run, model)
+    with no_tokenizer_of_an_error(recipe, run):
+        # The first process of all, not of each machine: the others read the tokenizer that it writes.
+        with recipe.run.main_process_first(local=False, desc="reading the text"):
+            tokenizer, train, dev = build_sequences(recipe, run)
+        model = build_pretraining_model(recipe.model, recipe.data, tokenizer, run.checkpoint is not None)
+        check_checkpointing(recipe.run, model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model.backbone))
     collator, dev_collator = build_collators(recipe, tokenizer)
     trainer = PretrainingTrainer(
@@ -55,6 +63,20 @@ def pretrain(recipe: Recipe) -> None:
     )
     measured = run.train(trainer)
     finalize_pretraining(run.folder, recipe, trainer, measured)
+
+
+@contextmanager
+def no_tokenizer_of_an_error(recipe: Recipe, run: Run) -> Iterator[None]:
+    """Remove the tokenizer that the block saved if it ends with an :class:`InputError`: a wrong input changes nothing.
+    Several processes leave it, because another one may be reading it."""
+    saved = run.folder / TOKENIZER
+    keep = saved.exists() or recipe.run.world_size > 1
+    try:
+        yield
+    except InputError:
+        if not keep:
+            shutil.rmtree(saved, ignore_errors=True)
+        raise
 
 
 def build_sequences(
@@ -74,7 +96,7 @@ def build_sequences(
         joined,
         recipe.data.max_train_samples,
     )
-    saved = run.folder / "tokenizer"
+    saved = run.folder / TOKENIZER
     own = run.checkpoint or (None if recipe.run.process_index == 0 else str(saved))
     tokenizer = choose_tokenizer(recipe.model, recipe.data, sources, own)
     if recipe.run.process_index == 0 and not run.checkpoint:

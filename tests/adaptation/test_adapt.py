@@ -27,6 +27,7 @@ from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_set import label_free_set
 from cmlmcse.training.parse import parse_recipe
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
+from support.docs import files_of
 from support.tiny import WORDS
 
 
@@ -67,6 +68,7 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     vectors = SentenceTransformer(str(folder / "export")).encode(["w1 w2", "the cat sat"])
     loaded = load_start(str(folder / "export"), None, "cpu")(["w1 w2", "the cat sat"])
     assert np.allclose(vectors, loaded, atol=1e-5)
+    assert {path.name for path in folder.iterdir()} <= files_of("The folder of adapt")
     page = (folder / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 1
     assert not re.findall(r'(?:src|href)="(?!data:)', page)

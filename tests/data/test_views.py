@@ -152,7 +152,13 @@ def test_batches_depend_on_seed_epoch_and_row_alone():
     [
         ("title_body", 0, 50, "views title_body expects documents with a title and another text, found none among 7"),
         ("crops", 7, 9, "views crops expects documents of at least 10 tokens, found none among 7"),
-        ("dropout+halves", 7, 50, "views must be one of dropout, crops, neighbours, title_body, words, sentence"),
+        (
+            "dropout+halves",
+            7,
+            50,
+            "views must be one of dropout, crops, neighbours, title_body, words, sentence, or "
+            "several joined by +, or search by itself, found 'halves'",
+        ),
     ],
 )
 def test_text_that_cannot_give_the_views(views, titles, longest, message):

@@ -28,6 +28,14 @@ def commands(page: Path) -> Iterator[str]:
             yield " ".join(re.split(r"\s+#\s", line)[0].split())
 
 
+def files_of(heading: str) -> set[str]:
+    """The files that the page of file formats names in the table below a heading; `checkpoint-N` stands for all."""
+    text = (ROOT / "docs" / "reference" / "file-formats.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]*) \|", section, flags=re.MULTILINE)
+    return {name.rstrip("/") for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
 def blocks_of(language: str) -> list[tuple[str, str]]:
     """The fenced blocks of a language, with their pages."""
     pattern = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -1,6 +1,7 @@
 """Stage 1, the command: its run, its resume, and stage 2 from what it leaves."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks, load_backbone
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 from support.batches import make_masked_batch
+from support.docs import files_of
 from support.recorder import RecordsSteps
 from support.tiny import KINDS, OTHER_KINDS, WORDS, tiny_backbone, tiny_tokenizer
 from support.training import SHORT_RUN, history, run
@@ -76,6 +78,8 @@ def test_from_scratch_learns_and_exports(recipe, monkeypatch, tmp_path):
     assert results["perplexity"] == pytest.approx(np.exp(results["mlm_loss"]), rel=1e-3)
     filled = pipeline("fill-mask", model=str(folder / "export"), device="cpu")("the [MASK] sat")
     assert len(filled) == 5
+    names = {re.sub(r"-\d+$", "-N", path.name) for path in folder.iterdir()}
+    assert names == files_of("The folder of a run") - {"dev_start.npz"}  # which stage train writes
     record = json.loads((folder / "run.json").read_text())
     assert record["fields"]["stage"] == "pretrain"
     assert record["train_data"][0]["file"] == "text.txt"
@@ -375,3 +379,4 @@ def test_wrong_input(arguments, expected, recipe, stage_one, backbone_folders, m
     assert len(errors) == 1, errors
     for piece in expected:
         assert piece in errors[0]
+    assert not (tmp_path / "run").exists()

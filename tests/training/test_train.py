@@ -1,6 +1,7 @@
 """The training command from a recipe to its folder, on tiny models."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from cmlmcse.training.trainer import TrainingWindow
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, attention
 from modeling_cmlmcse.variable_length import switched_off
+from support.docs import files_of
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 from support.training import history, run
 
@@ -52,6 +54,8 @@ def test_records(recipe, monkeypatch, tmp_path):
     assert results["dev"]["spearman"] == pytest.approx(results["stsb_dev"]["spearman"], abs=1e-3)
     assert set(results["geometry"]) >= {"alignment", "uniformity"}
     assert "sts" not in results
+    names = {re.sub(r"-\d+$", "-N", path.name) for path in folder.iterdir()}
+    assert names == files_of("The folder of a run") - {"tokenizer"}  # which stage pretrain writes
     record = json.loads((folder / "run.json").read_text())
     assert record["recipe"] == "tiny"
     assert record["fields"]["cmlm_weight"] == 0.1
