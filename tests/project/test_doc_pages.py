@@ -1,5 +1,6 @@
 """The pages of the documentation: their links lead somewhere, and the page of fields is what the code says."""
 
+import ast
 import functools
 import importlib.util
 import re
@@ -62,6 +63,21 @@ def test_every_page_is_in_the_index() -> None:
     index = ROOT / "docs" / "index.md"
     linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)\)", index.read_text())}
     assert set((ROOT / "docs").rglob("*.md")) - {index} <= linked
+
+
+def test_messages_of_push_are_the_code_s() -> None:
+    """Each message that the page of exit statuses quotes: what no placeholder fills stands in the code."""
+    table = (ROOT / "docs" / "reference" / "exit-statuses.md").read_text(encoding="utf-8").split("## Publishing")[1]
+    lines = re.findall(r"^\| [12] \| (.*?) \|", table, re.MULTILINE)
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "cmlmcse").rglob("*.py")]
+    texts = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    code = "\n".join(text for text in texts if isinstance(text, str))
+    filled = r"…|OWNER/NAME|COMMIT|main|run\.json: |v1\.0|--\w+|public|\(\w+\)|, but "
+    quoted = [message for line in lines for message in re.findall(r"`([^`]+)`", line)]
+    assert len(quoted) >= 20
+    for message in quoted:
+        parts = [part.strip(" ,:") for part in re.split(filled, message)]
+        assert not [part for part in parts if part not in code], message
 
 
 def test_readme_is_short() -> None:
