@@ -210,8 +210,13 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
 
 
 def say(line: str) -> None:
-    """Print a line on stderr, unless another process of this launch and machine has."""
-    if says_it_first(line):
+    """Print a line on stderr, unless another process of this launch and machine has. A progress bar that stands there
+    makes room for it."""
+    if not says_it_first(line):
+        return
+    if "tqdm" in sys.modules:
+        sys.modules["tqdm"].tqdm.write(line, file=sys.stderr)
+    else:
         print(line, file=sys.stderr)
 
 
