@@ -5,14 +5,18 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.locations import resolve
 from cmlmcse.data.collection import MIN_DOCUMENTS, few_files
 from cmlmcse.data.folder import unread_files
+from cmlmcse.data.row_blocks import TEXT
+from cmlmcse.encode.mentions import unread_titles
 from cmlmcse.evaluation.combined import CombinedCriterion
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.models.encoders import Encoder
@@ -97,6 +101,8 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
         say(f"{args.text}: fewer than {MIN_DOCUMENTS} text files, {few}, so each passage counts as a document")
     text = read_text(args, encoder, finished=recorded is not None)
     say(text.summary())
+    if said := "" if text.titles else titles_left(args):
+        say(f"{said}; titles help much")
     if text.note:
         say(text.note)
     if bf16:
@@ -131,6 +137,12 @@ def scoring_seconds(encoder: Encoder, text: Text, seed: int) -> float:
     each = (time.perf_counter() - began) / len(sample)
     scores, _ = ENCODER_SCORES_AT_THE_END if text.finished else SCORES_AT_THE_END
     return each * len(texts) * (1 + scores)
+
+
+def titles_left(args: argparse.Namespace) -> str:
+    """A sentence that names columns of a table, none of which is read, that may have titles; empty if there is none."""
+    path = Path(resolve(args.text))
+    return unread_titles(path, args.text_column or TEXT) if args.title_column is None and path.is_file() else ""
 
 
 def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int) -> tuple[Start, str]:

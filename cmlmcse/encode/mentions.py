@@ -1,6 +1,7 @@
 """Messages before the work begins: which text of the input is not read, and which the model cuts off."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,25 +24,32 @@ def mention_unread(source: "TextFile") -> None:
             "as cmlmcse adapt reads them",
             file=sys.stderr,
         )
-    elif source.title_column is None and (others := columns_of_words(source)):
-        print(
-            f"{source.path}: the column {source.text_column} is read, not {', '.join(others)}; if one has titles, "
-            f"--title_column {others[0]} puts each before its text",
-            file=sys.stderr,
-        )
+    elif source.title_column is None and (said := unread_titles(source.path, source.text_column, source.file_column)):
+        print(said, file=sys.stderr)
 
 
-def columns_of_words(source: "TextFile") -> list[str]:
-    """The other columns of text whose first values mostly have several words, as titles have, and no names of files."""
-    from cmlmcse.data.tables import is_text
+def unread_titles(path: Path, text_column: str, file_column: str | None = None) -> str:
+    """A sentence that names the columns of a file that are not read but may have titles; empty if there is none. Their
+    first values mostly have several words, as titles have, and no names of files.
 
-    read = (source.text_column, source.file_column)
-    names = [field.name for field in source.schema if is_text(field.type) and field.name not in read]
-    first = next(source.tables(), None) if names else None
-    if first is None:
-        return []
-    values = {name: [value for value in first[name].slice(0, FIRST).to_pylist() if value] for name in names}
-    return [name for name, own in values.items() if sum(len(value.split()) > 1 for value in own) > len(own) / 2]
+    Raises:
+        InputError: the file cannot be read.
+    """
+    from cmlmcse.data.row_blocks import read_blocks
+
+    columns = next(read_blocks(path, FIRST), {})
+    others = []
+    for name, values in columns.items():
+        texts = [value for value in (values if isinstance(values, list) else values.to_pylist()) if value]
+        several = sum(isinstance(value, str) and len(value.split()) > 1 for value in texts)
+        if name not in (text_column, file_column) and several > len(texts) / 2:
+            others.append(name)
+    if not others:
+        return ""
+    return (
+        f"{path}: the column {text_column} is read, not {', '.join(others)}; if one has titles, "
+        f"--title_column {others[0]} puts each before its text"
+    )
 
 
 def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:

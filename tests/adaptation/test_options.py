@@ -194,6 +194,21 @@ def test_what_does_not_fit_the_model(words, message, corpus, backbone, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
+def test_titles_that_are_not_read_are_named(corpus, backbone, tmp_path, capsys):
+    """A column of several words that adapt does not read may hold titles. It is named, unless titles are read."""
+    rows = [json.loads(line) for line in corpus.read_text().splitlines()]
+    table = tmp_path / "tickets.jsonl"
+    table.write_text("".join(json.dumps({"subject": row["title"], "body": row["text"]}) + "\n" for row in rows))
+    said = f"{table}: the column body is read, not subject; if one has titles, --title_column subject puts each before"
+    for titles, words in ((0, []), (150, ["--title_column", "subject"])):
+        output = ["--output_dir", str(tmp_path / "out"), "--max_steps", "4", "--max_seq_length", "9000"]
+        with pytest.raises(SystemExit, match="2"):
+            main([backbone, str(table), *output, "--text_column", "body", *words])
+        error = capsys.readouterr().err
+        assert f"150 documents, {titles} with a title" in error
+        assert (said in error) is (not titles)
+
+
 def test_a_head_is_refused(corpus, backbone, tmp_path, capsys):
     """Before anything is trained: a run starts with a fresh head, and no average would fit it."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone, pooling="cls", cmlm_weight=0)
