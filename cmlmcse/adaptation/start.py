@@ -16,7 +16,7 @@ from cmlmcse.common.locations import resolve
 from cmlmcse.data.collection import MIN_DOCUMENTS, few_files
 from cmlmcse.data.folder import unread_files
 from cmlmcse.data.row_blocks import TEXT
-from cmlmcse.encode.mentions import unread_titles
+from cmlmcse.data.titles import unread_titles
 from cmlmcse.evaluation.combined import CombinedCriterion
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.models.encoders import Encoder

@@ -28,7 +28,9 @@ def resolve(name: str) -> str:
         raise InputError(f"{name} expects the package {package}, found none installed; pip install {package}")
     path = Path(spec.origin).parent / inside
     if not path.exists():
-        raise InputError(f"{name} expects {inside} in the package {package}, found none; install its tested version")
+        raise InputError(
+            f"{name} expects {inside} in the package {package}, found none; check the name and its version"
+        )
     return str(path)
 
 

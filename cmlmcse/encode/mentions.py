@@ -1,7 +1,6 @@
 """Messages before the work begins: which text of the input is not read, and which the model cuts off."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ TITLE = "title"  # the column that `cmlmcse adapt` reads titles from
 def mention_unread(source: "TextFile") -> None:
     """Say which files of a folder are not read, and where titles are not that `cmlmcse adapt` would read."""
     from cmlmcse.data.folder import unread_files
+    from cmlmcse.data.titles import unread_titles
 
     if said := unread_files(str(source.path)):
         print(said, file=sys.stderr)
@@ -26,30 +26,6 @@ def mention_unread(source: "TextFile") -> None:
         )
     elif source.title_column is None and (said := unread_titles(source.path, source.text_column, source.file_column)):
         print(said, file=sys.stderr)
-
-
-def unread_titles(path: Path, text_column: str, file_column: str | None = None) -> str:
-    """A sentence that names the columns of a file that are not read but may have titles; empty if there is none. Their
-    first values mostly have several words, as titles have, and no names of files.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    from cmlmcse.data.row_blocks import read_blocks
-
-    columns = next(read_blocks(path, FIRST), {})
-    others = []
-    for name, values in columns.items():
-        texts = [value for value in (values if isinstance(values, list) else values.to_pylist()) if value]
-        several = sum(isinstance(value, str) and len(value.split()) > 1 for value in texts)
-        if name not in (text_column, file_column) and several > len(texts) / 2:
-            others.append(name)
-    if not others:
-        return ""
-    return (
-        f"{path}: the column {text_column} is read, not {', '.join(others)}; if one has titles, "
-        f"--title_column {others[0]} puts each before its text"
-    )
 
 
 def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:

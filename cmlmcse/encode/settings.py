@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import as_input_error
+from cmlmcse.common.locations import PACKAGE
 
 if TYPE_CHECKING:
     from cmlmcse.data.tables import TextFile
@@ -30,8 +31,10 @@ def model_provenance(model: str, pooling: str) -> dict[str, Any]:
 
     source = Path(resolve_model(model))
     local = source.exists()
+    # The file must not hold a path of this machine. The exports of all runs are called export: a run has its own name.
+    name = Path(model).name or source.name
     return {
-        "model": source.name if local else model,  # the file must not hold a path of this machine
+        "model": model if not local or model.startswith(PACKAGE) else name,
         "fingerprint": fingerprint_model(str(source), {"pooling": pooling}) if local else None,
         "pooling": pooling,
     }

@@ -93,11 +93,11 @@ def check_checkpoint(name: str) -> Path:
     Raises:
         InputError: it does not exist, or holds something else.
     """
-    from cmlmcse.models.folders import resolve_model
+    from cmlmcse.models.folders import resolve_model, unfinished
 
     folder = Path(resolve_model(name))
     if not (folder / "config.json").is_file():
-        raise InputError(f"{name}: expected a model's folder, found no config.json; check the path")
+        raise InputError(f"{name}: expected a model's folder, found no config.json; {unfinished(folder)}")
     with as_input_error(f"{folder / 'config.json'}: expected JSON: "):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not isinstance(config, dict) or (config.get("model_type") != "cmlmcse" and "cmlmcse" not in config):

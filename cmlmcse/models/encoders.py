@@ -24,6 +24,7 @@ from .folders import (
     resolve_model,
     sentence_transformers_pooling,
     trained_pooling,
+    unfinished,
 )
 from .word_vectors import WordVectors, is_word_vectors, load_word_vectors
 
@@ -258,7 +259,7 @@ def _give_template(model: "CMLMCSEForSentenceEmbedding", tokenizer: Any, templat
 def not_found(source: str, name: str) -> InputError:
     """The error for a model without a file that every model has: no such model, or no network."""
     if Path(source).is_dir():
-        return InputError(f"{source}: expected a model's folder, found no {name} in it; check the name")
+        return InputError(f"{source}: expected a model's folder, found no {name} in it; {unfinished(source)}")
     if source.startswith("assets/"):  # as in this project's recipes
         return InputError(
             f"{source}: expected a model's folder, found none at this place; it is in the checkout of cmlmcse: go "

@@ -14,6 +14,7 @@ from modeling_cmlmcse.pooling import POOLINGS
 from .prompts import PROMPTS_FILE, Prompts
 from .word_vectors import is_word_vectors
 
+ARMS = "arms"  # the folder of the runs of adapt
 PLAIN_POOLINGS = tuple(name for name, pooling in POOLINGS.items() if not pooling.keeps_head)  # of a plain backbone
 HEADLESS_POOLINGS = tuple(name for name in PLAIN_POOLINGS if not POOLINGS[name].reads_mask)  # with its own tokenizer
 # sentence-transformers' name of a pooling mode → our pooling. Its poolings use the last layer only.
@@ -42,6 +43,15 @@ def resolve_model(name_or_path: str) -> str:
     if not path.is_dir() and (not could_be_hub_name or Path(*path.parts[:1]).exists()):
         raise InputError(f"{name_or_path}: expected a model's folder, found none; check the path")
     return name_or_path
+
+
+def unfinished(folder: str | Path) -> str:
+    """What to do about a folder without a model: finish the run or the call of adapt that began in it, if one did."""
+    if Path(folder, ARMS).is_dir() or any(Path(folder).glob("checkpoint-*")):
+        return (
+            "what began there is not finished: wait for it, or go on with its command and --resume_from_checkpoint auto"
+        )
+    return "check the name"
 
 
 def records_pooling(name_or_path: str) -> bool:

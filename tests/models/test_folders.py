@@ -1,10 +1,15 @@
 """What a model's folder records, and what a name that is no folder costs."""
 
+from pathlib import Path
+
 import pytest
 import transformers.utils
 
+from cmlmcse.adaptation.files import ARMS
 from cmlmcse.common.errors import InputError
+from cmlmcse.hub.push import check_checkpoint
 from cmlmcse.models import folders
+from cmlmcse.models.encoders import load_encoder
 
 
 @pytest.fixture
@@ -37,3 +42,16 @@ def test_model_that_cannot_be_found_is_asked_for_once_a_minute(
     with pytest.raises(InputError, match="no/body: neither"):
         folders.cached_file("no/body", "config.json")
     assert tries == ["no/body/config.json", "an/other/config.json", "no/body/config.json"]
+
+
+@pytest.mark.parametrize("began", [ARMS, "checkpoint-20"])
+def test_a_folder_that_is_not_finished_says_so(began: str, tmp_path: Path) -> None:
+    """The folder of adapt and that of a run have no model before their end: their names are right all the same."""
+    with pytest.raises(InputError, match=r"found no config.json in it; check the name$"):
+        load_encoder(str(tmp_path))
+    with pytest.raises(InputError, match=r"found no config.json; check the name$"):
+        check_checkpoint(str(tmp_path))
+    (tmp_path / began).mkdir()
+    for load in (load_encoder, check_checkpoint):
+        with pytest.raises(InputError, match="not finished: wait for it, or go on with its command and"):
+            load(str(tmp_path))

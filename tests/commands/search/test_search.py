@@ -182,7 +182,8 @@ def test_cut_embeddings_and_no_text(place, capsys) -> None:
 
 
 def test_another_model(place, backbone_folders, capsys) -> None:
-    """Embeddings of another model, of another pooling, or of another size are refused; a copied model is the same."""
+    """Embeddings of another model, of another pooling, or of another size are refused; a copied model is the same.
+    The exports of two runs are called by their runs."""
     shutil.copytree("model", "copy")
     search.main(["copy", "texts.parquet", QUERY, "--pooling", "avg"])
     other = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["roberta"], pooling="avg").eval()
@@ -191,8 +192,12 @@ def test_another_model(place, backbone_folders, capsys) -> None:
     parquet.write_table(pyarrow.table({"embedding": [[1.0, 2.0]], "text": ["a"]}), "two.parquet")
     ragged = pyarrow.table({"embedding": [[1.0] * 32, [1.0]], "text": ["a", "b"]})
     parquet.write_table(ragged, "ragged.parquet")
+    shutil.copytree("model", "runs/first/export")
+    shutil.copytree("other", "runs/second/export")
+    encode.main(["runs/first", "texts.txt", "--pooling", "avg", "--output", "first.parquet"])
     capsys.readouterr()
     for arguments, words in (
+        (["runs/second", "first.parquet"], "of MODEL, runs/second with the pooling avg, found those of first with avg"),
         (["other", "texts.parquet"], "of MODEL, other with the pooling avg, found those of model with avg; encode"),
         (
             ["model", "texts.parquet", "--pooling", "cls_before_pooler"],
