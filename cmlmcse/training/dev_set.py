@@ -67,8 +67,18 @@ class DevSet(NamedTuple):
 
 
 def stsb(data_dir: str | None) -> DevSet:
-    """STS-B dev, 1,500 pairs."""
-    return DevSet("STS-B dev", load_stsb_dev(data_dir))
+    """STS-B dev, 1,500 pairs.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
+    try:
+        return DevSet("STS-B dev", load_stsb_dev(data_dir))
+    except InputError as error:
+        if data_dir is not None:
+            raise
+        # who trains on text of their own, with no network, has no such folder
+        raise InputError(f"{error}, or --dev_set none, or --dev_set with a .tsv of your own pairs") from error
 
 
 def lee50(data_dir: str | None) -> DevSet:

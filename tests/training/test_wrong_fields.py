@@ -4,6 +4,8 @@ import pytest
 from tokenizers import processors
 from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMaskedLM
 
+from cmlmcse.common.errors import InputError
+from cmlmcse.training import dev_set
 from support.tiny import tiny_backbone, tiny_tokenizer
 from support.training import run
 
@@ -171,3 +173,18 @@ def test_unknown_recipe_names_the_nearest(monkeypatch, capsys):
         run(monkeypatch, "cmlmcse-bert-bse")
     assert stop.value.code == 2
     assert "did you mean cmlmcse-bert-base?" in capsys.readouterr().err
+
+
+def test_a_development_set_that_cannot_be_loaded(monkeypatch):
+    """Without a network a line says how to train without STS-B. With --data_dir its own message is enough."""
+
+    def unreachable(data_dir: str | None) -> None:
+        raise InputError("cannot load STS-B; pass --data_dir with a folder that holds sts/")
+
+    monkeypatch.setattr(dev_set, "load_stsb_dev", unreachable)
+    with pytest.raises(
+        InputError, match=r"holds sts/, or --dev_set none, or --dev_set with a \.tsv of your own pairs$"
+    ):
+        dev_set.load_dev_set("stsb", None)
+    with pytest.raises(InputError, match=r"holds sts/$"):
+        dev_set.load_dev_set("stsb", "data")
