@@ -8,7 +8,6 @@ from matplotlib.ticker import MaxNLocator
 
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.common.tables import DASH
-from cmlmcse.data.collection import SAME_WORDS
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
 from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
 from cmlmcse.hub.adapted_card import few_questions, on_practice, tokens_trained_on, why_kept
@@ -16,12 +15,10 @@ from modeling_cmlmcse.pooling import POOLINGS
 
 from .files import EXPORT, REPORT
 from .pages import Block, write_pages
+from .text import overlap_note
 
 CURVE = "curves"
 SHORT = 160  # characters of a text in a table
-# Share of the held-out documents that repeat other documents, from which the report warns. What it does to the scores
-# was not measured.
-OVERLAPS = 0.1
 
 
 def write_report(folder: Path, results: dict[str, Any], neighbours: list[dict[str, Any]]) -> None:
@@ -82,15 +79,8 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
 
 def on_overlap(text: dict[str, Any]) -> list[Block]:
     """A warning, if much of the text that measures stands in other documents too."""
-    share = text.get("share_overlapping", 0.0)
-    if share < OVERLAPS:
-        return []
-    said = (
-        f"{share:.0%} of the documents that were held out have {SAME_WORDS} words or more in a row in common with a "
-        "document that was trained on. So the scores of this report may be too good. Copies of pages, and passages cut "
-        "with an overlap, do that: give each text once."
-    )
-    return [("p", said)]
+    said = overlap_note(text.get("share_overlapping", 0.0))
+    return [("p", said)] if said else []
 
 
 def tried_blocks(found: dict[str, Any]) -> list[Block]:

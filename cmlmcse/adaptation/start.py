@@ -24,7 +24,7 @@ from cmlmcse.models.folders import recorded_pooling
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .recipe_fields import PLAIN_POOLING
-from .text import Text, read_text
+from .text import Text, overlap_note, read_text
 from .weights import load_start
 
 # What averages, confirmation, export and report take, in times of scoring the start by the questions that choose, and
@@ -103,8 +103,8 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
     say(text.summary())
     if said := "" if text.titles else titles_left(args):
         say(f"{said}; titles help much")
-    if text.note:
-        say(text.note)
+    for note in filter(None, (text.note, overlap_note(text.overlap))):
+        say(note)
     if bf16:
         say("training and scoring compute in bf16; --bf16 false keeps fp32")
     if args.max_steps is None and (seconds := scoring_seconds(encoder, text, args.seed)) > 60 * args.minutes:

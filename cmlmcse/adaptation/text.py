@@ -9,6 +9,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.data.collection import (
+    SAME_WORDS,
     draw_documents,
     hold_out,
     letters,
@@ -40,6 +41,9 @@ PRACTISE = {  # criteria that a finished encoder is judged by, and the views tha
     "words": {"words"},
 }
 TITLED = 0.9  # share of the documents with a title, below which `title_body` trains on crops of many others
+# Share of the held-out documents that repeat other documents, from which adapt warns. What it does to the scores was
+# not measured.
+OVERLAPS = 0.1
 EXAMPLES = 10  # questions whose neighbours the report shows
 
 
@@ -257,6 +261,17 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
         other_split=other_split,
         note=foreign(texts, start.tokenizer),
         overlap=share_overlapping(held_out, rest),
+    )
+
+
+def overlap_note(share: float) -> str:
+    """A warning, if this share of the documents that measure have text of other documents; empty if it is small."""
+    if share < OVERLAPS:
+        return ""
+    return (
+        f"{share:.0%} of the documents that were held out have {SAME_WORDS} words or more in a row in common with a "
+        "document that was trained on. So the scores without labels may be too good. Copies of pages, and passages cut "
+        "with an overlap, do that: give each text once."
     )
 
 
