@@ -19,13 +19,15 @@ START_SHARE = 1 / 7
 SEARCHES, BATCH = 80, 64
 SEARCHING: dict[str, Any] = {"contrastive_weight": 0.0, "distillation_weight": 1.0, "distillation_loss": "list_net",
                              "distillation_temp": 0.05}  # fmt: skip
+# Of single sentences: the one option that was better than SimCSE from all-MiniLM-L6-v2 (docs/results/frontier.md)
+MINED: dict[str, Any] = {"mined_negatives": 1}
 # Who sets one of these, or a weight, wants that objective; the arm that searches has its own.
 OBJECTIVE = {"contrastive_loss", "mined_negatives", "negative_prompt_template", "matryoshka_dims"}
 
 Arms = dict[str, dict[str, Any]]
 
 
-def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]) -> Arms:
+def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any], sentences: bool = False) -> Arms:
     """The arms by name, each with the fields of its run.
 
     Args:
@@ -33,11 +35,15 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
         titles: whether enough documents have titles that are good queries.
         finished: whether the model is a finished encoder, and not a plain backbone.
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
+        sentences: whether a finished encoder's documents are single sentences, which have no pieces to learn from.
     """
     batch = int(given.get("per_device_train_batch_size", BATCH))
-    searches = not any(name.endswith("_weight") or name in OBJECTIVE for name in given)
-    if finished:  # `words`, alone or with `sentence`, lost on MED (docs/results/adapting-history.md)
-        views = [SEARCH] * searches + ["title_body"] * titles  # first what has a teacher, so that its time is known
+    own_objective = any(name.endswith("_weight") or name in OBJECTIVE for name in given)
+    if sentences:
+        views = ["dropout"]
+    elif finished:  # `words`, alone or with `sentence`, lost on MED (docs/results/adapting-history.md)
+        # first what has a teacher, so that its time is known
+        views = [SEARCH] * (not own_objective) + ["title_body"] * titles
     elif titles:
         views = ["title_body", "title_body+words"]
     else:
@@ -49,6 +55,8 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
         fields = {"views": name, "learning_rate": rate, **given}
         if fields["views"] != "dropout":
             fields = DOCUMENT_VIEWS | fields
+        elif sentences and not own_objective:
+            fields = MINED | fields
         if fields["views"] == SEARCH:
             fields = searching_fields(model, finished, batch) | fields
         else:

@@ -14,7 +14,6 @@ from transformers.utils import logging
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
 from cmlmcse.data.collection import load_collection
-from cmlmcse.evaluation.questions import QUERY_WORDS
 from cmlmcse.hub.adapted_card import adapted_card
 from cmlmcse.hub.card import copy_plots, plots_of
 from cmlmcse.hub.card_training import encoder_record
@@ -65,7 +64,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         start = begin(args, bf16, say, None if plan is None else plan.finished)
         text = start.text
 
-        arms = default_arms(args.model, text.titles_ask, text.finished, args.fields)
+        arms = default_arms(args.model, text.titles_ask, text.finished, args.fields, text.sentences)
         check_questions(text, arms)
         common = Common(folder, shared_fields(args, start), start.values, clock.around(train), text.finished)
         check_fit(args, start.encoder, common.fields["max_seq_length"])
@@ -91,15 +90,10 @@ def check_questions(text: Text, arms: Arms) -> None:
     """Check, before any time is spent, that some arm of a finished encoder can be confirmed.
 
     Raises:
-        InputError: the text can ask nothing that a finished encoder is judged by, or all arms practise it.
+        InputError: all arms practise what a finished encoder is judged by.
     """
-    if not text.finished:
-        return
     if text.together is None:
-        raise InputError(
-            "cmlmcse adapt judges a finished encoder by passages of a document, found too few documents of "
-            f"{QUERY_WORDS} words or more; put lines that belong together into one document, or use cmlmcse train"
-        )
+        return
     if not any(text.unpractised(text.together, arm["views"]) for arm in arms.values()):
         views = ", ".join(dict.fromkeys(str(arm["views"]) for arm in arms.values()))
         raise InputError(

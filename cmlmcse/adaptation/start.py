@@ -19,6 +19,7 @@ from cmlmcse.data.row_blocks import TEXT
 from cmlmcse.data.titles import unread_titles
 from cmlmcse.evaluation.combined import CombinedCriterion
 from cmlmcse.evaluation.encoding import EncodeOnce
+from cmlmcse.evaluation.questions import QUERY_WORDS
 from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.folders import recorded_pooling
 from modeling_cmlmcse.pooling import POOLINGS
@@ -103,6 +104,11 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
     say(text.summary())
     if said := "" if text.titles else titles_left(args):
         say(f"{said}; titles help much")
+    if text.sentences:
+        say(
+            f"few documents have {QUERY_WORDS} words or more, so the text is taken for single sentences. They ask one "
+            "question, an easy one; pairs of your own with scores tell more (cmlmcse evaluate --tasks pairs)"
+        )
     for note in filter(None, (text.note, overlap_note(text.overlap))):
         say(note)
     if bf16:

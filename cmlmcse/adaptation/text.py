@@ -40,6 +40,7 @@ PRACTISE = {  # criteria that a finished encoder is judged by, and the views tha
     "halves": {"crops", "neighbours", "sentence"},
     "words": {"words"},
 }
+SENTENCES_ASK = "shortened"  # what single sentences ask; training with dropout does not practise it
 TITLED = 0.9  # share of the documents with a title, below which `title_body` trains on crops of many others
 # Share of the held-out documents that repeat other documents, from which adapt warns. What it does to the scores was
 # not measured.
@@ -115,6 +116,11 @@ class Text(NamedTuple):
             "share_overlapping": round(self.overlap, 4),
         }
 
+    @property
+    def sentences(self) -> bool:
+        """Whether the text of a finished encoder is single sentences, which can ask one easy question alone."""
+        return self.finished and self.together is None
+
     def of_a_backbone(self) -> "Text":
         """The same, for a model that learns as a plain backbone does and is judged as one."""
         return self._replace(finished=False, weak=True, together=None)
@@ -155,7 +161,7 @@ class Text(NamedTuple):
 
     def _asking(self, others: Dataset, held_out: Dataset, views: str, seed: int) -> CombinedCriterion | None:
         """What held-out documents can ask to confirm a choice."""
-        if not self.finished:
+        if self.together is None:
             criterion = build_criterion(self.criterion.name, held_out, others, seed, MORE_QUESTIONS)
             return None if criterion is None else CombinedCriterion((criterion,))
         together = asked_together(held_out, others, seed, MORE_QUESTIONS)
@@ -237,6 +243,8 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
     cut = sizes.cut(limit)
     titles_ask = enough_ask(build_criterion("title_body", held_out, rest, args.seed), held_out)
     together = asked_together(held_out, rest, args.seed) if finished else None
+    if finished and together is None:
+        criterion = build_criterion(SENTENCES_ASK, held_out, rest, args.seed) or criterion
 
     def other_split() -> tuple[Dataset, Dataset]:
         seed = next_seed(args.seed)

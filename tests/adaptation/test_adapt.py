@@ -167,31 +167,31 @@ def test_labelled_data_have_intervals(corpus, backbone_folders, data_dir, tmp_pa
     }
 
 
-def test_single_sentences_are_still_refused(encoder, tmp_path, monkeypatch, capsys):
-    """They can ask nothing that tells a finished encoder from a better one, so no score says that it is weak."""
+def test_single_sentences(encoder, tmp_path, monkeypatch, capsys):
+    """A finished encoder learns from them by dropout and near sentences. They ask one question, which tells nothing of
+    BM25, so no score says that the encoder is weak. Both are said."""
     monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 2.0)
     rng = np.random.default_rng(0)
     (tmp_path / "lines.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(300)))
-    with pytest.raises(SystemExit, match="2"):
-        main([encoder, str(tmp_path / "lines.txt"), "--output_dir", str(tmp_path / "out"), "--max_steps", "2"])
-    assert "judges a finished encoder by passages of a document" in capsys.readouterr().err
+    adapted = cmlmcse.adapt(encoder, tmp_path / "lines.txt", tmp_path / "adapted", max_steps=2)
+    found = adapted.results["adapt"]
+    assert found["criterion"] == "shortened"
+    assert found["finished_encoder"] is True
+    assert [arm["fields"]["mined_negatives"] for arm in found["arms"].values()] == [1, 1]
+    enough = found["best_candidate"] - found["before"] >= 0.015 * found["before"]
+    assert (found["chosen"] != "start") is (found["interval"][0] > 0 and enough)
+    assert "taken for single sentences. They ask one question, an easy one" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words_of_each", "views", "message"),
-    [
-        (50, "crops+words", "questions that it did not practise, found views (crops+words) that practise all of them"),
-        (12, None, "by passages of a document, found too few documents of 16 words or more; put lines that belong"),
-    ],
-)
-def test_what_no_question_can_confirm_is_not_trained(words_of_each, views, message, corpus, encoder, tmp_path, capsys):
-    """A finished encoder's arms that practise all that the text can ask, or lines that are too short to ask: one line
-    before any time is spent, and no folder that a corrected command would have to avoid."""
+def test_what_no_question_can_confirm_is_not_trained(corpus, encoder, tmp_path, capsys):
+    """A finished encoder's arms that practise all that the text can ask: one line before any time is spent, and no
+    folder that a corrected command would have to avoid."""
     text = tmp_path / "text.txt"
-    bodies = [json.loads(line)["text"].split()[:words_of_each] for line in corpus.read_text().splitlines()]
+    bodies = [json.loads(line)["text"].split()[:50] for line in corpus.read_text().splitlines()]
     text.write_text("\n".join(" ".join(words) for words in bodies) + "\n")
     with pytest.raises(InputError) as refused:
-        cmlmcse.adapt(encoder, text, tmp_path / "adapted", max_steps=2, **({"views": views} if views else {}))
+        cmlmcse.adapt(encoder, text, tmp_path / "adapted", max_steps=2, views="crops+words")
+    message = "questions that it did not practise, found views (crops+words) that practise all of them"
     assert message in str(refused.value)
     assert "training to step" not in capsys.readouterr().err
     assert not (tmp_path / "adapted").exists()

@@ -11,6 +11,12 @@ from cmlmcse.training.searches import LEXICAL_SCALE
 def test_arms():
     """Titles give arms of their own; what the user sets holds in all arms, and equal arms run once."""
     names = list(default_arms("start", True, False, {}))
+    lines = default_arms("start", False, True, {}, sentences=True)
+    assert {name: arm["mined_negatives"] for name, arm in lines.items()} == {
+        "dropout, rate 3e-05": 1, "dropout, rate 0.0001": 1}  # fmt: skip
+    assert all(
+        "mined_negatives" not in arm for arm in default_arms("", False, True, {"mlm_weight": "1"}, True).values()
+    )
     assert names[0] == "title_body, rate 0.0003"
     assert len(names) == len(default_arms("start", True, True, {})) == 5
     assert not any("title" in name for name in default_arms("start", False, True, {}))
