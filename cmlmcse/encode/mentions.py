@@ -15,6 +15,7 @@ def mention_unread(source: "TextFile") -> None:
     """Say which files of a folder are not read, and where titles are not that `cmlmcse adapt` would read."""
     from cmlmcse.data.folder import unread_files
     from cmlmcse.data.titles import unread_titles
+    from cmlmcse.data.unchanged import unchanged
 
     if said := unread_files(str(source.path)):
         print(said, file=sys.stderr)
@@ -24,8 +25,11 @@ def mention_unread(source: "TextFile") -> None:
             "as cmlmcse adapt reads them",
             file=sys.stderr,
         )
-    elif source.title_column is None and (said := unread_titles(source.path, source.text_column, source.file_column)):
-        print(said, file=sys.stderr)
+    elif source.title_column is None:
+        with unchanged(source.path, source.version):
+            said = unread_titles(source.path, source.text_column, source.file_column)
+        if said:
+            print(said, file=sys.stderr)
 
 
 def mention_cut(source: "TextFile", model: str, encoder: "Encoder") -> None:

@@ -13,6 +13,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.data import file_parts, tables
 from cmlmcse.data.unchanged import InputChanged
 from cmlmcse.encode import command as encode
+from cmlmcse.encode.mentions import mention_unread
 from cmlmcse.models.encoders import Encoder
 from cmlmcse.search import command as search
 from support.encoding import ROWS
@@ -101,6 +102,16 @@ def test_the_command_again(while_it_loads, small, lines, arguments, tmp_path, mo
             encode.main(arguments)
     encode.main(arguments)
     assert len(np.load(tmp_path / "out.npy")) == ROWS // 2
+
+
+def test_a_table_that_is_written_while_the_model_loads(tmp_path) -> None:
+    """The line says that it changed, and not what the look for titles met in it."""
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "the cat", "name": "a cat"}\n')
+    source = tables.scan(path)
+    path.write_text('{"text": "the')
+    with pytest.raises(InputChanged, match=r"found it changed \(13 bytes, 37 before\)"):
+        mention_unread(source)
 
 
 @pytest.mark.parametrize("alone", [True, False])
