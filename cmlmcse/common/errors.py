@@ -22,6 +22,7 @@ from .launch import launched_processes, says_it_first
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+NO_FOLDER = (errno.ENOTDIR, errno.EEXIST, errno.ENOENT)  # below a file, in place of one, and in no place at all
 CACHES = ("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE")  # of Hugging Face's libraries
 LEFT = re.compile("gloo.*Connection (closed|reset) by peer")  # in a process that waits for one that has ended
 
@@ -57,14 +58,15 @@ class DashedPaths(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
         words = sys.argv[1:] if args is None else list(args)
         for word in words[: words.index("--")] if "--" in words else words:
-            if dashed(word) and word not in self._option_string_actions and os.path.exists(word):
+            number = self._negative_number_matcher.match(word)  # a value to argparse, as is a word with a space
+            if dashed(word) and not number and word not in self._option_string_actions and os.path.exists(word):
                 self.error(f"expected a path that does not begin with a dash, found {word}; write ./{word}")
         return super().parse_known_args(words, namespace)
 
 
 def dashed(word: str) -> bool:
-    """Whether a word begins with one dash. `-` alone is standard input."""
-    return word.startswith("-") and not word.startswith("--") and word != "-"
+    """Whether a word without a space begins with one dash. `-` alone is standard input."""
+    return word.startswith("-") and not word.startswith("--") and word != "-" and " " not in word
 
 
 class Parser(DashedPaths):
@@ -156,10 +158,9 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command's `main`, so that expected errors print one line on stderr and set the exit status.
 
     The status is 2 after an :class:`InputError`, on a full disk, where a file or folder is refused, and where a cache
-    cannot be made, 130 after
-    Ctrl-C, its own after :class:`Stopped`, and 141 without a line where nobody reads the output any more, as after
-    `| head`. Of the launched processes of a machine one says what all of them meet, and one that another has left says
-    so.
+    cannot be made. It is 130 after Ctrl-C, its own after :class:`Stopped`, and 141 without a line where nobody reads
+    the output any more, as after `| head`. Of the launched processes of a machine one says what all of them meet, and
+    one that another has left says so.
     """
 
     @functools.wraps(main)
@@ -242,15 +243,16 @@ def refused_place(error: Exception) -> str | None:
 
 def missing_cache(error: Exception) -> str | None:
     """Which cache cannot be made, because no folder can be where its variable says; None for another error."""
-    if not isinstance(error, OSError) or error.filename is None:
+    if not isinstance(error, OSError) or error.errno not in NO_FOLDER or error.filename is None:
         return None
-    met = Path(str(error.filename))
-    for name in CACHES:
-        place = Path(os.environ.get(name) or os.devnull)
-        a_file = error.errno in (errno.ENOTDIR, errno.EEXIST) and met.is_relative_to(place)
-        nowhere = error.errno == errno.ENOENT and met in place.parents  # as below /proc
-        if not place.is_dir() and (a_file or nowhere):
-            return f"{name}={place}: expected a folder that can be made, found: {error.strerror}"
+    met = Path(os.path.abspath(os.fsdecode(error.filename)))
+    for name in filter(os.environ.get, CACHES):
+        place = Path(os.path.abspath(os.path.expanduser(os.environ[name])))
+        if met.is_relative_to(place) or place.is_relative_to(met):
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError:
+                return f"{name}={os.environ[name]}: expected a folder that can be made, found: {error.strerror}"
     return None
 
 

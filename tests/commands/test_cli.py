@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 import cmlmcse
 from cmlmcse import cli
 from cmlmcse.adaptation.command import main as adapt_command
-from cmlmcse.common.errors import command, interruptible
+from cmlmcse.common.errors import Parser, command, interruptible
 from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
 from cmlmcse.encode.command import main as encode_command
 from cmlmcse.training import build_model, build_text
@@ -142,23 +142,33 @@ def test_a_refused_place(number: int, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("variable", "met", "number"), [
     ("file/home", "file/home", errno.ENOTDIR), ("file", "file/datasets", errno.ENOTDIR), ("file", "file", errno.EEXIST),
-    ("none/a/b", "none", errno.ENOENT),
+    ("gone/a/b", "gone/a", errno.ENOENT), ("gone", "gone/datasets", errno.ENOENT),
 ])  # fmt: skip
 def test_a_cache_that_cannot_be_made(variable, met, number, tmp_path, monkeypatch, capsys) -> None:
-    """One line and status 2, which names the variable; of a file elsewhere the error keeps its traceback."""
+    """One line and status 2, which names the variable; of a file elsewhere, and where no variable is set, the error
+    keeps its traceback."""
     (tmp_path / "file").touch()
+    (tmp_path / "gone").symlink_to(tmp_path / "of a disk that is not there")
     monkeypatch.setenv("HF_HOME", str(tmp_path / variable))
 
     @command
-    def write(path: Path) -> None:
+    def write(path: str | Path) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    with pytest.raises(SystemExit, match="2"):
-        write(tmp_path / met)
-    expected = f"expected a folder that can be made, found: {os.strerror(number)}; set it to another folder"
-    assert capsys.readouterr().err.splitlines() == [f"error: HF_HOME={tmp_path / variable}: {expected}"]
+    monkeypatch.chdir(tmp_path)
+    for place in (tmp_path / met, met):
+        with pytest.raises(SystemExit, match="2"):
+            write(place)
+        expected = f"expected a folder that can be made, found: {os.strerror(number)}; set it to another folder"
+        assert capsys.readouterr().err.splitlines() == [f"error: HF_HOME={tmp_path / variable}: {expected}"]
     with pytest.raises(OSError, match="elsewhere"):
         write(tmp_path / "elsewhere")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "new" / "home"))
+    with pytest.raises(OSError, match="new"):  # it can be made, so it is not the cause
+        write(tmp_path / "new")
+    monkeypatch.delenv("HF_HOME")
+    with pytest.raises(OSError, match=os.devnull):
+        write(f"{os.devnull}/out")
 
 
 def test_a_path_that_begins_with_a_dash(tmp_path, monkeypatch, capsys) -> None:
@@ -175,6 +185,18 @@ def test_a_path_that_begins_with_a_dash(tmp_path, monkeypatch, capsys) -> None:
             main(words)
         line = "error: expected a path that does not begin with a dash, found -text.txt; write ./-text.txt; see cmlmcse"
         assert capsys.readouterr().err.startswith(line)
+
+
+def test_what_argparse_takes_for_a_value(tmp_path, monkeypatch) -> None:
+    """A word with a space and a number are values also where a file is called so."""
+    monkeypatch.chdir(tmp_path)
+    parser = Parser()
+    parser.add_argument("text")
+    parser.add_argument("--seed", type=int)
+    for name in ("-my text.txt", "-1"):
+        Path(name).touch()
+    found = parser.parse_args(["-my text.txt", "--seed", "-1"])
+    assert (found.text, found.seed) == ("-my text.txt", -1)
 
 
 @pytest.mark.parametrize(
