@@ -1,6 +1,7 @@
 """What a file of embeddings was made with: what the file says of it, and what all of its parts must have in common."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,8 @@ def model_provenance(model: str, pooling: str) -> dict[str, Any]:
     source = Path(resolve_model(model))
     local = source.exists()
     # The file must not hold a path of this machine. The exports of all runs are called export: a run has its own name.
-    name = Path(model).name or source.name
+    place = Path(os.path.abspath(source))
+    name = (place.parent.name if place.name == "export" else "") or place.name
     return {
         "model": model if not local or model.startswith(PACKAGE) else name,
         "fingerprint": fingerprint_model(str(source), {"pooling": pooling}) if local else None,

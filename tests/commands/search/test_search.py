@@ -194,10 +194,12 @@ def test_another_model(place, backbone_folders, capsys) -> None:
     parquet.write_table(ragged, "ragged.parquet")
     shutil.copytree("model", "runs/first/export")
     shutil.copytree("other", "runs/second/export")
-    encode.main(["runs/first", "texts.txt", "--pooling", "avg", "--output", "first.parquet"])
+    for name, output in (("runs/first", "first.parquet"), ("runs/first/export", "own.parquet")):
+        encode.main([name, "texts.txt", "--pooling", "avg", "--output", output])
     capsys.readouterr()
     for arguments, words in (
         (["runs/second", "first.parquet"], "of MODEL, runs/second with the pooling avg, found those of first with avg"),
+        (["runs/second/export", "own.parquet"], "second/export with the pooling avg, found those of first with avg"),
         (["other", "texts.parquet"], "of MODEL, other with the pooling avg, found those of model with avg; encode"),
         (
             ["model", "texts.parquet", "--pooling", "cls_before_pooler"],
