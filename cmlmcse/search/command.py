@@ -190,12 +190,15 @@ def show_results(queries: list[str], found: list[list[dict[str, Any]]], columns:
 def from_a_sentence(passage: str) -> str:
     """A passage from its first whole sentence on, or with "…" in front where the rest of the sentence before is long.
 
-    It begins inside a sentence if it begins with a small letter, and its second sentence with a capital one.
+    It begins inside a sentence if its first word has small letters only, not as iPhone or nDCG@10, and its second
+    sentence begins with a capital letter.
     """
     from cmlmcse.data.wikipedia import split_sentences
 
     sentences = list(islice(split_sentences(passage), 2))
-    if len(sentences) < 2 or not passage[0].islower() or not sentences[1][0].isupper():
+    if len(sentences) < 2 or not sentences[1][0].isupper():
+        return passage
+    if not passage[0].islower() or not passage.split()[0].islower():
         return passage
     rest = len(sentences[0])
     return passage[rest:].lstrip() if rest <= NEAR_CHARACTERS else f"… {passage}"

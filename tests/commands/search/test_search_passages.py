@@ -71,7 +71,7 @@ def test_a_stored_file_without_its_column_of_files(place, capsys) -> None:
     ("sat " * 30 + "down. The dog ran.", "… " + "sat " * 30 + "down. The dog ran."),
     ("the cat sat on the mat. a dog ran.", "the cat sat on the mat. a dog ran."), ("a note", "a note"),
     ("A cat sat. The dog ran.", "A cat sat. The dog ran."), ("", ""), ("3.5 cats. The dog.", "3.5 cats. The dog."),
-    ("of Dr. Smith and others.", "of Dr. Smith and others."),
+    ("of Dr. Smith and others.", "of Dr. Smith and others."), ("nDCG@10 is one. It …", "nDCG@10 is one. It …"),
 ])  # fmt: skip
 def test_a_passage_from_a_sentence_on(passage, shown) -> None:
     """Without the rest of a sentence if it is short, else with a sign that something is missing. A text without capital
