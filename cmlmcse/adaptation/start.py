@@ -37,6 +37,10 @@ SCORES_AT_THE_END, ENCODER_SCORES_AT_THE_END = (4, 4), (4, 3)
 # encoders that were measured: assets/encoder-mini-en is below it on five of eight collections, and with the encoder
 # before it SciFact gained 8.6 points instead of 1.3 (docs/results/adapting.md); all-MiniLM-L6-v2 has 0.98 and more.
 WEAK = 0.9
+SENTENCES = (
+    f"few documents have {QUERY_WORDS} words or more, so the text is taken for single sentences. They ask one question, "
+    "an easy one; pairs of your own with scores tell more (cmlmcse evaluate --tasks pairs)"
+)
 SAMPLE = 64  # texts that are encoded to see how long scoring will take; a batch on a CPU
 
 Say = Callable[[str], None]
@@ -101,23 +105,11 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
     if few := few_files(args.text):
         say(f"{args.text}: fewer than {MIN_DOCUMENTS} text files, {few}, so each passage counts as a document")
     text = read_text(args, encoder, finished=recorded is not None)
-    say(text.summary())
-    if said := "" if text.titles else titles_left(args):
-        say(f"{said}; titles help much")
-    if text.sentences:
-        say(
-            f"few documents have {QUERY_WORDS} words or more, so the text is taken for single sentences. They ask one "
-            "question, an easy one; pairs of your own with scores tell more (cmlmcse evaluate --tasks pairs)"
-        )
-    for note in filter(None, (text.note, overlap_note(text.overlap))):
-        say(note)
-    if bf16:
-        say("training and scoring compute in bf16; --bf16 false keeps fp32")
-    if args.max_steps is None and (seconds := scoring_seconds(encoder, text, args.seed)) > 60 * args.minutes:
-        say(
-            f"--minutes {args.minutes:g} is too short for this text on this machine: scoring alone takes about "
-            f"{math.ceil(seconds / 60)} min or more; give more, or lower --max_documents"
-        )
+    in_bf16 = "training and scoring compute in bf16; --bf16 false keeps fp32" if bf16 else ""
+    sentences = SENTENCES if text.sentences else ""
+    lines = (text.summary(), titles_left(args, text), sentences, text.note, overlap_note(text.overlap), in_bf16)
+    for line in filter(None, (*lines, too_few_minutes(args, encoder, text))):
+        say(line)
     start, scores = score_start(load, encoder, text, args.seed)
     if finished is None and text.together and "views" not in args.fields:
         finished = bool(start.choosing.summary(start.values) >= WEAK * start.choosing.bm25().mean())
@@ -129,6 +121,16 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
         start, scores = score_start(load, encoder, text.of_a_backbone(), args.seed)
     say(scores)  # of a weak encoder those alone that it is judged by
     return start
+
+
+def too_few_minutes(args: argparse.Namespace, encoder: Encoder, text: Text) -> str:
+    """A sentence that says so, if scoring alone takes longer than the minutes; empty if it does not."""
+    if args.max_steps is not None or (seconds := scoring_seconds(encoder, text, args.seed)) <= 60 * args.minutes:
+        return ""
+    return (
+        f"--minutes {args.minutes:g} is too short for this text on this machine: scoring alone takes about "
+        f"{math.ceil(seconds / 6) / 10:g} min or more; give more, or lower --max_documents"
+    )
 
 
 def scoring_seconds(encoder: Encoder, text: Text, seed: int) -> float:
@@ -145,10 +147,13 @@ def scoring_seconds(encoder: Encoder, text: Text, seed: int) -> float:
     return each * len(texts) * (1 + scores)
 
 
-def titles_left(args: argparse.Namespace) -> str:
-    """A sentence that names columns of a table, none of which is read, that may have titles; empty if there is none."""
+def titles_left(args: argparse.Namespace, text: Text) -> str:
+    """A sentence that names the columns of a table that may have titles, if none is read; empty if there is none."""
     path = Path(resolve(args.text))
-    return unread_titles(path, args.text_column or TEXT) if args.title_column is None and path.is_file() else ""
+    if text.titles or args.title_column is not None or not path.is_file():
+        return ""
+    said = unread_titles(path, args.text_column or TEXT)
+    return f"{said}; titles help much" if said else ""
 
 
 def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int) -> tuple[Start, str]:

@@ -277,9 +277,9 @@ def overlap_note(share: float) -> str:
     if share < OVERLAPS:
         return ""
     return (
-        f"{share:.0%} of the documents that were held out have {SAME_WORDS} words or more in a row in common with a "
-        "document that was trained on. So the scores without labels may be too good. Copies of pages, and passages cut "
-        "with an overlap, do that: give each text once."
+        f"{share:.0%} of the documents that are held out have {SAME_WORDS} words or more in a row in common with a "
+        "document for training. So the scores without labels may be too good. Copies of pages, and passages cut with "
+        "an overlap, do that: give each text once."
     )
 
 

@@ -17,7 +17,7 @@ from cmlmcse.adaptation import arms
 from cmlmcse.adaptation.choice import Splits, judge
 from cmlmcse.adaptation.command import parse
 from cmlmcse.adaptation.report import next_steps
-from cmlmcse.adaptation.start import SAMPLE, WEAK, begin, scoring_seconds
+from cmlmcse.adaptation.start import SAMPLE, WEAK, begin, scoring_seconds, too_few_minutes
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.adaptation.weights import best_average, load_start, weights_of
 from cmlmcse.evaluation.criterion import Criterion
@@ -149,15 +149,17 @@ def test_too_few_minutes_are_said_before_the_scoring(corpus, encoder, monkeypatc
         found = scoring_seconds(lambda given: calls.append(given), text, 42)
     assert len(calls[-1]) <= SAMPLE < len(texts)
     assert found == pytest.approx(5 * 32.0 / len(calls[-1]) * len(texts))
-    for estimate, too_short in ((239.0, False), (241.0, True)):
+    for estimate in (240.0, 241.0):
         monkeypatch.setattr("cmlmcse.adaptation.start.scoring_seconds", lambda *_, estimate=estimate: estimate)
-        said: list[str] = []
-        begin(args, False, said.append, True)
-        line = "--minutes 4 is too short for this text on this machine: scoring alone takes about 5 min or more;"
-        places = [place for place, each in enumerate(said) if each.startswith(line)]
-        scored = next(place for place, each in enumerate(said) if each.startswith("score without labels"))
-        assert (places != []) is too_short
-        assert not places or places[0] < scored
+        line = too_few_minutes(args, model, text)
+        assert (line != "") is (estimate == 241.0)
+    assert line.startswith("--minutes 4 is too short for this text on this machine: scoring alone takes about 4.1 min")
+    said: list[str] = []
+    begin(args, False, said.append, True)
+    scored = next(place for place, each in enumerate(said) if each.startswith("score without labels"))
+    assert said.index(line) < scored
+    args.max_steps = 4  # a time that nobody gave
+    assert too_few_minutes(args, model, text) == ""
 
 
 @pytest.mark.parametrize(("given", "earlier", "finished"), [
