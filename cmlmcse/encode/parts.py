@@ -1,6 +1,5 @@
 """The loop over the parts of a file of embeddings. While the model computes, threads read and write other parts."""
 
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -10,6 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.progress import progress
 from cmlmcse.common.vectors import check_finite
 
 from .columns import output_table
@@ -34,18 +34,19 @@ def encode_parts(job: "Job", source: "TextFile", encoder: "Encoder", process_ind
     Raises:
         InputError: a text cannot be read or encoded, or a part cannot be written. The parts before it are written.
     """
-    from transformers.utils import logging
-
     todo = [(path, rows) for number, path, rows in job.todo() if number % num_processes == process_index]
-    shown = process_index == 0 and sys.stderr.isatty()
     stopped = Event()
     parts = read_parts(source, [rows for _, rows in todo], encoder, stopped)
-    with ExitStack() as at_end:
+    share = "" if num_processes == 1 else f" (process 1 of {num_processes})"
+    with (
+        progress(sum(len(rows) for _, rows in todo), f"Encoding{share}", "texts", shown=process_index == 0) as shown,
+        ExitStack() as at_end,
+    ):
         threads = at_end.enter_context(ThreadPoolExecutor(2))
         at_end.callback(stopped.set)  # before it waits for the threads
         following = threads.submit(next, parts)
         written: Future[None] | None = None
-        for path, rows in logging.tqdm(todo, desc="Encoding", disable=not shown):
+        for path, rows in todo:
             table, tokens = following.result()
             following = threads.submit(next, parts)  # after the last part: StopIteration, which is never read
             with in_part(source, rows):
@@ -54,6 +55,7 @@ def encode_parts(job: "Job", source: "TextFile", encoder: "Encoder", process_ind
             if written is not None:
                 written.result()
             written = threads.submit(write_part, job, path, source, table, vectors)
+            shown.add(len(rows))
         if written is not None:
             written.result()
 

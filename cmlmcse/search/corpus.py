@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, parquet, types
-from transformers.utils import logging
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.progress import progress
 from cmlmcse.common.vectors import unit
 from cmlmcse.data import tables
 from cmlmcse.data.row_blocks import open_parquet
@@ -138,13 +138,12 @@ class TextCorpus:
         mention_cut(self.source, model, encoder)
 
     def blocks(self, encoder: Encoder) -> Iterator[Block]:
-        shown = sys.stderr.isatty()  # this takes most of the time
-        with logging.tqdm(total=self.source.rows, desc="Encoding", unit=" texts", disable=not shown) as bar:
+        with progress(self.source.rows, "Encoding", "texts") as shown:  # this takes most of the time
             for table in self.source.tables():
                 texts = self.source.titled_texts(table)
                 blank = np.array([not text.strip() for text in texts])
                 yield Block(table, encode_as(encoder, DOCUMENT, texts), blank)
-                bar.update(len(table))
+                shown.add(len(table))
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         for table in self.source.tables():

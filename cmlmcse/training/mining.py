@@ -1,6 +1,5 @@
 """Mined hard negatives of a run: which rows of the text are near which others, by the start or another model."""
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +7,11 @@ from pathlib import Path
 import datasets
 import numpy as np
 import torch
-from transformers.utils import logging
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.progress import progress
 from cmlmcse.data.file_parts import write_npy
-from cmlmcse.data.negatives import NO_ROW, QUERIES, MinedNegatives, mean_of, nearest_below
+from cmlmcse.data.negatives import NO_ROW, MinedNegatives, mean_of, nearest_below
 from cmlmcse.models.folders import PLAIN_POOLINGS
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -49,13 +48,14 @@ def write_neighbours(path: Path, vectors: Path, data_args: DataArguments, device
     """Find each row's nearest others below the margin, write them (:class:`MinedNegatives`), and say what was found."""
     table, start = np.load(vectors, mmap_mode="r"), time.perf_counter()
     blocks = nearest_below(table, mean_of(table), 1 - data_args.mining_margin, data_args.mining_candidates, device)
-    total = len(range(0, len(table), QUERIES))
     near = []  # (B,) each: the cosine of a row with its nearest other row
 
     def neighbours() -> Iterator[np.ndarray]:
-        for rows, nearest in logging.tqdm(blocks, total=total, desc="mining", disable=not sys.stderr.isatty()):
-            near.append(nearest)
-            yield rows
+        with progress(len(table), "mining", "rows") as shown:
+            for rows, nearest in blocks:
+                near.append(nearest)
+                yield rows
+                shown.add(len(rows))
 
     write_npy(path, neighbours(), len(table), data_args.mining_candidates, np.int32)
     cosines, seconds = np.concatenate(near), time.perf_counter() - start

@@ -1,15 +1,15 @@
 """Vectors of the training text by a model: each row is encoded once, and the vectors are kept on disk."""
 
 import hashlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
 import numpy as np
 from numpy.typing import NDArray
-from transformers.utils import cached_file, logging
+from transformers.utils import cached_file
 
+from cmlmcse.common.progress import progress
 from cmlmcse.data.file_parts import write_npy
 from cmlmcse.data.tables import with_titles
 from cmlmcse.data.templates import without_template
@@ -115,5 +115,7 @@ def fingerprint_rows(rows: datasets.Dataset) -> str:
 
 def encoded_blocks(encoder: Encoder, rows: datasets.Dataset, role: str) -> Iterator[NDArray[np.float32]]:
     """The vectors (B, H) of the rows, block by block."""
-    total = len(range(0, len(rows), BLOCK_ROWS))
-    yield from map(encoder, logging.tqdm(texts_of(rows), total=total, desc=role, disable=not sys.stderr.isatty()))
+    with progress(len(rows), role, "rows") as shown:
+        for texts in texts_of(rows):
+            yield encoder(texts)
+            shown.add(len(texts))

@@ -1,5 +1,6 @@
 """The command `encode` in parts: shards, interruptions and several processes give the same rows; foreign files stay."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from pyarrow import parquet
 
+from cmlmcse.common import progress
 from cmlmcse.common.errors import InputError
 from cmlmcse.data import file_parts
 from cmlmcse.encode import command
@@ -74,6 +76,15 @@ def test_overwriting_shards_and_going_on(lines, arguments, tmp_path, monkeypatch
     with pytest.raises(SystemExit, match="2"):
         main([*arguments, "--overwrite"])
     assert "expected a file, found a folder" in capsys.readouterr().err
+
+
+def test_a_log_says_how_far_it_is(lines, arguments, monkeypatch, capsys) -> None:
+    """Without a terminal. What is counted are the texts that this call still has to encode."""
+    monkeypatch.setattr(file_parts, "PART_ROWS", 30)
+    monkeypatch.setattr(progress, "EVERY", 0)
+    main(arguments)
+    said = re.findall(r"^Encoding: (\S+) of (\d+) texts, about \d+ s left$", capsys.readouterr().err, re.MULTILINE)
+    assert said == [("30", "83"), ("60", "83")]
 
 
 @pytest.mark.slow
