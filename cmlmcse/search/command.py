@@ -171,8 +171,8 @@ def read_queries(given: str) -> list[str]:
 
 
 def show_results(queries: list[str], found: list[list[dict[str, Any]]], columns: "Columns") -> None:
-    """Print the score, the file or document that a passage is from, and the start of "title | text"; below its query if
-    there are several."""
+    """Print the score, the row, or the file or document that a passage is from, and the start of "title | text"; below
+    its query if there are several."""
     for query, nearest in zip(queries, found, strict=True):
         if len(queries) > 1:
             print(query)
@@ -181,10 +181,11 @@ def show_results(queries: list[str], found: list[list[dict[str, Any]]], columns:
             texts = [" ".join(str(result["columns"].get(name) or "").split()) for name in named]
             if columns.file:  # the text is a passage of a longer one
                 texts[-1] = from_a_sentence(texts[-1])
-            shown = without_controls(" | ".join(filter(None, texts)))[:SHOWN_CHARACTERS] or f"row {result['row']}"
-            name = result["columns"][columns.file] if columns.file else None
-            file = "" if name is None else printable(name if isinstance(name, str) else f"document {name}") + "  "
-            print(f"{'  ' if len(queries) > 1 else ''}{result['score']:.4f}  {file}{shown}")
+            shown = without_controls(" | ".join(filter(None, texts)))[:SHOWN_CHARACTERS]
+            row, name = f"row {result['row']}", result["columns"][columns.file] if columns.file else None
+            source = row if name is None else printable(name if isinstance(name, str) else f"document {name}")
+            line = "  ".join(dict.fromkeys((f"{result['score']:.4f}", source, shown or row)))
+            print(f"{'  ' if len(queries) > 1 else ''}{line}")
 
 
 def from_a_sentence(passage: str) -> str:

@@ -119,7 +119,7 @@ def test_every_verb(installed: Path, tmp_path: Path, text_file: Path, data_dir: 
     table = parquet.read_table(tmp_path / "o.parquet")
     assert table["text"].to_pylist() == texts
     assert np.isfinite(np.array(table["embedding"].to_pylist())).all()
-    assert found == f"1.0000  {texts[7]}\n"
+    assert found == f"1.0000  row 7  {texts[7]}\n"
     assert "Verified in a fresh process" in pushed
     assert (tmp_path / "out" / "modeling_cmlmcse.py").is_file()
     assert "a, seed 1: done" in studied

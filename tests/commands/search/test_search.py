@@ -40,7 +40,7 @@ def test_nearest(corpus, place, capsys) -> None:
         assert corpus == "texts.txt" or one["columns"]["id"] == f"d{one['row']}"
         assert "embedding" not in one["columns"]
     printed = capsys.readouterr().out.splitlines()[-5:]
-    assert printed[0] == f"1.0000  {QUERY}"
+    assert printed[0] == f"1.0000  row 11  {QUERY}"
     assert [row.split("  ")[0] for row in printed] == [f"{one['score']:.4f}" for one in line["results"]]
 
 
@@ -164,7 +164,7 @@ def test_standard_input(place, monkeypatch, capsys) -> None:
     search.main(["model", "few.txt", "-", "--pooling", "avg"])
     printed = capsys.readouterr().out.splitlines()
     assert (len(printed), printed[0], printed[3]) == (6, "the big tree", "a red dog")
-    assert (printed[1], printed[4]) == ("  1.0000  the big tree", "  1.0000  a red dog")
+    assert (printed[1], printed[4]) == ("  1.0000  row 1  the big tree", "  1.0000  row 0  a red dog")
 
 
 def test_cut_embeddings_and_no_text(place, capsys) -> None:
