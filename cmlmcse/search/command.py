@@ -1,7 +1,7 @@
 """The command `cmlmcse search MODEL CORPUS QUERY`: the texts of a file or a folder that are nearest to a query.
 
-The search is exact: each query is compared with every text. The corpus is read as a stream, so memory does not grow
-with its size. With --bm25 the texts are read once more before, to index the words of the queries.
+The search is exact: each query is compared with every text. The corpus is read as a stream, so memory grows by 8 bytes
+a text only, which tell its copies. With --bm25 the texts are read once more before, to index the words of the queries.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from cmlmcse.common.files import check_writable, write_asked
 
 if TYPE_CHECKING:
     from .corpus import Columns, Corpus
-    from .nearest import Shares
+    from .nearest import Nearest, Shares
 
 STDIN = "-"
 SHOWN_CHARACTERS = 200  # of a text on the screen
@@ -47,7 +47,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                         "texts, which are encoded first: .csv, .tsv, .jsonl, .parquet, a text per line, or a folder of "
                         ".txt and .md files, which are cut into passages")  # fmt: skip
     parser.add_argument("query", metavar="QUERY", help="a text; - reads queries from standard input, one per line")
-    parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query (default: 10)")
+    parser.add_argument("--top_k", type=positive, default=10, metavar="K", help="texts shown per query, each "
+                        "once (default: 10)")  # fmt: skip
     parser.add_argument("--bm25", type=bm25_weight, nargs="?", const=0.0, metavar="WEIGHT", help="search by "
                         "words too: the score is the cosine + WEIGHT x BM25, divided by the query's best BM25. Without "
                         f"a number WEIGHT is {WEIGHT}, or {WEIGHT_FOR_WEAK} where MODEL is a folder of adapt whose "
@@ -59,8 +60,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         titles="those of a folder, and those that the .parquet was encoded with",
         passages="; a result then names the row of its text, from 0",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the results here, one line per query: "
-                        "rank, row (from 0), score, with --bm25 its parts, and all columns of each text")  # fmt: skip
+    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="write the K nearest rows here, copies too, "
+                        "a line per query: rank, row (from 0), score, with --bm25 its parts, and all "
+                        "columns")  # fmt: skip
     add_encoder_options(parser)
     args, others = parser.parse_known_args(argv)
     if others and not any(word.startswith("-") for word in others):
@@ -110,7 +112,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.bm25 is not None:
         shares, weight = bm25_shares(corpus, queries), args.bm25 or default_weight(args.model)
     found = nearest_rows(encode_as(encoder, QUERY, queries), corpus.blocks(encoder), args.top_k, shares, weight)
-    if not any(found):
+    if not any(nearest.rows for nearest in found):
         raise InputError(f"{args.corpus}: expected texts to search, found no row; choose another file")
     show_results(queries, found, corpus.columns)
     if args.output is not None:
@@ -170,13 +172,13 @@ def read_queries(given: str) -> list[str]:
     return queries
 
 
-def show_results(queries: list[str], found: list[list[dict[str, Any]]], columns: "Columns") -> None:
-    """Print the score, the row, or the file or document that a passage is from, and the start of "title | text"; below
-    its query if there are several."""
+def show_results(queries: list[str], found: "list[Nearest]", columns: "Columns") -> None:
+    """Print of each text the score, the row, or the file or document that a passage is from, how many more rows have
+    it, and the start of "title | text"; below its query if there are several."""
     for query, nearest in zip(queries, found, strict=True):
         if len(queries) > 1:
             print(query)
-        for result in nearest:
+        for result in nearest.texts:
             named = [name for name in (columns.title, columns.text) if name]
             texts = [" ".join(str(result["columns"].get(name) or "").split()) for name in named]
             if columns.file:  # the text is a passage of a longer one
@@ -184,7 +186,8 @@ def show_results(queries: list[str], found: list[list[dict[str, Any]]], columns:
             shown = without_controls(" | ".join(filter(None, texts)))[:SHOWN_CHARACTERS]
             row, name = f"row {result['row']}", result["columns"][columns.file] if columns.file else None
             source = row if name is None else printable(name if isinstance(name, str) else f"document {name}")
-            line = "  ".join(dict.fromkeys((f"{result['score']:.4f}", source, shown or row)))
+            more = f" (and {result['copies']} more)" if result["copies"] else ""
+            line = "  ".join(dict.fromkeys((f"{result['score']:.4f}", f"{source}{more}", shown or row)))
             print(f"{'  ' if len(queries) > 1 else ''}{line}")
 
 
@@ -224,14 +227,14 @@ def strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_results(path: Path, queries: list[str], found: list[list[dict[str, Any]]]) -> None:
-    """Write one JSON line per query.
+def write_results(path: Path, queries: list[str], found: "list[Nearest]") -> None:
+    """Write one JSON line per query, with the nearest rows: their other columns differ where their texts do not.
 
     Raises:
         InputError: the file cannot be written.
     """
     lines = [
-        json.dumps({"query": query, "results": strict(nearest)}, ensure_ascii=False, allow_nan=False, default=str)
+        json.dumps({"query": query, "results": strict(nearest.rows)}, ensure_ascii=False, allow_nan=False, default=str)
         for query, nearest in zip(queries, found, strict=True)
     ]
     write_asked(path, "\n".join(lines) + "\n", "--output")

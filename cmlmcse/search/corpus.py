@@ -27,6 +27,7 @@ from cmlmcse.models.encoders import Encoder
 from modeling_cmlmcse.prompts import DOCUMENT
 
 SAMPLE = 8  # texts that are encoded to see whether a file's embeddings are this model's
+MORE_SPACE = ("  ", "\n", "\t", "\r")
 SAME = 0.99  # cosine of an embedding with its own one, in half precision too
 
 
@@ -37,11 +38,14 @@ class Block(NamedTuple):
         table: their columns.
         vectors: (B, H) their embeddings.
         blank: (B,) whether a row has neither title nor text, so that it answers nothing.
+        texts: (B,) a number for the title and text of each row, which its copies have too; None where they are not
+            kept.
     """
 
     table: pyarrow.Table
     vectors: NDArray[np.floating]
     blank: NDArray[np.bool_]
+    texts: NDArray[np.int64] | None
 
 
 class Columns(NamedTuple):
@@ -126,6 +130,17 @@ def stored_record(path: Path, stored: bytes | None) -> dict[str, Any]:
     return found
 
 
+def text_numbers(table: pyarrow.Table, columns: Columns) -> NDArray[np.int64]:
+    """(B,) a hash of the title and the text of each row, whatever white space is in them."""
+    rows = tables.rows_of(table, (columns.title, columns.text))
+    return np.array([hash((in_one_line(title), in_one_line(text))) for title, text in rows], np.int64)
+
+
+def in_one_line(text: str) -> str:
+    """A text with single spaces. Most texts have no others, and to split those takes five times as long."""
+    return " ".join(text.split()) if any(sign in text for sign in MORE_SPACE) else text.strip()
+
+
 class TextCorpus:
     """Texts of a file or a folder; see :class:`Corpus`."""
 
@@ -142,7 +157,7 @@ class TextCorpus:
             for table in self.source.tables():
                 texts = self.source.titled_texts(table)
                 blank = np.array([not text.strip() for text in texts])
-                yield Block(table, encode_as(encoder, DOCUMENT, texts), blank)
+                yield Block(table, encode_as(encoder, DOCUMENT, texts), blank, text_numbers(table, self.columns))
                 shown.add(len(table))
 
     def rows(self) -> Iterator[tuple[str, ...]]:
@@ -294,7 +309,9 @@ class EncodedCorpus:
                 vectors = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
                 if not np.isfinite(vectors).all():
                     raise InputError(f"{self.path}: expected finite embeddings, found NaN or infinity; encode it again")
-                yield Block(table.drop_columns([EMBEDDING]), vectors, self._blank(table))
+                kept = table.schema.names.count(self.columns.text) == 1
+                texts = text_numbers(table, self.columns) if kept else None
+                yield Block(table.drop_columns([EMBEDDING]), vectors, self._blank(table), texts)
 
     def _blank(self, table: pyarrow.Table) -> NDArray[np.bool_]:
         """(B,) whether the texts that `cmlmcse encode` read are blank; False where it left them out, or where another

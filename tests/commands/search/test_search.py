@@ -40,8 +40,52 @@ def test_nearest(corpus, place, capsys) -> None:
         assert corpus == "texts.txt" or one["columns"]["id"] == f"d{one['row']}"
         assert "embedding" not in one["columns"]
     printed = capsys.readouterr().out.splitlines()[-5:]
-    assert printed[0] == f"1.0000  row 11  {QUERY}"
-    assert [row.split("  ")[0] for row in printed] == [f"{one['score']:.4f}" for one in line["results"]]
+    assert printed[0] == f"1.0000  row 11 (and 1 more)  {QUERY}"  # row 30
+    scores = [f"{one['score']:.4f}" for one in line["results"] if one["row"] != 30]
+    assert [row.split("  ")[0] for row in printed][:4] == scores
+    assert len(set(printed)) == 5
+
+
+@pytest.mark.parametrize("bm25", [[], ["--bm25", "9"]])
+def test_a_text_with_copies_is_shown_once(bm25, place, capsys) -> None:
+    """As often as there are others, in whatever block they are: 5 copies of one text, 3 of another, white space aside;
+    the same text with another title is another one. The file of results has the nearest rows."""
+    texts = ["the dog"] * 3 + ["the  dog ", "the cat", "a bird", "the cat", "the dog", " the cat", "the dog"]
+    titles = [""] * 8 + [" ", "a"]
+    rows = [{"title": title, "text": text} for title, text in zip(titles, texts, strict=True)]
+    Path("copies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--title_column", "title", "--pooling", "avg", "--top_k", "3", *bm25]
+    search.main(["model", "copies.jsonl", "the dog", "--output", "copies.out", *options])
+    printed = [line.split("  ")[1:] for line in capsys.readouterr().out.splitlines()]
+    assert printed[0] == ["row 0 (and 4 more)", "the dog"]
+    assert len(printed) == 3
+    assert {tuple(line) for line in printed[1:]} < {
+        ("row 4 (and 2 more)", "the cat"), ("row 5", "a bird"), ("row 9", "a | the dog")
+    }  # fmt: skip
+    results = json.loads(Path("copies.out").read_text())["results"]
+    assert [(one["rank"], one["row"]) for one in results] == [(1, 0), (2, 1), (3, 2)]
+    assert "copies" not in results[0]
+
+
+def test_the_best_rows_and_texts_block_by_block() -> None:
+    """Those of all rows at once, also where copies have several scores, as with the words of their files."""
+    rng = np.random.default_rng(0)
+    texts, scores = rng.integers(0, 12, 90), rng.integers(0, 20, (4, 90)) / 20
+    scores[:, ::7] = -np.inf
+    for top_k in (1, 3, 30):
+        best = nearest.BestRows(4, top_k, [])
+        for start in range(0, 90, 7):
+            part = slice(start, start + 7)
+            table = pyarrow.table({"text": texts[part]})
+            best.add(start, table, texts[part], {"score": scores[:, part]})
+        for row, found in zip(scores, best.nearest(), strict=True):
+            order = [place for place in np.argsort(-row, kind="stable").tolist() if row[place] >= 0]
+            firsts = list({texts[place]: place for place in reversed(order)}.values())
+            firsts.sort(key=order.index)
+            assert [one["row"] for one in found.rows] == order[:top_k]
+            assert [one["row"] for one in found.texts] == firsts[:top_k]
+            assert [one["copies"] for one in found.texts] == [(texts == texts[one]).sum() - 1 for one in firsts[:top_k]]
+            assert all(one["columns"]["text"] == texts[one["row"]] for one in (*found.rows, *found.texts))
 
 
 def test_a_model_with_a_template(place, monkeypatch) -> None:
