@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.common.tables import DASH
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
+from cmlmcse.evaluation.criterion import near_chance
 from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
 from cmlmcse.hub.adapted_card import few_questions, on_practice, tokens_trained_on, why_kept
 from modeling_cmlmcse.pooling import POOLINGS
@@ -45,7 +46,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     return [
         ("h1", "Not adapted: your own model is kept" if kept else "Adapted: better for this text"),
         ("lead", not_better(found) if kept else better(found)),
-        *([("p", text["note"])] if text["note"] else []),
+        *[("p", said) for said in (near_chance(found["before"], found["candidates"]), text["note"]) if said],
         *on_overlap(text),
         ("table", (
             ["what is scored, nDCG × 100", "before", best, "change", "95 % interval"],
@@ -172,7 +173,8 @@ def last_line(results: dict[str, Any]) -> str:
     before, after, change, interval = change_cells(found)
     said = f"{found['title']}: {before} before, {after} after, {change} (95 % interval {interval})."
     verdict = not_better(found) if found["chosen"] == "start" else f"Better; chosen: {chosen_words(found)}"
-    return " ".join(filter(None, [said, few_questions(found), verdict]))
+    weak = near_chance(found["before"], found["candidates"])
+    return " ".join(filter(None, [said, weak, few_questions(found), verdict]))
 
 
 def chosen_words(found: dict[str, Any]) -> str:

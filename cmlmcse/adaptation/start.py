@@ -18,6 +18,7 @@ from cmlmcse.data.folder import unread_files
 from cmlmcse.data.row_blocks import TEXT
 from cmlmcse.data.titles import unread_titles
 from cmlmcse.evaluation.combined import CombinedCriterion
+from cmlmcse.evaluation.criterion import near_chance
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.questions import QUERY_WORDS
 from cmlmcse.models.encoders import Encoder
@@ -169,6 +170,8 @@ def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed:
         f"score without labels ({confirming.name}): the start has {before:.2f}, BM25 {bm25:.2f}; on the documents that "
         f"choose between settings, whose scores follow, the start has {choosing.summary(values):.2f}"
     )
+    if weak := near_chance(before, max(len(each.candidates) for each in confirming.criteria)):
+        scores += f". {weak}"
     return Start(load, encoder, once, text, choosing, values, seconds), scores
 
 

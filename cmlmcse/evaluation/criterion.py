@@ -11,6 +11,26 @@ from .bm25 import BM25, WEIGHT
 from .encoding import Encode, EncodeOnce, encode_as
 from .retrieval import exact_unit
 
+# Times chance, below which a score is near it. All starts in benchmarks/records/adapting*.json have 1.25 or more, plain
+# backbones too.
+NEAR_CHANCE = 1.2
+
+
+def chance(candidates: int) -> float:
+    """The score, 0 to 100, of a model that ranks so many candidates by chance."""
+    return float(np.mean(100 / np.log2(1 + np.arange(1, candidates + 1))))
+
+
+def near_chance(score: float, candidates: int) -> str:
+    """A sentence, if a score without labels is near that of chance; else nothing."""
+    by_chance = chance(candidates)
+    if score >= NEAR_CHANCE * by_chance:
+        return ""
+    return (
+        f"The start's score of {score:.2f} is near chance, which gives {by_chance:.2f}: it finds hardly anything in "
+        "this text. Choose a model made for the language of the text, or a finished encoder."
+    )
+
 
 class MeanOfDocuments:
     """A score that is the mean of a value for each document."""

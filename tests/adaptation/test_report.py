@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from cmlmcse.adaptation.report import last_line, write_report
+from cmlmcse.evaluation.criterion import chance
 from support.browser import CHROMIUM, look_at
 
 ARM = {"steps": 160, "score": 33.97, "seconds": 180.0, "tokens": 1_206_613}
@@ -87,6 +88,22 @@ def test_few_documents_and_foreign_text(page, tmp_path):
     assert results["text"]["note"] in report
     line = last_line(results)
     assert line.index("95 % interval") < line.index(few) < line.index("Nothing was better")
+
+
+def test_a_score_near_chance(page, tmp_path):
+    """A model that ranks 1,967 passages at random has 10.94 on average; report and last line say so up to 1.2 times
+    that."""
+    ranks = np.random.default_rng(0).integers(1, 1968, 400_000)
+    assert chance(1967) == pytest.approx((100 / np.log2(1 + ranks)).mean(), abs=0.1)
+    results = json.loads((page.parent / "results.json").read_text())
+    assert "near chance" not in last_line(results)
+    results["adapt"]["before"] = 13.15
+    assert "near chance" not in last_line(results)
+    results["adapt"]["before"] = 13.12
+    said = "The start's score of 13.12 is near chance, which gives 10.94: it finds hardly anything in this text."
+    assert said in last_line(results)
+    write_report(tmp_path, results, [])
+    assert said in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.parametrize(("share", "said"), [
