@@ -243,7 +243,9 @@ def _choose_pooling(source: str, ours: dict[str, Any] | None, given: str | None)
     if pooling not in PLAIN_POOLINGS:
         known, found = ", ".join(PLAIN_POOLINGS), "none" if pooling is None else repr(pooling)
         records = "no pooling" if recorded is None else f"the pooling {recorded!r}"
-        raise InputError(f"{source} records {records}: expected --pooling with one of {known}, found {found}")
+        usual = "avg, the mean of the token vectors, is usual. After cmlmcse adapt a plain backbone finds more"
+        advice = f"; {usual}" if recorded is None else ""
+        raise InputError(f"{source} records {records}: expected --pooling with one of {known}, found {found}{advice}")
     return pooling, normalize
 
 
