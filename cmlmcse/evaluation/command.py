@@ -16,6 +16,11 @@ from .tasks import TASKS, Task, choose_tasks
 if TYPE_CHECKING:
     from .encoding import EncodeOnce
 
+OWN_DATA = (
+    ", or score on data of your own: --data_dir DIR with --tasks pairs (scored pairs, DIR/pairs/NAME.tsv) or --tasks "
+    "retrieval (queries with answers, DIR/beir/NAME/)"
+)
+
 
 @command
 def main(argv: list[str] | None = None) -> None:
@@ -129,9 +134,9 @@ def load_data(tasks: dict[str, Task], data_dir: str | None) -> tuple[dict[str, A
     """The data of every task that has some, and one line for each missing part.
 
     Raises:
-        InputError: no task has data.
+        InputError: no task has data, or the Hub cannot be reached.
     """
-    from .sts_data import MissingData
+    from .sts_data import HubFailed, MissingData
 
     data, missing = {}, []
     for name, task in tasks.items():
@@ -140,6 +145,8 @@ def load_data(tasks: dict[str, Task], data_dir: str | None) -> tuple[dict[str, A
             missing += task.missing(data_dir, data[name])
         except MissingData as error:
             missing.append(str(error))
+        except HubFailed as error:  # who has no network may have data of their own
+            raise InputError(f"{error}{OWN_DATA}") from error
     if not data:
         raise InputError(f"no data for --tasks {','.join(tasks)}: {'; '.join(missing)}; check --data_dir")
     return data, list(dict.fromkeys(missing))

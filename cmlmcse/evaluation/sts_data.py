@@ -69,6 +69,10 @@ class MissingData(InputError):
     """A data set that does not exist, unlike one that is malformed."""
 
 
+class HubFailed(InputError):
+    """Data that cannot be loaded from the Hub, for example without a network."""
+
+
 def sentences_of(pairs: Iterable[Pairs]) -> list[str]:
     """The distinct sentences of sets of pairs, in order of appearance."""
     return list(dict.fromkeys(text for item in pairs for side in (item.first, item.second) for text in side))
@@ -234,13 +238,13 @@ def _from_hub(sts_set: STSSet, split: str) -> dict[str, Pairs]:
 
 @contextmanager
 def hub_errors(name: str, folder: str) -> Iterator[None]:
-    """Turn any error of loading a Hub dataset into an :class:`InputError` that advises --data_dir."""
+    """Turn any error of loading a Hub dataset into a :class:`HubFailed` that advises --data_dir."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:  # errors of datasets, huggingface_hub, httpx, tarfile have no common base class
-        raise InputError(
+        raise HubFailed(
             f"cannot load {name} from the Hub ({first_line(error)}); pass --data_dir with a folder that holds {folder}/"
         ) from error
 

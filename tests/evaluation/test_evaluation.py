@@ -164,6 +164,20 @@ def test_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load_sts(None)
 
 
+def test_without_a_network(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """A line says how to score without the Hub: the published sets in a folder, or data of one's own."""
+
+    def unreachable(name: str, split: str) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    with pytest.raises(SystemExit, match="2"):
+        main(["A", "B"])
+    (said,) = capsys.readouterr().err.splitlines()
+    for words in ("(no network); pass --data_dir", "holds sts/, or", "--tasks pairs", "--tasks retrieval"):
+        assert words in said
+
+
 def test_metric_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The metric needs no cache folder, handles ties, and many can be alive at once."""
     (tmp_path / "file").touch()
