@@ -275,8 +275,8 @@ def _from_hub(
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         cause = " ".join(str(error).split())
         raise InputError(
-            f"{dataset}: expected a file or a Hub dataset with the split 'train', found no such file, and "
-            f"the dataset could not be loaded ({cause}); check the name and the network"
+            f"{dataset}: expected a path, found no such file or folder here, and as a Hub dataset with the split "
+            f"'train' it could not be loaded ({cause}); check the name, and for a dataset the network"
         ) from error
 
 

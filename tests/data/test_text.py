@@ -196,7 +196,9 @@ def test_hub_dataset(monkeypatch: pytest.MonkeyPatch, load: Load, streaming: boo
     monkeypatch.setattr(datasets, "load_dataset", fake)
     assert load("owner/name", streaming=streaming, data_files="") == ["one", "two"]
     assert asked == [("owner/name", "train")]
-    with pytest.raises(InputError, match=r"no/body: expected .*could not be loaded \(Couldn't reach 'no/body' on"):
+    with pytest.raises(
+        InputError, match=r"no/body: expected .* found no such file .*could not be loaded \(Couldn't reach 'no/body' on"
+    ):
         load("no/body", streaming=streaming)
 
 
