@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cmlmcse.common.alone import alone_in
 from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
-from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
+from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name, resolve
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.command_fields import TRUE, parse_with_fields
 
@@ -134,6 +134,9 @@ def run(args: argparse.Namespace) -> Adapted:
     Raises:
         InputError: a wrong model, text or field.
     """
+    from cmlmcse.data.collection import check_columns
+
+    check_columns(resolve(args.text), args.text_column, args.title_column)  # before torch is imported
     from .processes import on_all_processes
 
     limit_kernel_caches()

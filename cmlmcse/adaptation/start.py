@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import resolve
-from cmlmcse.data.collection import MIN_DOCUMENTS, few_files
+from cmlmcse.data.collection import MIN_DOCUMENTS, few_files, load_collection
 from cmlmcse.data.folder import unread_files
 from cmlmcse.data.row_blocks import TEXT
 from cmlmcse.data.titles import unread_titles
@@ -88,6 +88,8 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
         InputError: the text or the model cannot be used.
     """
     recorded, _ = recorded_pooling(args.model)
+    # A wrong column is said before the model is loaded. `read_text` gets the documents from the cache.
+    load_collection(args.text, args.text_column, args.title_column)
     pooling = args.pooling or (PLAIN_POOLING if recorded is None else None)
 
     def load() -> Encoder:

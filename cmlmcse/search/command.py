@@ -97,14 +97,15 @@ def main(argv: list[str] | None = None) -> None:
     """Search, print the nearest texts, and write them to --output if it is given."""
     args = parse(argv)
     queries = read_queries(args.query)
+    from .corpus import open_corpus
+
+    corpus = open_corpus(args)
     from cmlmcse.evaluation.encoding import encode_as
     from cmlmcse.models.encoders import load_model_encoder
     from modeling_cmlmcse.prompts import QUERY
 
-    from .corpus import open_corpus
     from .nearest import nearest_rows
 
-    corpus = open_corpus(args)
     limits = (args.max_seq_length, args.batch_size, args.device)
     encoder = load_model_encoder(args.model, args.pooling, *limits, show_progress_bar=False)
     corpus.check(args.model, encoder)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow
@@ -23,8 +23,9 @@ from cmlmcse.encode.columns import EMBEDDING, METADATA, TEXT
 from cmlmcse.encode.mentions import mention_cut, mention_unread
 from cmlmcse.encode.settings import model_provenance
 from cmlmcse.evaluation.encoding import encode_as
-from cmlmcse.models.encoders import Encoder
-from modeling_cmlmcse.prompts import DOCUMENT
+
+if TYPE_CHECKING:  # what is wrong with the corpus is said before torch is imported, which takes seconds
+    from cmlmcse.models.encoders import Encoder
 
 SAMPLE = 8  # texts that are encoded to see whether a file's embeddings are this model's
 MORE_SPACE = ("  ", "\n", "\t", "\r")
@@ -65,14 +66,14 @@ class Corpus(Protocol):
 
     columns: Columns
 
-    def check(self, model: str, encoder: Encoder) -> None:
+    def check(self, model: str, encoder: "Encoder") -> None:
         """Compare the corpus with the model that the queries are encoded with, and say what its user should know.
 
         Raises:
             InputError: they do not fit together.
         """
 
-    def blocks(self, encoder: Encoder) -> Iterator[Block]:
+    def blocks(self, encoder: "Encoder") -> Iterator[Block]:
         """Yield all rows with their embeddings."""
 
     def rows(self) -> Iterator[tuple[str, ...]]:
@@ -148,11 +149,13 @@ class TextCorpus:
         self.source = tables.scan(path, text_column, title_column, all_columns=False, passages=passages)
         self.columns = Columns(self.source.file_column, self.source.title_column, self.source.text_column)
 
-    def check(self, model: str, encoder: Encoder) -> None:
+    def check(self, model: str, encoder: "Encoder") -> None:
         mention_unread(self.source)
         mention_cut(self.source, model, encoder)
 
-    def blocks(self, encoder: Encoder) -> Iterator[Block]:
+    def blocks(self, encoder: "Encoder") -> Iterator[Block]:
+        from modeling_cmlmcse.prompts import DOCUMENT
+
         with progress(self.source.rows, "Encoding", "texts") as shown:  # this takes most of the time
             for table in self.source.tables():
                 texts = self.source.titled_texts(table)
@@ -212,7 +215,7 @@ class EncodedCorpus:
             )
         return title
 
-    def check(self, model: str, encoder: Encoder) -> None:
+    def check(self, model: str, encoder: "Encoder") -> None:
         """Check that the embeddings can be compared with those of this model. If they were truncated, the encoder is
         set to truncate its own to the same number of dimensions.
 
@@ -257,9 +260,11 @@ class EncodedCorpus:
             "that model"
         )
 
-    def _mention_sample(self, model: str, encoder: Encoder) -> None:
+    def _mention_sample(self, model: str, encoder: "Encoder") -> None:
         """Encode the first texts again, where the file does not say which model encoded them, and say so if that gives
         other embeddings. They may be another model's; or titles, a prompt or another column may have been encoded."""
+        from modeling_cmlmcse.prompts import DOCUMENT
+
         with self._open() as file:
             names = [field.name for field in file.schema_arrow if tables.is_text(field.type)]
             batch = next(file.iter_batches(batch_size=SAMPLE), None)
@@ -290,7 +295,7 @@ class EncodedCorpus:
                 "encode the corpus again without --prompt and --prompt_name"
             )
 
-    def blocks(self, encoder: Encoder) -> Iterator[Block]:
+    def blocks(self, encoder: "Encoder") -> Iterator[Block]:
         """Yield all rows with their embeddings. A row whose title and text are blank was an empty text.
 
         Raises:

@@ -144,8 +144,10 @@ def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
     ],
 )
 def test_wrong_options(words, message, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("one line\n")
     with pytest.raises(SystemExit) as stopped:
-        main(["model", "text.txt", "--output_dir", str(tmp_path / "out"), *words])
+        main(["model", str(text), "--output_dir", str(tmp_path / "out"), *words])
     assert stopped.value.code == 2
     error = capsys.readouterr().err
     assert message in error

@@ -31,12 +31,12 @@ from support.tiny import tiny_backbone, tiny_tokenizer
 HEAVY = ("torch", "transformers", "accelerate", "datasets", "pandas", "sklearn", "scipy", "matplotlib")
 
 
-def run_light(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_light(*arguments: str, heavy: tuple[str, ...] = HEAVY) -> subprocess.CompletedProcess[str]:
     """`python -m cmlmcse …` in a fresh process, which fails if it imports what takes seconds."""
     code = (
         f"import sys, runpy\nsys.argv = ['cmlmcse', *{list(arguments)!r}]\n"
         "try:\n    runpy.run_module('cmlmcse', run_name='__main__')\n"
-        f"finally:\n    assert not (found := set(sys.modules) & set({HEAVY!r})), found"
+        f"finally:\n    assert not (found := set(sys.modules) & set({heavy!r})), found"
     )
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
@@ -54,6 +54,21 @@ def test_help_is_light(verb: str) -> None:
         for name, entry in cli.VERBS.items():
             assert f"  {name} " in done.stdout
             assert entry.help in done.stdout
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["search", "MODEL", "TABLE", "x"], "expected a column text, found the columns a, b"),
+    (["encode", "MODEL", "TABLE", "--output", "out.npy"], "expected a column text, found the columns a, b"),
+    (["adapt", "MODEL", "missing.csv", "--output_dir", "out"], "missing.csv: expected a file or a Hub dataset id"),
+])  # fmt: skip
+def test_a_wrong_text_is_said_early(words: list[str], said: str, tmp_path: Path) -> None:
+    """Before PyTorch is imported, which takes seconds. Arrow and `datasets`, which read text, import pandas."""
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\nthe cat,the dog\n")
+    given = (str(table) if word == "TABLE" else word for word in words)
+    done = run_light(*given, heavy=("torch", "transformers", "accelerate"))
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
