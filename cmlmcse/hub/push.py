@@ -114,6 +114,11 @@ def what_it_is(config: Any, folder: Path) -> str:
             f"found a backbone ({kind}); train an encoder from it, or publish it as it is with "
             f"hf upload OWNER/NAME {folder}"
         )
+    if config.get("architectures") and (folder / "modules.json").is_file():  # as --trust_free writes it
+        return (
+            f"found a model for sentence-transformers ({kind}) without this project's code, which needs no export; "
+            f"publish it as it is with hf upload OWNER/NAME {folder}"
+        )
     return f"found {kind}; give a run of cmlmcse train, or what cmlmcse adapt wrote"
 
 

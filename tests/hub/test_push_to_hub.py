@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
+from transformers import AutoModel, BertModel
 
 import cmlmcse.hub.export as export_module
 from cmlmcse.common.errors import InputError
@@ -252,6 +252,11 @@ def test_licence_of_an_adapted_model(given, chosen, said, checkpoint, tmp_path, 
         ("weights", "the model cannot be loaded"),
         ("record", "run.json: expected JSON: Expecting property name"),
         (
+            "plain export",
+            "found a model for sentence-transformers (BertModel) without this project's code, which needs no export; "
+            "publish it as it is with hf upload OWNER/NAME ",
+        ),
+        (
             "backbone",
             "found a backbone (BertForMaskedLM); train an encoder from it, or publish it as it is with hf upload",
         ),
@@ -263,6 +268,9 @@ def test_wrong_checkpoint(damage, expected, checkpoint, monkeypatch, tmp_path, c
         (checkpoint / "tokenizer.json").unlink()
     elif damage == "model type":
         tiny_config("bert").save_pretrained(checkpoint)
+    elif damage == "plain export":
+        BertModel(tiny_config("bert")).save_pretrained(checkpoint)
+        (checkpoint / "modules.json").write_text("[]")
     elif damage == "backbone":
         tiny_backbone("bert").save_pretrained(checkpoint)
     elif damage == "json":
