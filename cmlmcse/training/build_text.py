@@ -6,10 +6,12 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.launch import say_once
 from cmlmcse.common.locations import resolve
 from cmlmcse.data.batches import StreamedSentences, TrainingSentences, tokenize_pieces, tokenize_sentences
 from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.columns import check_scores
+from cmlmcse.data.copies import share_of_copies
 from cmlmcse.data.folder import has_passages
 from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows, token_counts
 from cmlmcse.data.searches import SEARCH
@@ -22,6 +24,8 @@ from .fields import DataArguments, Recipe, RunArguments
 from .mining import mine_negatives
 from .searches import search_pairs
 from .teachers import teacher_vectors
+
+MANY_COPIES = 0.01  # of the sentences, above which users are warned
 
 
 def build_text(
@@ -84,6 +88,7 @@ def build_sentences(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Train
             check_count(len(sentences), needed, recipe.data)
             check_scores(sentences, recipe.data.train_file)
             say_lengths(measure_lengths(sample_rows(sentences, recipe.run.text_seed)["text"], tokenizer), recipe)
+            say_copies(sentences, recipe)
         else:
             if recipe.data.max_train_samples is not None:
                 sentences = sentences.take(recipe.data.max_train_samples)
@@ -181,4 +186,18 @@ def say_lengths(lengths: Lengths, recipe: Recipe) -> None:
         print(
             f"text: 95 % have at most {lengths.percentile} tokens; max_seq_length {recipe.data.max_seq_length} cuts "
             f"off {lengths.cut(recipe.data.max_seq_length):.1%} of all tokens"
+        )
+
+
+def say_copies(sentences: datasets.Dataset, recipe: Recipe) -> None:
+    """Say on the first process if many sentences are copies of others, where those of a batch are negatives. The first
+    texts of pairs may repeat: each has its own positive."""
+    if recipe.run.process_index > 0 or recipe.model.contrastive_weight == 0 or recipe.data.positive_column is not None:
+        return
+    share, count = share_of_copies(sentences)
+    if share > MANY_COPIES:
+        of = f"{count:,} sentences" if count == len(sentences) else f"a sample of {count:,} sentences"
+        say_once(
+            f"{share:.1%} of {of} are copies of others: where a batch has several, they count as negatives of each "
+            "other; give each sentence once"
         )
