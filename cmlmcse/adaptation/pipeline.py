@@ -73,7 +73,8 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         left = end - time.perf_counter() - start.seconds_at_the_end()
         trials, names = run_arms(arms, common, left, args.max_steps, args.minutes)
         # The arms rarely take all of their time, so half of what the end takes is enough to keep: with it CISI ended
-        # after 301 of 300 seconds (benchmarks/records/adapting-encoder.json). With --max_steps time does not count.
+        # after 301 of 300 seconds (benchmarks/records/adapting-encoder-800-steps.json). With --max_steps time does not
+        # count.
         left = math.inf if args.max_steps else end - time.perf_counter() - start.seconds_at_the_end() / 2
         choice = choose(start, {name: trials[name] for name in names}, arms, common, args, left, say)
 

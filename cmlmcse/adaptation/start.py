@@ -35,12 +35,12 @@ from .weights import load_start
 # both, SciFact ended after 13 of 15 minutes (benchmarks/records/adapting-words.json).
 SCORES_AT_THE_END, ENCODER_SCORES_AT_THE_END = (4, 4), (4, 3)
 # A finished encoder whose score is below this share of BM25's learns as a plain backbone does. It lies between the two
-# encoders that were measured: assets/encoder-mini-en is below it on five of eight collections, and with the encoder
-# before it SciFact gained 8.6 points instead of 1.3 (docs/results/adapting.md); all-MiniLM-L6-v2 has 0.98 and more.
+# encoders that were measured: assets/encoder-mini-en is below it on four of eight collections, and with the encoder
+# of 4 layers SciFact gained 8.6 points instead of 1.3 (docs/results/adapting.md); all-MiniLM-L6-v2 has 0.98 and more.
 WEAK = 0.9
 SENTENCES = (
-    f"few documents have {QUERY_WORDS} words or more, so the text is taken for single sentences. They ask one question, "
-    "an easy one; pairs of your own with scores tell more (cmlmcse evaluate --tasks pairs)"
+    f"few documents have {QUERY_WORDS} words or more, so the text is taken for single sentences. They ask one "
+    "question, an easy one; pairs of your own with scores tell more (cmlmcse evaluate --tasks pairs)"
 )
 SAMPLE = 64  # texts that are encoded to see how long scoring will take; a batch on a CPU
 

@@ -20,8 +20,8 @@ BLOCK = 2048  # passages whose scores are dense at once
 # Of BM25, divided by the query's best, beside a cosine: the best of 0.2, 0.3 and 0.4 on the labels of CACM, CISI and
 # MED with all-MiniLM-L6-v2. On NPL and SciFact it gains 8 and 9 points of nDCG@10 (docs/results/search-words.md).
 WEIGHT = 0.3
-# For a model that finds less than BM25. With it assets/encoder-mini-en has 51.7 and 46.9 of nDCG@10, the means of five
-# and of three collections; with 0.3 48.7 and 42.1, BM25 alone 50.7 and 45.7 (benchmarks/records/hybrids-encoder.json).
+# For a model that finds less than BM25. With it assets/encoder-mini-en has 52.6 and 48.4 of nDCG@10, the means of five
+# and of three collections; with 0.3 51.7 and 47.0, BM25 alone 50.7 and 45.7 (benchmarks/records/hybrids-encoder.json).
 WEIGHT_FOR_WEAK = 1
 
 

@@ -37,8 +37,9 @@ SENTENCES = {  # after the passages
 EARLIER = "4 layers, pre-trained beside InfoCSE's network,\nthen 2,624 steps: the encoder up to commit de4844c"
 BACKBONES = {  # of today's size, by the arm of backbone-208m.json
     "fusion": "6 layers, pre-trained beside InfoCSE's network",
-    "retromae": "6 layers, pre-trained beside RetroMAE's decoder:\nassets/encoder-mini-en",
+    "retromae": "6 layers, pre-trained beside RetroMAE's decoder:\nthe encoder up to commit a7f3281",
 }
+MEAN = "the mean of this run and three short ones:\nassets/encoder-mini-en"
 ARROWS = (COLOURS[5], "#8C510A", "#6A3D9A")  # the first is the same run in both panels
 Point = tuple[float, float]  # the average of the seven STS sets, and that of five collections
 Points = dict[str, list[Point]]
@@ -97,12 +98,14 @@ def draw(points: Points, marker: str, colours: Iterator[str], axes: Axes) -> Non
 
 
 def draw_backbones(axes: Axes) -> None:
-    """An arrow for each backbone, from its cross before the contrast to its hollow dot after it."""
+    """An arrow for each backbone, from its cross before the contrast to its hollow dot after it; the mean is a star."""
     for (title, points), colour in zip(read_backbones().items(), ARROWS, strict=True):
         before, after = points
         axes.annotate("", after, before, arrowprops={"arrowstyle": "->", "color": colour, "shrinkA": 6, "shrinkB": 6})
         axes.plot(*before, "X", color=colour, ms=8)
         axes.plot(*after, "o", color=colour, mfc="white", ms=8, zorder=3, label=title)
+    mean = point_of(read_record("encoder-mini-en.json")["results"])
+    axes.plot(*mean, "*", color=ARROWS[-1], ms=13, zorder=3, label=MEAN)
 
 
 def picture() -> Figure:
@@ -115,7 +118,7 @@ def picture() -> Figure:
     draw_backbones(backbones)
     titles = (
         "The earlier backbone: passages of Wikipedia\n(circles), and sentences after them (squares)",
-        "Three backbones before the contrast on passages\n(crosses) and after it (circles), one seed",
+        "Three backbones before the contrast on passages\n(crosses) and after it (circles), one seed; a mean (star)",
     )
     for axes, title in zip((arms, backbones), titles, strict=True):
         set_labels(axes, "seven STS sets, Spearman × 100", "search in five collections, nDCG@10 × 100", title)
