@@ -6,6 +6,10 @@ from cmlmcse.common.names import join_names
 from cmlmcse.data.searches import LEXICAL, SEARCH
 
 ENCODER_RATES = (3e-5, 1e-4)  # a finished encoder moves little: a quick trial took 2e-5 to 3e-5
+# A finished encoder with fewer parameters in its layers learns at the larger rate first. It lies between the two that
+# were measured: all-MiniLM-L6-v2 has 10.6 million, and assets/encoder-mini-en 4.7 million. The latter gains two to
+# three times as much at 1e-4 as at 3e-5 (docs/results/adapting.md).
+SMALL = 8_000_000
 BACKBONE_RATES = (3e-4, 1e-4)  # a plain backbone has far to go
 # Kinds of arms whose weights are averaged, of a finished encoder. On the labels of CISI, SciFact and CACM the average
 # gained 2.7 points, `search` alone 1.6 and `title_body` alone 1.4 (docs/results/adapting-history.md).
@@ -27,7 +31,9 @@ OBJECTIVE = {"contrastive_loss", "mined_negatives", "negative_prompt_template", 
 Arms = dict[str, dict[str, Any]]
 
 
-def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any], sentences: bool = False) -> Arms:
+def default_arms(
+    model: str, titles: bool, finished: bool, given: dict[str, Any], sentences: bool = False, small: bool = False
+) -> Arms:
     """The arms by name, each with the fields of its run.
 
     Args:
@@ -36,6 +42,7 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
         finished: whether the model is a finished encoder, and not a plain backbone.
         given: fields that the user set. They hold in every arm; arms that become equal are tried once.
         sentences: whether a finished encoder's documents are single sentences, which have no pieces to learn from.
+        small: whether its layers have fewer than `SMALL` parameters.
     """
     batch = int(given.get("per_device_train_batch_size", BATCH))
     own_objective = any(name.endswith("_weight") or name in OBJECTIVE for name in given)
@@ -49,6 +56,8 @@ def default_arms(model: str, titles: bool, finished: bool, given: dict[str, Any]
     else:
         views = ["words+sentence", "words"]
     rates = ENCODER_RATES if finished else BACKBONE_RATES
+    if finished and small and not sentences:  # of single sentences no small encoder was measured
+        rates = rates[::-1]
     choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
     arms: Arms = {}
     for name, rate in choices:

@@ -1,7 +1,7 @@
 """Average what the arms came to, and say whether it is better than the start by more than chance."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -135,14 +135,12 @@ def choose(
     arms: Arms,
     common: Common,
     args: argparse.Namespace,
-    left: float,
     say: Say,
 ) -> Choice:
     """The average of the chosen arms and the start, and whether it is better on documents that chose nothing.
 
-    If it is better on those of the first split, however little, it is trained again on another split, whose held-out
-    documents then confirm it too. A weak encoder learns as a plain backbone, in one run that takes the time; it is
-    trained again only where the first split cannot tell its change from chance and time is left.
+    If a finished encoder is better on those of the first split, however little, it is trained again on another split,
+    whose held-out documents then confirm it too.
 
     Args:
         start: the model that is adapted.
@@ -150,7 +148,6 @@ def choose(
         arms: the fields of all arms.
         common: what they share.
         args: the command's.
-        left: seconds for another run.
         say: prints a line.
     """
     text, views = start.text, "+".join(trial.record["fields"]["views"] for trial in chosen.values())
@@ -163,19 +160,13 @@ def choose(
     assert first is not None  # check_questions
     confirming = Splits((first,))
     change = judge(confirming, start.once, [average.once])
-    again = text.finished or (change.interval[0] <= 0 and seconds_of(chosen.values()) <= left)
-    more = text.confirming_again(views, args.seed) if change.after > change.before and again else None
+    more = text.confirming_again(views, args.seed) if change.after > change.before else None
     second = None
     if more is not None:
         second = train_second(start, chosen, arms, common, args, average.share)
         confirming = Splits((*confirming.parts, more))
         change = judge(confirming, start.once, [average.once, second.once])
     return Choice(list(chosen), average, second, change, confirming)
-
-
-def seconds_of(trials: Iterable[Trial]) -> float:
-    """About how long runs to the best steps take."""
-    return sum(trial.record["seconds_per_step"] * trial.best_step for trial in trials)
 
 
 def train_second(

@@ -1,7 +1,6 @@
 """What `cmlmcse adapt` does, in order: read the text, train the arms, choose, confirm, and write everything."""
 
 import argparse
-import math
 import shutil
 import time
 from dataclasses import replace
@@ -26,7 +25,7 @@ from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.prompts import Prompts
 from cmlmcse.training.checks import check_model
 
-from .arms import Arms, default_arms
+from .arms import SMALL, Arms, default_arms
 from .choice import choose, handed_back
 from .clock import Clock
 from .files import EXPORT, RESULTS
@@ -61,10 +60,11 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         if plan is not None:
             bf16, args.max_seq_length = plan.bf16, args.max_seq_length or plan.max_seq_length
         labelled = load_labelled(args.data_dir) if args.data_dir else {}
-        start = begin(args, bf16, say, None if plan is None else plan.finished)
+        start = begin(args, bf16, say)
         text = start.text
 
-        arms = default_arms(args.model, text.titles_ask, text.finished, args.fields, text.sentences)
+        small = start.encoder.model.backbone.num_parameters(exclude_embeddings=True) < SMALL
+        arms = default_arms(args.model, text.titles_ask, text.finished, args.fields, text.sentences, small)
         check_questions(text, arms)
         common = Common(folder, shared_fields(args, start), start.values, clock.around(train), text.finished)
         check_fit(args, start.encoder, common.fields["max_seq_length"])
@@ -72,11 +72,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         end = clock.started + 60 * args.minutes
         left = end - time.perf_counter() - start.seconds_at_the_end()
         trials, names = run_arms(arms, common, left, args.max_steps, args.minutes)
-        # The arms rarely take all of their time, so half of what the end takes is enough to keep: with it CISI ended
-        # after 301 of 300 seconds (benchmarks/records/adapting-encoder-800-steps.json). With --max_steps time does not
-        # count.
-        left = math.inf if args.max_steps else end - time.perf_counter() - start.seconds_at_the_end() / 2
-        choice = choose(start, {name: trials[name] for name in names}, arms, common, args, left, say)
+        choice = choose(start, {name: trials[name] for name in names}, arms, common, args, say)
 
         results = adapt_results(start, choice, arms, trials, args.model)
         best = handed_back(start, choice)

@@ -43,7 +43,6 @@ class Plan:
         further: [arm, step] of each time that the best one went on.
         ended: whether it goes on no more.
         bf16, max_seq_length: which all runs share, whatever is faster in a later call.
-        finished: whether the start learns as a finished encoder does, whatever a later call's scores are.
     """
 
     arms: Arms
@@ -57,7 +56,6 @@ class Plan:
     ended: bool = False
     bf16: bool = False
     max_seq_length: int | None = None
-    finished: bool = False
 
     def write(self, folder: Path) -> None:
         """Keep it for a later call."""
@@ -139,7 +137,7 @@ def new_plan(arms: Arms, common: Common, seconds: float, max_steps: int | None, 
         steps = [first, max_steps]
     shared = {name: common.fields[name] for name in ("bf16", "max_seq_length") if name in common.fields}
     tried = {name: arms[name] for name in names}
-    return Plan(tried, steps, min(EVERY, first), besides, prepared, finished=common.finished, **shared)
+    return Plan(tried, steps, min(EVERY, first), besides, prepared, **shared)
 
 
 def check_arms(plan: Plan, arms: Arms, folder: Path) -> None:

@@ -48,7 +48,7 @@ class Common(NamedTuple):
         fields: fields of the recipe.
         start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
         train: what trains a run, on all processes of the launch.
-        finished: whether the start learns as a finished encoder does, and not as a plain backbone.
+        finished: whether the start is a finished encoder, and not a plain backbone.
     """
 
     folder: Path

@@ -34,10 +34,6 @@ from .weights import load_start
 # have few new texts, and on the second split, where nearly all texts are new, the start and another result. With 4 of
 # both, SciFact ended after 13 of 15 minutes (benchmarks/records/adapting-words.json).
 SCORES_AT_THE_END, ENCODER_SCORES_AT_THE_END = (4, 4), (4, 3)
-# A finished encoder whose score is below this share of BM25's learns as a plain backbone does. It lies between the two
-# encoders that were measured: assets/encoder-mini-en is below it on four of eight collections, and with the encoder
-# of 4 layers SciFact gained 8.6 points instead of 1.3 (docs/results/adapting.md); all-MiniLM-L6-v2 has 0.98 and more.
-WEAK = 0.9
 SENTENCES = (
     f"few documents have {QUERY_WORDS} words or more, so the text is taken for single sentences. They ask one "
     "question, an easy one; pairs of your own with scores tell more (cmlmcse evaluate --tasks pairs)"
@@ -74,15 +70,13 @@ class Start(NamedTuple):
         return sum(count * each for count, each in zip(scores, self.seconds, strict=True))
 
 
-def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None = None) -> Start:
+def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
     """Load the model, read the text, and score the model on it.
 
     Args:
         args: the command's.
         bf16: whether to compute in bf16.
         say: prints a line.
-        finished: whether a finished encoder learns as one, as an earlier call found; None: this call decides, unless
-            its `views` do.
 
     Raises:
         InputError: the text or the model cannot be used.
@@ -114,15 +108,7 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say, finished: bool | None 
     for line in filter(None, (*lines, too_few_minutes(args, encoder, text))):
         say(line)
     start, scores = score_start(load, encoder, text, args.seed)
-    if finished is None and text.together and "views" not in args.fields:
-        finished = bool(start.choosing.summary(start.values) >= WEAK * start.choosing.bm25().mean())
-    if text.finished and finished is False:
-        say(
-            f"this finished encoder finds clearly less than BM25 (below {WEAK:g} of its score), so it learns as a "
-            "plain backbone does, at larger rates"
-        )
-        start, scores = score_start(load, encoder, text.of_a_backbone(), args.seed)
-    say(scores)  # of a weak encoder those alone that it is judged by
+    say(scores)
     return start
 
 

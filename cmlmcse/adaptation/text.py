@@ -63,8 +63,7 @@ class Text(NamedTuple):
         limit: tokens that the model takes.
         titles_ask: whether enough documents have a title that is a good query.
         criterion: the label-free criterion with all its documents.
-        finished: whether the model learns as a finished encoder does, and not as a plain backbone.
-        weak: whether it is a finished encoder all the same, which finds less than BM25.
+        finished: whether the model is a finished encoder, and not a plain backbone.
         together: the criteria that a finished encoder is judged by, if enough documents can ask them.
         parts: the documents that training sees, and those that are held out.
         other_split: the same with the next seed.
@@ -84,7 +83,6 @@ class Text(NamedTuple):
     titles_ask: bool
     criterion: Criterion
     finished: bool
-    weak: bool
     together: CombinedCriterion | None
     parts: tuple[Dataset, Dataset]
     other_split: Callable[[], tuple[Dataset, Dataset]]
@@ -121,10 +119,6 @@ class Text(NamedTuple):
         """Whether the text of a finished encoder is single sentences, which can ask one easy question alone."""
         return self.finished and self.together is None
 
-    def of_a_backbone(self) -> "Text":
-        """The same, for a model that learns as a plain backbone does and is judged as one."""
-        return self._replace(finished=False, weak=True, together=None)
-
     @property
     def judged_by(self) -> CombinedCriterion:
         """What chooses and confirms, with all its documents."""
@@ -148,7 +142,7 @@ class Text(NamedTuple):
 
         None if too few are left, and for a plain backbone: its change is so large that a split is enough to see it, and
         the time is better spent on a longer run (docs/results/adapting-history.md)."""
-        if not self.finished and not self.weak:
+        if not self.finished:
             return None
         others, held_out = self.other_split()
         known = {letters(text) for text in self.parts[1]["text"]}
@@ -263,7 +257,6 @@ def read_text(args: argparse.Namespace, start: Encoder, finished: bool) -> Text:
         titles_ask=titles_ask,
         criterion=criterion,
         finished=finished,
-        weak=False,
         together=together,
         parts=(rest, held_out),
         other_split=other_split,

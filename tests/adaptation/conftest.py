@@ -33,12 +33,6 @@ def backbone(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(autouse=True)
-def good(monkeypatch):
-    """The tiny finished encoder counts as a good one, although it finds less than BM25."""
-    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 0.0)
-
-
 @pytest.fixture(scope="package")
 def encoder(backbone, tmp_path_factory):
     """The same model as a finished encoder, whose folder records its pooling."""

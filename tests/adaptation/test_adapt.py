@@ -167,10 +167,8 @@ def test_labelled_data_have_intervals(corpus, backbone_folders, data_dir, tmp_pa
     }
 
 
-def test_single_sentences(encoder, tmp_path, monkeypatch, capsys):
-    """A finished encoder learns from them by dropout and near sentences. They ask one question, which tells nothing of
-    BM25, so no score says that the encoder is weak. Both are said."""
-    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 2.0)
+def test_single_sentences(encoder, tmp_path, capsys):
+    """A finished encoder learns from them by dropout and near sentences, and they ask one question. Both are said."""
     rng = np.random.default_rng(0)
     (tmp_path / "lines.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(300)))
     adapted = cmlmcse.adapt(encoder, tmp_path / "lines.txt", tmp_path / "adapted", max_steps=2)
@@ -298,26 +296,6 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
     card = (adapted.folder / "export" / "README.md").read_text()
     assert "trained, on two splits of the text" in card
     assert ("without a contrastive loss" in card) is (arms_tried == "two")
-
-
-@pytest.mark.parametrize(
-    ("sure", "in_time", "again"), [(False, True, True), (False, False, False), (True, True, False)]
-)
-def test_a_weak_encoder_is_asked_again(sure, in_time, again, corpus, encoder, tmp_path, monkeypatch):
-    """It learns as a plain backbone, on one split; on another one only if the first cannot tell its change from chance,
-    and if time is left."""
-    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 2.0)
-    verdicts = [GOOD] if sure else [GOOD._replace(interval=(-0.5, 3.0)), GOOD][: 1 + in_time]
-    monkeypatch.setattr(choice, "judge", lambda *given: verdicts.pop(0))
-    if not in_time:
-        monkeypatch.setattr(choice, "seconds_of", lambda trials: float("nan"))  # not at most any time
-    adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, bf16=False)
-    found = adapted.results["adapt"]
-    assert found["weak_encoder"]
-    assert (found["second_split"] is not None) is again
-    assert (adapted.folder / SECOND_SPLIT).exists() is again
-    assert (found["chosen"] == "start") is (not sure and not again)
-    assert not verdicts
 
 
 def test_what_is_not_better_is_not_trained_again(corpus, encoder, tmp_path, monkeypatch):

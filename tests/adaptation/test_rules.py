@@ -17,7 +17,7 @@ from cmlmcse.adaptation import arms
 from cmlmcse.adaptation.choice import Splits, judge
 from cmlmcse.adaptation.command import parse
 from cmlmcse.adaptation.report import next_steps
-from cmlmcse.adaptation.start import SAMPLE, WEAK, begin, scoring_seconds, too_few_minutes
+from cmlmcse.adaptation.start import SAMPLE, begin, scoring_seconds, too_few_minutes
 from cmlmcse.adaptation.text import foreign, read_text
 from cmlmcse.adaptation.weights import best_average, load_start, weights_of
 from cmlmcse.evaluation.criterion import Criterion
@@ -116,25 +116,27 @@ def test_no_arm_confirms_itself(views, name, corpus, backbone):
         assert text._replace(titles=text.documents // 2).confirming(views, 42).name == "words"
 
 
-@pytest.mark.parametrize(("weak", "finished"), [(WEAK, False), (0.0, True)])
-def test_a_weak_encoder_learns_as_a_backbone(weak, finished, corpus, encoder, monkeypatch):
-    """One that finds less than BM25, as the tiny one does: its questions are a backbone's, and so are its rates. It
-    keeps its pooling."""
-    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", weak)
-    said: list[str] = []
-    start = begin(parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu"]), False, said.append)
-    assert start.text.finished == finished
-    assert start.choosing.name == ("halves+words" if finished else "parts")
-    assert start.encoder.model.config.pooling == "avg"
-    assert "replaces" not in "".join(said)
-    assert start.text.weak is not finished
-    assert ("this finished encoder finds clearly less than BM25" in "".join(said)) is not finished
-    scores = [line for line in said if line.startswith("score without labels")]
-    assert [line.split(":")[0] for line in scores] == [f"score without labels ({start.choosing.name})"]
-    assert said[-1] == scores[0]
-    tried = arms.default_arms(encoder, start.text.titles_ask, start.text.finished, {})
-    rates = {arm["learning_rate"] for arm in tried.values()}
-    assert rates == set(arms.ENCODER_RATES if finished else arms.BACKBONE_RATES)
+def test_a_small_encoder_tries_the_larger_rate_first():
+    """Of documents; of single sentences no small encoder was measured."""
+    orders = {
+        (small, sentences): list(
+            dict.fromkeys(
+                arm["learning_rate"]
+                for arm in arms.default_arms("model", True, True, {}, sentences, small).values()
+                if arm["views"] != "dropout" or sentences
+            )
+        )
+        for small in (False, True)
+        for sentences in (False, True)
+    }
+    assert orders == {
+        (False, False): [3e-5, 1e-4],
+        (False, True): [3e-5, 1e-4],
+        (True, False): [1e-4, 3e-5],
+        (True, True): [3e-5, 1e-4],
+    }
+    plain = arms.default_arms("model", True, False, {}, small=True).values()
+    assert list(dict.fromkeys(arm["learning_rate"] for arm in plain)) == [3e-4, 1e-4]
 
 
 def test_too_few_minutes_are_said_before_the_scoring(corpus, encoder, monkeypatch):
@@ -155,21 +157,11 @@ def test_too_few_minutes_are_said_before_the_scoring(corpus, encoder, monkeypatc
         assert (line != "") is (estimate == 241.0)
     assert line.startswith("--minutes 4 is too short for this text on this machine: scoring alone takes about 4.1 min")
     said: list[str] = []
-    begin(args, False, said.append, True)
+    begin(args, False, said.append)
     scored = next(place for place, each in enumerate(said) if each.startswith("score without labels"))
     assert said.index(line) < scored
     args.max_steps = 4  # a time that nobody gave
     assert too_few_minutes(args, model, text) == ""
-
-
-@pytest.mark.parametrize(("given", "earlier", "finished"), [
-    ([], None, False), ([], True, True), (["--views", "crops"], None, True), (["--views", "crops"], False, False),
-])  # fmt: skip
-def test_who_decides_how_an_encoder_learns(given, earlier, finished, corpus, encoder, monkeypatch):
-    """An earlier call, else the user's views, else the score."""
-    monkeypatch.setattr("cmlmcse.adaptation.start.WEAK", 0.9)
-    args = parse([encoder, str(corpus), "--output_dir", "new", "--device", "cpu", *given])
-    assert begin(args, False, lambda _: None, earlier).text.finished == finished
 
 
 def test_the_best_average_is_between_start_and_arm(backbone_folders):
