@@ -69,8 +69,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         common = Common(folder, shared_fields(args, start), start.values, clock.around(train), text.finished)
         check_fit(args, start.encoder, common.fields["max_seq_length"])
         keep_request(folder, args)
-        end = clock.started + 60 * args.minutes
-        left = end - time.perf_counter() - start.seconds_at_the_end()
+        left = clock.started + 60 * args.minutes - time.perf_counter() - start.seconds_at_the_end()
         trials, names = run_arms(arms, common, left, args.max_steps, args.minutes)
         choice = choose(start, {name: trials[name] for name in names}, arms, common, args, say)
 

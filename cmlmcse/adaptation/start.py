@@ -107,9 +107,7 @@ def begin(args: argparse.Namespace, bf16: bool, say: Say) -> Start:
     lines = (text.summary(), titles_left(args, text), sentences, text.note, overlap_note(text.overlap), in_bf16)
     for line in filter(None, (*lines, too_few_minutes(args, encoder, text))):
         say(line)
-    start, scores = score_start(load, encoder, text, args.seed)
-    say(scores)
-    return start
+    return score_start(load, encoder, text, args.seed, say)
 
 
 def too_few_minutes(args: argparse.Namespace, encoder: Encoder, text: Text) -> str:
@@ -145,8 +143,8 @@ def titles_left(args: argparse.Namespace, text: Text) -> str:
     return f"{said}; titles help much" if said else ""
 
 
-def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int) -> tuple[Start, str]:
-    """The model with its score by the questions of the text, and a line for the screen that says its scores."""
+def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed: int, say: Say) -> Start:
+    """Score the model by the questions of the text, and print a line that says its scores."""
     once, choosing = EncodeOnce(encoder), text.judged_by.halves(seed)[0]
     began = time.perf_counter()
     values = choosing.values(once)
@@ -160,7 +158,8 @@ def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed:
     )
     if weak := near_chance(before, max(len(each.candidates) for each in confirming.criteria)):
         scores += f". {weak}"
-    return Start(load, encoder, once, text, choosing, values, seconds), scores
+    say(scores)
+    return Start(load, encoder, once, text, choosing, values, seconds)
 
 
 def timed_printer(started: float) -> Say:

@@ -62,7 +62,7 @@ class Text(NamedTuple):
         cut: share of the text's tokens that encoding cuts off, because the model takes no more.
         limit: tokens that the model takes.
         titles_ask: whether enough documents have a title that is a good query.
-        criterion: the label-free criterion with all its documents.
+        criterion: what a plain backbone, or a finished encoder of single sentences, is judged by.
         finished: whether the model is a finished encoder, and not a plain backbone.
         together: the criteria that a finished encoder is judged by, if enough documents can ask them.
         parts: the documents that training sees, and those that are held out.

@@ -114,7 +114,7 @@ def chosen_runs(kept: Record) -> list[dict[str, Any]]:
 
 
 def limits_of(kept: Record, start: str) -> list[str]:
-    """What the scores do not show. Older records do not say whether the start learned as a finished encoder."""
+    """What the scores do not show. Older records do not say whether the start is a finished encoder."""
     found, text = kept.part("adapt"), kept.part("text")
     note = text.get("note")
     titled = (

@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import cmlmcse
-from cmlmcse.adaptation import arms, choice
+from cmlmcse.adaptation import arms, choice, pipeline
 from cmlmcse.adaptation.choice import Change
 from cmlmcse.adaptation.command import main, parse
 from cmlmcse.adaptation.files import SECOND_SPLIT
@@ -298,10 +298,14 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
     assert ("without a contrastive loss" in card) is (arms_tried == "two")
 
 
-def test_what_is_not_better_is_not_trained_again(corpus, encoder, tmp_path, monkeypatch):
-    """Where the choice has no better score on the first split's confirming documents, the second one is spared."""
+@pytest.mark.parametrize(("size", "rate"), [(arms.SMALL, "0.0001"), (0, "3e-05")])
+def test_what_is_not_better_is_not_trained_again(size, rate, corpus, encoder, tmp_path, monkeypatch):
+    """Where the choice has no better score on the first split's confirming documents, the second one is spared. The
+    tiny encoder is small, so it tries the larger rate first."""
     monkeypatch.setattr(choice, "judge", lambda *given: BAD)
+    monkeypatch.setattr(pipeline, "SMALL", size)
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views="title_body", bf16=False)
     found = adapted.results["adapt"]
     assert (found["chosen"], found["second_split"]) == ("start", None)
     assert not (adapted.folder / SECOND_SPLIT).exists()
+    assert next(iter(found["arms"])) == f"title_body, rate {rate}"

@@ -236,6 +236,7 @@ def test_a_head_is_refused(corpus, backbone, tmp_path, capsys):
     [
         ("beir", False, None, "retrieval"),
         ("beir", True, None, "retrieval"),
+        ("beir", "weak", None, "retrieval"),
         ("sts/stsb", False, None, "stsb_dev"),
         ("beir", False, {"retrieval": {}}, None),
     ],
@@ -245,7 +246,9 @@ def test_a_finished_folder_is_scored_by_evaluate(part, plain, labelled, tasks, t
     data, folder = tmp_path / "my data", tmp_path / "out"
     (data / part).mkdir(parents=True)
     folder.mkdir()
-    results = {"adapt": {"finished_encoder": not plain}} | ({"labelled": labelled} if labelled else {})
+    kind = {True: {"finished_encoder": False}, False: {"finished_encoder": True}}
+    kind["weak"] = {"finished_encoder": False, "weak_encoder": True}  # of an older version
+    results = {"adapt": kind[plain]} | ({"labelled": labelled} if labelled else {})
     (folder / "results.json").write_text(json.dumps(results))
     words = ["model", "text", "--output_dir", str(folder), "--data_dir", str(data), "--bf16", "false"]
     args = parse([*words, "--resume_from_checkpoint", "auto"])
@@ -258,7 +261,7 @@ def test_a_finished_folder_is_scored_by_evaluate(part, plain, labelled, tasks, t
     assert command[:2] == ["cmlmcse", "evaluate"]
     given = evaluate_options(command[2:])
     assert (given.models, given.tasks, given.data_dir) == (["model", str(folder)], tasks, str(data))
-    assert given.pooling == ("avg" if plain else None)
+    assert given.pooling == ("avg" if plain is True else None)
 
 
 def test_the_function_stays_a_function():
