@@ -6,9 +6,9 @@ from cmlmcse.common.names import join_names
 from cmlmcse.data.searches import LEXICAL, SEARCH
 
 ENCODER_RATES = (3e-5, 1e-4)  # a finished encoder moves little: a quick trial took 2e-5 to 3e-5
-# A finished encoder with fewer parameters in its layers learns at the larger rate first. It lies between the two that
-# were measured: all-MiniLM-L6-v2 has 10.6 million, and assets/encoder-mini-en 4.7 million. On MED `search` took the
-# latter from 58.7 to 65.6 in 60 steps at 1e-4, and to 63.0 at 3e-5 (docs/results/adapting.md).
+# A finished encoder with fewer parameters in its layers tries the larger rate first. The limit lies between the two
+# encoders that were measured: all-MiniLM-L6-v2 has 10.6 million, assets/encoder-mini-en 4.7 million. On MED 60 steps of
+# `search` took the small one from 58.7 to 65.6 at 1e-4, and to 63.0 at 3e-5 (docs/results/adapting.md).
 SMALL = 8_000_000
 BACKBONE_RATES = (3e-4, 1e-4)  # a plain backbone has far to go
 # Kinds of arms whose weights are averaged, of a finished encoder. On the labels of CISI, SciFact and CACM the average
