@@ -24,6 +24,7 @@ else:
 
 MARKDOWN = (".md", ".markdown")
 SUFFIXES = (".txt", *MARKDOWN)
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 KINDS = 5  # of other files that a message names
 # 111 tokens of Wikipedia's prose by the tokenizer of assets/bert-mini-en: encoders of 128 positions read them whole,
 # with a short title. Lists, tables and code have more tokens a word. From 40 to 160 words search was about equally good
@@ -69,11 +70,13 @@ def files_in(source: str) -> list[str]:
     """
     if not Path(source).is_dir():
         return [source]
-    found = [path for path in _all_files(source) if suffix_of(path) in SUFFIXES]
+    everything = list(_all_files(source))
+    found = [path for path in everything if suffix_of(path) in SUFFIXES]
     if not found:
+        table = next((path for path in sorted(everything) if suffix_of(path) in TABLES), None)
+        advice = f"for a table name it, as {table}" if table else "convert other files, or name a file"
         raise InputError(
-            f"{source}: expected text files ({', '.join(SUFFIXES)}, also compressed), found none; convert other files, "
-            "or name a file"
+            f"{source}: expected text files ({', '.join(SUFFIXES)}, also compressed), found none; {advice}"
         )
     return sorted(found)
 

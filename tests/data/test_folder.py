@@ -283,6 +283,9 @@ def test_what_cannot_be_read(tmp_path, monkeypatch) -> None:
         InputError, match=r"expected text files \(\.txt, \.md, \.markdown, also compressed\), found none"
     ):
         scan(path)
+    written(path / "corpus.jsonl", '{"text": "A body."}\n')
+    with pytest.raises(InputError, match=rf"found none; for a table name it, as {path / 'corpus.jsonl'}"):
+        scan(path)
     written(path / "a.md", "---\ntitle: T\n---\n")
     with pytest.raises(InputError, match="docs: expected rows of texts, found none; give a file with text in it"):
         scan(path)
