@@ -1,5 +1,6 @@
 """The settings that adapt tries, its arms, and which kinds of them it averages."""
 
+from collections.abc import Callable
 from typing import Any
 
 from cmlmcse.common.names import join_names
@@ -29,6 +30,7 @@ MINED: dict[str, Any] = {"mined_negatives": 1}
 OBJECTIVE = {"contrastive_loss", "mined_negatives", "negative_prompt_template", "matryoshka_dims"}
 
 Arms = dict[str, dict[str, Any]]
+LastArm = Callable[[str, str], Arms]
 
 
 def default_arms(
@@ -45,26 +47,24 @@ def default_arms(
         small: whether its layers have fewer than `SMALL` parameters.
     """
     batch = int(given.get("per_device_train_batch_size", BATCH))
-    own_objective = any(name.endswith("_weight") or name in OBJECTIVE for name in given)
     if sentences:
         views = ["dropout"]
     elif finished:  # `words`, alone or with `sentence`, lost on MED (docs/results/adapting-history.md)
         # first what has a teacher, so that its time is known
-        views = [SEARCH] * (not own_objective) + ["title_body"] * titles
+        views = [SEARCH] * (not own_objective(given)) + ["title_body"] * titles
     elif titles:
         views = ["title_body", "title_body+words"]
     else:
         views = ["words+sentence", "words"]
-    rates = ENCODER_RATES if finished else BACKBONE_RATES
-    if finished and small and not sentences:  # of single sentences no small encoder was measured
-        rates = rates[::-1]
+    # of single sentences no small encoder was measured
+    rates = encoder_rates(small and not sentences) if finished else BACKBONE_RATES
     choices = [(name, rate) for rate in rates for name in views] + [("dropout", rates[0])]
     arms: Arms = {}
     for name, rate in choices:
         fields = {"views": name, "learning_rate": rate, **given}
         if fields["views"] != "dropout":
             fields = DOCUMENT_VIEWS | fields
-        elif sentences and not own_objective:
+        elif sentences and not own_objective(given):
             fields = MINED | fields
         if fields["views"] == SEARCH:
             fields = searching_fields(model, finished, batch) | fields
@@ -73,6 +73,46 @@ def default_arms(
         if fields not in arms.values():
             arms[f"{fields['views']}, rate {float(fields['learning_rate']):g}"] = fields
     return arms
+
+
+def encoder_rates(small: bool) -> tuple[float, ...]:
+    """The learning rates of a finished encoder, in the order in which they are tried.
+
+    Args:
+        small: whether its layers have fewer than `SMALL` parameters.
+    """
+    return ENCODER_RATES[::-1] if small else ENCODER_RATES
+
+
+def last_arm(given: dict[str, Any], small: bool) -> LastArm | None:
+    """What makes the last arm of a plain backbone: its best arm, which is an encoder by then, goes on with `search`.
+
+    Args:
+        given: fields that the user set.
+        small: as in :func:`default_arms`.
+
+    Returns:
+        A function of the best arm's name and the folder of its encoder. None if the user chose the views or the
+        objective.
+    """
+    if "views" in given or own_objective(given):
+        return None
+
+    def made_of(best: str, encoder: str) -> Arms:
+        fields = DOCUMENT_VIEWS | {"views": SEARCH, "learning_rate": encoder_rates(small)[0], **given}
+        batch = int(given.get("per_device_train_batch_size", BATCH))
+        fields = searching_fields(encoder, True, batch) | fields
+        # it keeps its last step: within a run of a finished encoder no score says which step is best
+        fields |= {"model_name_or_path": encoder, "load_best_model_at_end": False}
+        views, _, _ = best.partition(",")
+        return {f"{views} then {SEARCH}, rate {float(fields['learning_rate']):g}": fields}
+
+    return made_of
+
+
+def own_objective(given: dict[str, Any]) -> bool:
+    """Whether these fields, which the user set, ask for another objective than that of an arm."""
+    return any(name.endswith("_weight") or name in OBJECTIVE for name in given)
 
 
 def searching_fields(model: str, finished: bool, batch: int = BATCH) -> dict[str, Any]:

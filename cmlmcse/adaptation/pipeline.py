@@ -25,7 +25,7 @@ from cmlmcse.models.encoders import Encoder
 from cmlmcse.models.prompts import Prompts
 from cmlmcse.training.checks import check_model
 
-from .arms import SMALL, Arms, default_arms
+from .arms import SMALL, Arms, default_arms, last_arm
 from .choice import choose, handed_back
 from .clock import Clock
 from .files import EXPORT, RESULTS
@@ -70,7 +70,8 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         check_fit(args, start.encoder, common.fields["max_seq_length"])
         keep_request(folder, args)
         left = clock.started + 60 * args.minutes - time.perf_counter() - start.seconds_at_the_end()
-        trials, names = run_arms(arms, common, left, args.max_steps, args.minutes)
+        last = None if text.finished or text.asks_little else last_arm(args.fields, small)
+        trials, names, arms = run_arms(arms, common, left, args.max_steps, args.minutes, last)
         choice = choose(start, {name: trials[name] for name in names}, arms, common, args, say)
 
         results = adapt_results(start, choice, arms, trials, args.model)

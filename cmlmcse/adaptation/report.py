@@ -8,6 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 from cmlmcse.common.tables import DASH
+from cmlmcse.data.searches import SEARCH
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
 from cmlmcse.evaluation.criterion import near_chance
 from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
@@ -19,6 +20,10 @@ from .pages import Block, write_pages
 from .text import overlap_note
 
 CURVE = "curves"
+LAST_ARM_SAYS = (
+    f" The arm with `then {SEARCH}` starts from the best of the others, and is taken whatever its score is: it did not "
+    "train on the questions of this score, and the others did."
+)
 SHORT = 160  # characters of a text in a table
 
 
@@ -98,13 +103,19 @@ def tried_blocks(found: dict[str, Any]) -> list[Block]:
     return [
         ("h2", "What was tried"),
         ("p", f"{chosen} An arm is one way to train. Its score says how well {found['choose_title']}, on the documents "
-              f"used to choose. The start scores {found['choose_before']:.2f} there."),
+              f"used to choose. The start scores {found['choose_before']:.2f} there."
+              + (LAST_ARM_SAYS if has_last_arm(found) else "")),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
         ("image", (f"plots/{CURVE}.png", "The score without labels of each arm during training, and of the start")),
         ("p", f"Then the weights of {' and '.join(found['settings'])} were averaged with those of the start. The "
               "percentage is the trained part. By the questions of the first table, on the documents used to choose: "
               f"{shares}."),
     ]  # fmt: skip
+
+
+def has_last_arm(found: dict[str, Any]) -> bool:
+    """Whether an arm starts from another one."""
+    return any(f" then {SEARCH}," in name for name in found["arms"])
 
 
 def text_and_cost(results: dict[str, Any]) -> list[str]:

@@ -47,13 +47,14 @@ class Common(NamedTuple):
         folder: holds a folder for each arm, and the plan.
         fields: fields of the recipe.
         start_values: (N,) the values of the choosing documents before training, so that no arm scores the start again.
+            None for an arm that starts elsewhere.
         train: what trains a run, on all processes of the launch.
         finished: whether the start is a finished encoder, and not a plain backbone.
     """
 
     folder: Path
     fields: dict[str, Any]
-    start_values: NDArray[np.float64]
+    start_values: NDArray[np.float64] | None
     train: Train
     finished: bool = False
 
@@ -124,4 +125,4 @@ def read_trial(run: Path) -> Trial | None:
 
 def run_folder(folder: Path, name: str) -> Path:
     """The folder of an arm's run."""
-    return folder / ARMS / name.replace(", rate ", "-").replace("+", "-")
+    return folder / ARMS / name.replace(", rate ", "-").replace(" ", "-").replace("+", "-")

@@ -120,6 +120,11 @@ class Text(NamedTuple):
         return self.finished and self.together is None
 
     @property
+    def asks_little(self) -> bool:
+        """Whether the text has no documents with two pieces."""
+        return self.criterion.name == SENTENCES_ASK
+
+    @property
     def judged_by(self) -> CombinedCriterion:
         """What chooses and confirms, with all its documents."""
         return self.together or CombinedCriterion((self.criterion,))

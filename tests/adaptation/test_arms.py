@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmlmcse.adaptation.arms import default_arms
+from cmlmcse.adaptation.arms import default_arms, last_arm
 from cmlmcse.common.names import split_names
 from cmlmcse.evaluation.bm25 import WEIGHT
 from cmlmcse.training.searches import LEXICAL_SCALE
@@ -46,3 +46,20 @@ def test_arms():
     assert (plain["teacher"], plain["teacher_temp"]) == ("bm25", search["teacher_temp"])
     alike = default_arms("start", False, True, {"views": "dropout"})  # which nothing else makes two views of
     assert all("backbone_dropout" not in fields for fields in alike.values())
+
+
+def test_last_arm():
+    """It starts from the encoder of a plain backbone's best arm, which is its teacher beside BM25, at the rate of a
+    finished encoder of that size. Who chose the views or the objective gets no other."""
+    fields = {}
+    for small, rate in ((True, 1e-4), (False, 3e-5)):
+        made = last_arm({"per_device_train_batch_size": "32"}, small)("title_body+words, rate 0.0003", "run/export")
+        ((name, fields),) = made.items()
+        assert name == f"title_body+words then search, rate {rate:g}"
+        assert fields["learning_rate"] == rate
+    assert (fields["model_name_or_path"], fields["teacher"]) == ("run/export", "run/export,bm25")
+    assert (fields["views"], fields["max_queries"], fields["load_best_model_at_end"]) == ("search", 80 * 32, False)
+    ((_, own),) = last_arm({"learning_rate": "5e-5"}, True)("words, rate 0.0003", "run/export").items()
+    assert own["learning_rate"] == "5e-5"
+    assert last_arm({"views": "crops"}, True) is None
+    assert last_arm({"mlm_weight": "1"}, True) is None

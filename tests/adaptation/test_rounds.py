@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cmlmcse.adaptation import rounds
+from cmlmcse.adaptation.arms import last_arm
 from cmlmcse.adaptation.budget import finalist_steps, further_steps, most_steps, plan_steps
 from cmlmcse.adaptation.processes import run
 from cmlmcse.adaptation.rounds import Plan, best_of_each_kind, run_arms
@@ -125,7 +126,7 @@ def test_the_best_arm_goes_on(monkeypatch, tmp_path):
     monkeypatch.setattr(rounds.time, "perf_counter", lambda: now[0])
     common = Common(tmp_path, {}, np.zeros(1), run)
     alike = {"other": {"views": "words"}, "best": {"views": "words"}}
-    found, chosen = run_arms(alike, common, 300.0, None)
+    found, chosen, _ = run_arms(alike, common, 300.0, None)
     assert asked[2:4] == [("best", 120), ("other", 120)]  # 240 seconds are left, less 7 for teachers and 10 for each
     assert asked[4:] == [("best", 320)]  # 223 seconds are left, less 10; then the score no longer rises
     assert found["best"].steps == 320
@@ -186,7 +187,7 @@ def test_two_kinds_go_on_together(monkeypatch, tmp_path):
         )
 
     monkeypatch.setattr(rounds, "run_arm", run_arm)
-    trials, chosen = run_arms(tried, Common(tmp_path, {}, np.zeros(1), run, finished=True), 0.0, 60)
+    trials, chosen, _ = run_arms(tried, Common(tmp_path, {}, np.zeros(1), run, finished=True), 0.0, 60)
     assert asked[5:] == [("title2", 60), ("search", 60)]
     assert chosen == ["title2", "search"]
     assert best_of_each_kind(trials, tried, finished=True) == ["title2", "search"]
@@ -218,7 +219,7 @@ def test_a_repeated_call_trains_the_same_finalists(monkeypatch, tmp_path):
         run_arms(tried, common, 0.0, 60)
     assert asked[4:] == [("title, 1", 60)]
     asked.clear()
-    _, chosen = run_arms(tried, common, 0.0, 60)
+    _, chosen, _ = run_arms(tried, common, 0.0, 60)
     assert asked[4:] == [("title, 1", 60), ("search, 1", 60)]
     assert chosen == ["title, 1", "search, 1"]
 
@@ -234,7 +235,7 @@ def test_an_arm_that_diverges_is_left_out(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(rounds, "run_arm", run_arm)
     tried = {name: {"views": "words"} for name in limits}
-    trials, chosen = run_arms(tried, Common(tmp_path, {}, np.zeros(1), run), 0.0, 60)
+    trials, chosen, _ = run_arms(tried, Common(tmp_path, {}, np.zeros(1), run), 0.0, 60)
     assert {name: trial.steps for name, trial in trials.items()} == {"b": 40, "c": 60}
     assert chosen == ["b"]
     assert "a: the loss of a batch of step 5 is nan; the other arms go on without it" in capsys.readouterr().err
@@ -245,3 +246,42 @@ def test_an_arm_that_diverges_is_left_out(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")  # the others may not know it
     with pytest.raises(Diverged):
         run_arms(tried, Common(tmp_path, {}, np.zeros(1), run), 0.0, 60)
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(100.0, 60), (2000.0, 80)])
+def test_a_last_arm_starts_from_the_best_one(seconds, steps, monkeypatch, tmp_path):
+    """It gets what the others left of the time, trains for 80 steps at most, scores its own start, and is chosen,
+    whatever its score: the best one practised the questions. A repeated call trains it to the same steps."""
+    asked, now, done = [], [0.0], {}
+    name = "words then search, rate 0.0001"
+
+    def run_arm(arm, fields, common, step, every):
+        assert (common.start_values is None) == (arm == name)
+        asked.append((arm, step, fields.get("model_name_or_path")))
+        now[0] += max(step - done.get(arm, 0), 0)
+        done[arm] = max(step, done.get(arm, 0))
+        record = {"seconds_per_step": 1.0, "unscored_seconds_per_step": 1.0, "dev_scores": [9.0, 8.0]}
+        return Trial(tmp_path / arm, step, {"words, 1": 20.0, name: 19.0}.get(arm, 10.0), record)
+
+    monkeypatch.setattr(rounds, "run_arm", run_arm)
+    monkeypatch.setattr(rounds, "new_plan", lambda arms, *_: Plan(arms, [20], 20, besides=0.0, goes_on=True))
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: now[0])
+    tried = {"words, 1": {"views": "words"}, "words, 2": {"views": "words"}}
+    common, last = Common(tmp_path, {}, np.zeros(1), run), last_arm({}, small=True)
+    _, chosen, arms = run_arms(tried, common, seconds, None, last_arm=last)
+    assert asked[-2:] == [(name, step, str(tmp_path / "words, 1" / "export")) for step in (20, steps)]
+    assert chosen == [name]
+    assert list(arms) == ["words, 1", "words, 2", name]
+    again = list(asked)
+    asked.clear()
+    run_arms(tried, common, 0.0, None, last_arm=last)
+    assert asked == again
+
+
+@pytest.mark.parametrize(("seconds", "goes_on", "first"), [(400.0, True, 80), (200.0, False, 60), (100.0, False, 20)])
+def test_a_short_time_has_no_last_arm(seconds, goes_on, first, monkeypatch, tmp_path):
+    """Where the other arms would not have steps enough in three fifths of the time, they get all of it."""
+    record = {"seconds_per_step": 1.0, "unscored_seconds_per_step": 1.0}
+    monkeypatch.setattr(rounds, "run_arm", lambda name, fields, common, steps, every: Trial(tmp_path, 20, 0.0, record))
+    plan = rounds.new_plan({"a": {"views": "words"}}, Common(tmp_path, {}, np.zeros(1), run), seconds, None, 9.0, True)
+    assert (plan.goes_on, plan.steps) == (goes_on, [first])
