@@ -104,6 +104,7 @@ WRONG = [
     (["--neftune_noise_alpha", "5"], ["does not use neftune_noise_alpha", "leave it out"]),
     (["--dataloader_num_workers", "1", "--dataloader_persistent_workers", "true"],
      ["does not use dataloader_persistent_workers", "leave it out"]),
+    (["--auto_find_batch_size", "true"], ["does not use auto_find_batch_size", "set mini_batch_size"]),
     (["--train_sampling_strategy", "group_by_length"], ["does not use train_sampling_strategy", "leave it out"]),
     (["--push_to_hub", "true"], ["does not use push_to_hub", "train first, then publish with `cmlmcse push`"]),
     (["--hub_model_id", "a/b"], ["does not use hub_model_id", "`cmlmcse push`"]),
