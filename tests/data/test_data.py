@@ -17,6 +17,8 @@ from cmlmcse.data.collator import ViewCollator, augment_inside
 from cmlmcse.data.columns import BLOCK_ROWS
 from cmlmcse.data.masking import Masking, mask_tokens
 from cmlmcse.data.shuffle import BLOCK, TABLE_ROWS, permuted, permuted_without_table
+from cmlmcse.data.special_tokens import special_tokens
+from cmlmcse.data.templates import Templates, read_template
 from support.tiny import tiny_tokenizer
 
 MASKING = Masking(0.15, mask_token_id=4, vocab_size=1000, special_token_ids=frozenset(range(5)))
@@ -74,6 +76,22 @@ def test_views_differ_only_by_the_augmentation():
     assert batch["masked"]["lengths"].tolist() == [8] * 6
     with pytest.raises(InputError, match=r"must be one of none, repeat_tokens, drop_one_token, .*found 'shuffle'"):
         build_augmentation("shuffle", tokenizer)
+
+
+def test_an_augmented_sentence_keeps_its_special_tokens_at_the_limit():
+    """Repetition makes 64 tokens longer than 66 positions. What is cut off is the end of the sentence: [SEP] and a
+    template stay whole."""
+    tokenizer = tiny_tokenizer("bert")
+    tokens = tokenizer(" ".join(["cat"] * 62))["input_ids"]
+    around = special_tokens(tokenizer)
+    template = read_template("the {sentence} on {mask}", tokenizer)
+    for templates, limit in ((None, 66), (Templates([template] * 2, around, "none"), 66 - len(template))):
+        augmented = Augmented(repeat_tokens, limit=limit)
+        views = ViewCollator(tokenizer, 1, augmented=augmented, templates=templates)([Example(tokens, 0, 0)])["views"]
+        before, after = ([], []) if templates is None else template
+        body = [tokenizer.vocab["cat"]] * (66 - 2 - len(before) - len(after))
+        second = views["input_ids"].split(views["lengths"].tolist())[1].tolist()
+        assert second == [*around[0], *before, *body, *after, *around[1]]
 
 
 def test_randomness_is_a_function_of_seed_epoch_and_row():
