@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.augmentation import Augmented, build_augmentation, drop_one_token, repeat_tokens
@@ -162,6 +163,25 @@ def test_a_stream_has_no_end():
     assert max(row - place for order in orders for place, row in enumerate(order)) < 10
     assert passes(seed=1) == found != passes(seed=2)
     assert list(StreamedSentences(rows.take(0), seed=1)) == []
+
+
+@pytest.mark.parametrize("workers", (0, 2))
+def test_a_stream_of_several_files_numbers_each_sentence_once(workers):
+    """No two sentences of a pass share a number, and so their masks, whoever reads them; read again, all have the same
+    numbers."""
+    rows = datasets.Dataset.from_dict({"input_ids": [[row] for row in range(120)]}).to_iterable_dataset(num_shards=4)
+
+    def read() -> list[Example]:
+        stream = StreamedSentences(rows, seed=1, buffer_size=10)
+        batches = DataLoader(stream, batch_size=10, num_workers=workers, collate_fn=list)
+        return [example for batch in itertools.islice(batches, 24) for example in batch]
+
+    found = read()
+    for epoch in range(2):
+        examples = [example for example in found if example.epoch == epoch]
+        assert sorted(example.tokens[0] for example in examples) == list(range(120))
+        assert sorted(example.row for example in examples) == list(range(120))
+    assert read() == found
 
 
 @pytest.mark.parametrize("order", (permuted, permuted_without_table))
