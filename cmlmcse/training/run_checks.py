@@ -96,6 +96,11 @@ def check_unused(run_args: RunArguments) -> None:
             "gradient_checkpointing true, found "
             f"{kwargs!r} and {run_args.gradient_checkpointing}; fix them, or leave it out"
         )
+    if run_args.torch_compile and run_args.mini_batch_size is not None:
+        raise InputError(
+            f"torch_compile expects whole batches, found mini_batch_size {run_args.mini_batch_size}, whose parts run "
+            "uncompiled; leave one of them out"
+        )
     optimizer = getattr(run_args.optim, "value", run_args.optim)
     if run_args.optim_target_modules is not None and not optimizer.startswith(("galore", "apollo")):
         raise InputError(

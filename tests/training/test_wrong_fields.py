@@ -99,6 +99,8 @@ WRONG = [
     (["--accelerator_config", "x"], ["expects fields that fit", "No such file or directory: 'x'"]),
     (["--accelerator_config", '{{"foo": 1}}'], ["expects fields that fit", "'foo'"]),
     (["--torch_compile", "true", "--torch_compile_backend", "foo"], ["expects options that fit", "FOO"]),
+    (["--mini_batch_size", "4", "--torch_compile", "true"],
+     ["torch_compile expects whole batches", "found mini_batch_size 4", "leave one of them out"]),
     (["--save_strategy", "best", "--dev_set", "none"], ["save_strategy best expects development scores"]),
     (["--label_smoothing_factor", "0.1"], ["does not use label_smoothing_factor", "leave it out"]),
     (["--neftune_noise_alpha", "5"], ["does not use neftune_noise_alpha", "leave it out"]),
