@@ -18,7 +18,7 @@ from .batch_transfer import Batch
 from .batches import Example
 from .filler import fill_up
 from .masking import MaskedTokens, Masking, mask_tokens
-from .random_streams import SPANS, CounterGenerator
+from .random_streams import DOCUMENT_VIEWS, CounterGenerator
 from .special_tokens import special_tokens
 from .templates import NEGATED, Templates
 from .views import DocumentViews, Pieces
@@ -133,7 +133,7 @@ class ViewCollator:
             return example.text(view)
         pieces = Pieces(example.title or [], example.tokens)
         place = example.epoch, example.row
-        shared, own = self._shared.at(*place, SPANS), self._random.at(*place, SPANS + 1 + view)
+        shared, own = self._shared.at(*place, DOCUMENT_VIEWS), self._random.at(*place, DOCUMENT_VIEWS + 1 + view)
         before, after = self.around
         return [*before, *self.documents(pieces, view, shared, own), *after]
 
