@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasets
-from transformers.utils import logging
-
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
+from cmlmcse.common.progress import without_bars
 from cmlmcse.data.collection import load_collection
 from cmlmcse.hub.adapted_card import adapted_card
 from cmlmcse.hub.card import copy_plots, plots_of
@@ -52,10 +50,8 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
     Returns:
         The content of results.json.
     """
-    with Clock(folder) as clock:
+    with Clock(folder) as clock, without_bars():
         say = timed_printer(clock.started)
-        datasets.disable_progress_bars()
-        logging.disable_progress_bar()
         plan = read_plan(folder)  # an interrupted call's, whatever is faster today and whichever device is there
         if plan is not None:
             bf16, args.max_seq_length = plan.bf16, args.max_seq_length or plan.max_seq_length

@@ -28,6 +28,29 @@ def progress(total: int, what: str, unit: str, shown: bool = True) -> "Iterator[
         yield Bar(bar)
 
 
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Show no progress bars of datasets, transformers and huggingface_hub inside the block. Afterwards each library
+    shows them as before."""
+    import datasets
+    from huggingface_hub import utils as hub
+    from transformers.utils import logging
+
+    restore = (
+        datasets.disable_progress_bars if datasets.are_progress_bars_disabled() else datasets.enable_progress_bars,
+        logging.enable_progress_bar if logging.is_progress_bar_enabled() else logging.disable_progress_bar,
+        # last, because transformers switches those of the Hub too
+        hub.disable_progress_bars if hub.are_progress_bars_disabled() else hub.enable_progress_bars,
+    )
+    datasets.disable_progress_bars()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for switch in restore:
+            switch()
+
+
 class Bar:
     """A progress bar on a terminal."""
 

@@ -202,13 +202,22 @@ def check_augmentation(name: str, synonyms: str | None) -> None:
         read_synonyms(synonyms)
 
 
+def uses_deletion_token(name: str) -> bool:
+    """Whether an augmentation uses [DEL].
+
+    Raises:
+        InputError: the augmentation is unknown.
+    """
+    return any(unit.needs == "deleted" for unit in augmentations_of(name))
+
+
 def add_deletion_token(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
     """Add [DEL] to the tokenizer if an augmentation uses it and the tokenizer lacks it.
 
     Raises:
         InputError: the augmentation is unknown.
     """
-    if any(unit.needs == "deleted" for unit in augmentations_of(name)):
+    if uses_deletion_token(name):
         tokenizer.add_tokens(DEL_TOKEN, special_tokens=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from .columns import BLOCK_ROWS, SCORE
@@ -162,7 +162,7 @@ class EpochSampler(Sampler[int]):
 
 
 def with_row(example: dict[str, Any], row: int) -> dict[str, Any]:
-    """Add the row number to a streamed sentence, before any shuffling."""
+    """Add the row number to a sentence of a stream from one source, before any shuffling."""
     return {"row": row}
 
 
@@ -170,22 +170,29 @@ class StreamedSentences(IterableDataset[Example]):
     """Tokenised sentences from a stream, which is read again and again without end. Each pass is shuffled within a
     buffer, in an order that depends only on (seed, epoch).
 
+    The sentences of one source have the numbers of their rows. Those of several sources, which are read in turn and
+    shared among workers, are numbered as they come: each has a number of its own in every pass.
+
     The length of a stream is unknown, so Trainer counts all passes as one epoch. A resumed run skips as many batches
     from the start as were trained on. If the stream ended after a pass, that would not find the right position.
     """
 
     def __init__(self, tokenized: datasets.IterableDataset, seed: int, buffer_size: int = 10_000) -> None:
         # 10,000 sentences of 32 tokens take a few MB, and mix the sentences of about 150 batches.
-        self.numbered = tokenized.map(with_row, with_indices=True)
-        # A single source needs no interleaving. The threads of `datasets` for it cost as much as tokenising.
-        sources = {"max_buffer_input_shards": 1} if tokenized.num_shards == 1 else {}
-        self.seed, self.shuffling = seed, {"buffer_size": buffer_size, **sources}
+        self.sentences, self.seed = tokenized, seed
+        self.shuffling = {"buffer_size": buffer_size}
+        if tokenized.num_shards == 1:
+            self.sentences = tokenized.map(with_row, with_indices=True)
+            # It needs no interleaving. The threads of `datasets` for it cost as much as tokenising.
+            self.shuffling["max_buffer_input_shards"] = 1
 
     def __iter__(self) -> Iterator[Example]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         for epoch in itertools.count():
-            example = None
-            for example in self.numbered.shuffle(generator=np.random.default_rng([self.seed, epoch]), **self.shuffling):
-                others, score = example.get("others", ()), example.get(SCORE)
-                yield Example(example["input_ids"], epoch, example["row"], others, score=score)
+            example, order = None, np.random.default_rng([self.seed, epoch])
+            for place, example in enumerate(self.sentences.shuffle(generator=order, **self.shuffling)):
+                row, others = example.get("row", first + step * place), example.get("others", ())
+                yield Example(example["input_ids"], epoch, row, others, score=example.get(SCORE))
             if example is None:
                 return  # this worker has no share of the stream

@@ -18,7 +18,7 @@ from .batch_transfer import Batch
 from .batches import Example
 from .filler import fill_up
 from .masking import MaskedTokens, Masking, mask_tokens
-from .random_streams import SPANS, CounterGenerator
+from .random_streams import DOCUMENT_VIEWS, CounterGenerator
 from .special_tokens import special_tokens
 from .templates import NEGATED, Templates
 from .views import DocumentViews, Pieces
@@ -133,7 +133,7 @@ class ViewCollator:
             return example.text(view)
         pieces = Pieces(example.title or [], example.tokens)
         place = example.epoch, example.row
-        shared, own = self._shared.at(*place, SPANS), self._random.at(*place, SPANS + 1 + view)
+        shared, own = self._shared.at(*place, DOCUMENT_VIEWS), self._random.at(*place, DOCUMENT_VIEWS + 1 + view)
         before, after = self.around
         return [*before, *self.documents(pieces, view, shared, own), *after]
 
@@ -143,11 +143,14 @@ class ViewCollator:
         if how is None or not how.changes(view):
             return text
         rng = self._rng(example, view, "augment")
-        return augment_inside(text, self.special, lambda body: how.augment(body, rng))[: how.limit]
+        return augment_inside(text, self.special, lambda body: how.augment(body, rng), how.limit)
 
 
-def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable[[Tokens], Tokens]) -> list[int]:
-    """Apply `augment` between the leading and trailing special tokens, if there are tokens between them."""
+def augment_inside(
+    tokens: list[int], special: frozenset[int], augment: Callable[[Tokens], Tokens], limit: int | None = None
+) -> list[int]:
+    """Apply `augment` between the leading and trailing special tokens, if there are tokens between them. With a `limit`
+    the result has at most so many tokens; what is cut off is the end of the augmented part."""
     start, end = 0, len(tokens)
     while start < end and tokens[start] in special:
         start += 1
@@ -155,7 +158,8 @@ def augment_inside(tokens: list[int], special: frozenset[int], augment: Callable
         end -= 1
     if start == end:
         return tokens
-    body = augment(np.asarray(tokens[start:end], dtype=np.int32))
+    room = None if limit is None else limit - start - len(tokens[end:])
+    body = augment(np.asarray(tokens[start:end], dtype=np.int32))[:room]
     return [*tokens[:start], *body.tolist(), *tokens[end:]]
 
 

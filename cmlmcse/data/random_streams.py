@@ -7,7 +7,7 @@ import numpy as np
 
 MASKS = 1  # of a sequence in pre-training, and of the first view
 NEGATIVES = 15  # which mined negatives a row gets
-SPANS = 16  # and above: the views of a document
+DOCUMENT_VIEWS = 16  # and above
 
 
 class CounterGenerator:

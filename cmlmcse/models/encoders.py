@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ Load = Callable[[str, bool, str, bool], "CMLMCSEForSentenceEmbedding"]
 """Makes a model: its source, whether this project saved it, its pooling, whether it normalises."""
 
 OF_TOKENS = ("max_length", "prompt_name", "prompt")  # arguments that decide the tokens of a text
+BATCHES = ("batch_size", "batch_tokens")  # arguments that decide how many texts a forward pass has
 
 
 @dataclass
@@ -45,8 +46,7 @@ class Encoder:
     """A loaded model as a callable: N texts → (N, H) float32 array.
 
     Attributes:
-        arguments: further arguments of `model.encode`. :meth:`cut_to` changes `max_length`, which is in `settings` too.
-        settings: a record of how it encodes. Names of cached vectors are a hash of it.
+        arguments: further arguments of `model.encode`. :meth:`cut_to` changes `max_length`.
         bf16: whether it computes under autocast in bf16, as training with `--bf16` does.
 
     Raises:
@@ -56,7 +56,6 @@ class Encoder:
     model: "CMLMCSEForSentenceEmbedding"
     tokenizer: Any
     arguments: dict[str, Any]
-    settings: dict[str, Any] = field(default_factory=dict)
     bf16: bool = False
 
     def __call__(self, sentences: "list[str] | Tokens") -> np.ndarray:
@@ -77,9 +76,23 @@ class Encoder:
             return self.model.tokenize(sentences, self.tokenizer, **given)
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """A record of how it encodes. Names of cached vectors are a hash of it."""
+        config = self.model.config
+        reads_mask = POOLINGS[config.pooling].reads_mask
+        return {
+            "pooling": config.pooling,
+            "max_seq_length": self.max_seq_length,
+            **{name: self.arguments[name] for name in BATCHES if name in self.arguments},
+            "device": str(self.model.device),
+            **({"prompt_template": config.prompt_template} if reads_mask else {}),
+            **({"precision": "bf16"} if self.bf16 else {}),
+        }
+
+    @property
     def max_seq_length(self) -> int:
         """The number of tokens that texts are cut to, special tokens included."""
-        limit: int = self.settings["max_seq_length"]
+        limit: int = self.arguments["max_length"]
         return limit
 
     @property
@@ -89,8 +102,7 @@ class Encoder:
 
     def cut_to(self, limit: int) -> "Encoder":
         """The same model, which cuts texts to `limit` tokens, special tokens included."""
-        arguments, settings = self.arguments | {"max_length": limit}, self.settings | {"max_seq_length": limit}
-        return replace(self, arguments=arguments, settings=settings)
+        return replace(self, arguments=self.arguments | {"max_length": limit})
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -182,15 +194,7 @@ def load_model_encoder(
     sentences, tokens = choose_limits(model.device.type, batch_size, None)
     batches = {"batch_size": sentences} if tokens is None else {"batch_tokens": tokens}
     arguments = {**batches, "max_length": limit, "show_progress_bar": show_progress_bar}
-    settings = {
-        "pooling": model.config.pooling,
-        "max_seq_length": limit,
-        **batches,
-        "device": str(model.device),
-    }
-    if POOLINGS[model.config.pooling].reads_mask:
-        settings["prompt_template"] = model.config.prompt_template
-    return Encoder(model, tokenizer, arguments, settings)
+    return Encoder(model, tokenizer, arguments)
 
 
 def open_model(

@@ -220,7 +220,9 @@ class StopsAtSignal(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if threading.current_thread() is threading.main_thread():
-            self.previous_handler = signal.signal(signal.SIGTERM, self.handle)
+            replaced = signal.signal(signal.SIGTERM, self.handle)
+            if self.previous_handler is None:  # else training begins again, and `replaced` is this handler
+                self.previous_handler = replaced
 
     def handle(self, *_: Any) -> None:
         """The signal's handler."""

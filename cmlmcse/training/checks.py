@@ -3,7 +3,7 @@
 from transformers import PretrainedConfig
 
 from cmlmcse.common.errors import InputError, as_input_error
-from cmlmcse.data.augmentation import check_augmentation
+from cmlmcse.data.augmentation import check_augmentation, uses_deletion_token
 from cmlmcse.data.searches import LEXICAL, SEARCH
 from cmlmcse.data.views import view_names
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
@@ -49,8 +49,8 @@ def check_values(recipe: Recipe) -> None:
             f"mlm_probability must be between 0 and 1, found {recipe.data.mlm_probability}; fix the recipe"
         )
     check_tokens(recipe.data)
-    if recipe.model.lora_r is not None and recipe.model.lora_r < 1:
-        raise InputError(f"lora_r must be at least 1, found {recipe.model.lora_r}; a usual rank is 8")
+    if recipe.model.lora_r is not None:
+        check_lora(recipe.model.lora_r, recipe.data.augmentation)
     if recipe.run.stage == "pretrain":
         check_pretraining(recipe)
     elif recipe.run.per_device_train_batch_size < 2:
@@ -95,6 +95,21 @@ def check_tokens(data_args: DataArguments) -> None:
     if data_args.pad_to_multiple_of is not None and data_args.pad_to_multiple_of < 2:
         raise InputError(
             f"pad_to_multiple_of must be at least 2 tokens, found {data_args.pad_to_multiple_of}; leave it out for none"
+        )
+
+
+def check_lora(rank: int, augmentation: str) -> None:
+    """Check the fields of LoRA.
+
+    Raises:
+        InputError: a rank below 1, or an augmentation whose token [DEL] would keep a random embedding.
+    """
+    if rank < 1:
+        raise InputError(f"lora_r must be at least 1, found {rank}; a usual rank is 8")
+    if uses_deletion_token(augmentation):
+        raise InputError(
+            f"lora_r expects an augmentation without the token [DEL], whose embedding it does not train, found "
+            f"{augmentation}; choose one without del_word and del_span, or leave lora_r out"
         )
 
 

@@ -25,6 +25,8 @@ MOST = {"auxiliary_learning_rate": 1, "adam_beta1": 0.999999, "adam_beta2": 0.99
 STEPS = ("logging_steps", "eval_steps", "save_steps")  # a share of all steps below 1; negative ones mean nothing
 # Fields of transformers that this training does not use, and what to do instead of setting them.
 UNUSED = {
+    "auto_find_batch_size": "set mini_batch_size, or in stage pretrain gradient_accumulation_steps: it would make the "
+                            "batch smaller, which is another run",
     "label_smoothing_factor": "leave it out: no loss here has labels to smooth",
     "use_liger_kernel": "leave it out: it has no kernels for these models",
     "neftune_noise_alpha": "leave it out: a batch is one packed row here, for whose length its noise is too small",
@@ -93,6 +95,11 @@ def check_unused(run_args: RunArguments) -> None:
             "gradient_checkpointing_kwargs (activation_checkpointing_kwargs) expects a JSON object, and "
             "gradient_checkpointing true, found "
             f"{kwargs!r} and {run_args.gradient_checkpointing}; fix them, or leave it out"
+        )
+    if run_args.torch_compile and run_args.mini_batch_size is not None:
+        raise InputError(
+            f"torch_compile expects whole batches, found mini_batch_size {run_args.mini_batch_size}, whose parts run "
+            "uncompiled; leave one of them out"
         )
     optimizer = getattr(run_args.optim, "value", run_args.optim)
     if run_args.optim_target_modules is not None and not optimizer.startswith(("galore", "apollo")):

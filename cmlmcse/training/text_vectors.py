@@ -76,8 +76,7 @@ def load_reader(
         name, given, device=str(run_args.device), show_progress_bar=False, prompt_template=template
     )
     use_fast_cpu_kernels(encoder.model)
-    if run_args.bf16:
-        encoder.bf16, encoder.settings["precision"] = True, "bf16"
+    encoder.bf16 = bool(run_args.bf16)
     special = [each.num_special_tokens_to_add() for each in (encoder.tokenizer, without_template(encoder.tokenizer))]
     return encoder.cut_to(min(encoder.max_seq_length, most_tokens + special[0] - special[1]))
 

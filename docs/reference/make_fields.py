@@ -20,9 +20,9 @@ text then says what happens. `cmlmcse train --help` lists the same fields.
 
 Every field of Hugging Face's [`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer)
 works too, but for a few that would do nothing here, or not what they promise. They are refused: `push_to_hub` and
-`hub_…` (train first, then `cmlmcse push`), `dataloader_persistent_workers`, `label_smoothing_factor`,
-`neftune_noise_alpha`, `train_sampling_strategy` and `use_liger_kernel`. This page lists the fields that this project
-adds, and those that it sets in its own way.
+`hub_…` (train first, then `cmlmcse push`), `auto_find_batch_size` (set `mini_batch_size`),
+`dataloader_persistent_workers`, `label_smoothing_factor`, `neftune_noise_alpha`, `train_sampling_strategy` and
+`use_liger_kernel`. This page lists the fields that this project adds, and those that it sets in its own way.
 
 A field of "stage train only" is not read by `--stage pretrain`; those of the last table are read by it alone. On the
 command line of the other stage such a field is refused, unless its value is the default or turns it off. A recipe may

@@ -5,8 +5,10 @@ import shlex
 import time
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
+from transformers.utils import logging
 
 import cmlmcse
 from cmlmcse.adaptation import pipeline
@@ -14,6 +16,7 @@ from cmlmcse.adaptation.command import main, on_cpu, parse, run_first
 from cmlmcse.adaptation.processes import run
 from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.progress import without_bars
 from cmlmcse.evaluation.options import parse as evaluate_options
 from cmlmcse.hub.export import export
 from cmlmcse.training.fields import RunArguments
@@ -117,6 +120,24 @@ def test_attention_pads_if_asked(words, tmp_path, monkeypatch):
     run_first(parse(["model", "text", "--output_dir", str(tmp_path), "--bf16", "false", *words]), run)
     assert found == [bool(words)]
     assert not switched_off()
+
+
+def test_bars_of_other_libraries_come_back(tmp_path, monkeypatch):
+    """Adapt shows none. Afterwards, also after an error, its caller has them as before."""
+    found = []
+
+    def refuse(*_: object) -> None:
+        found.append((datasets.are_progress_bars_disabled(), logging.is_progress_bar_enabled()))
+        raise InputError("no text")
+
+    monkeypatch.setattr(pipeline, "begin", refuse)
+    with without_bars():
+        datasets.enable_progress_bars()
+        logging.enable_progress_bar()
+        with pytest.raises(InputError, match="no text"):
+            pipeline.adapt_in(tmp_path, parse(["model", "text", "--output_dir", str(tmp_path)]), False, run)
+        assert found == [(True, False)]
+        assert (datasets.are_progress_bars_disabled(), logging.is_progress_bar_enabled()) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_how_much_of_a_text_training_reads(words, takes, device, given, expected
     args = parse(["model", str(tmp_path / "text.txt"), "--output_dir", "new"])
     args.max_seq_length = given
     model = SimpleNamespace(config=SimpleNamespace(pooling="avg"), device=torch.device(device))
-    start = Encoder(model, tiny_tokenizer("bert"), {}, {"max_seq_length": takes})
+    start = Encoder(model, tiny_tokenizer("bert"), {"max_length": takes})
     text = read_text(args, start, finished=False)
     assert text.length == expected
     beyond = max(0, words + 2 - expected) / (words + 2)  # each document has two special tokens more

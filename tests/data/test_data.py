@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.augmentation import Augmented, build_augmentation, drop_one_token, repeat_tokens
@@ -17,6 +18,8 @@ from cmlmcse.data.collator import ViewCollator, augment_inside
 from cmlmcse.data.columns import BLOCK_ROWS
 from cmlmcse.data.masking import Masking, mask_tokens
 from cmlmcse.data.shuffle import BLOCK, TABLE_ROWS, permuted, permuted_without_table
+from cmlmcse.data.special_tokens import special_tokens
+from cmlmcse.data.templates import Templates, read_template
 from support.tiny import tiny_tokenizer
 
 MASKING = Masking(0.15, mask_token_id=4, vocab_size=1000, special_token_ids=frozenset(range(5)))
@@ -74,6 +77,22 @@ def test_views_differ_only_by_the_augmentation():
     assert batch["masked"]["lengths"].tolist() == [8] * 6
     with pytest.raises(InputError, match=r"must be one of none, repeat_tokens, drop_one_token, .*found 'shuffle'"):
         build_augmentation("shuffle", tokenizer)
+
+
+def test_an_augmented_sentence_keeps_its_special_tokens_at_the_limit():
+    """Repetition makes 64 tokens longer than 66 positions. What is cut off is the end of the sentence: [SEP] and a
+    template stay whole."""
+    tokenizer = tiny_tokenizer("bert")
+    tokens = tokenizer(" ".join(["cat"] * 62))["input_ids"]
+    around = special_tokens(tokenizer)
+    template = read_template("the {sentence} on {mask}", tokenizer)
+    for templates, limit in ((None, 66), (Templates([template] * 2, around, "none"), 66 - len(template))):
+        augmented = Augmented(repeat_tokens, limit=limit)
+        views = ViewCollator(tokenizer, 1, augmented=augmented, templates=templates)([Example(tokens, 0, 0)])["views"]
+        before, after = ([], []) if templates is None else template
+        body = [tokenizer.vocab["cat"]] * (66 - 2 - len(before) - len(after))
+        second = views["input_ids"].split(views["lengths"].tolist())[1].tolist()
+        assert second == [*around[0], *before, *body, *after, *around[1]]
 
 
 def test_randomness_is_a_function_of_seed_epoch_and_row():
@@ -144,6 +163,25 @@ def test_a_stream_has_no_end():
     assert max(row - place for order in orders for place, row in enumerate(order)) < 10
     assert passes(seed=1) == found != passes(seed=2)
     assert list(StreamedSentences(rows.take(0), seed=1)) == []
+
+
+@pytest.mark.parametrize("workers", (0, 2))
+def test_a_stream_of_several_files_numbers_each_sentence_once(workers):
+    """No two sentences of a pass share a number, and so their masks, whoever reads them; read again, all have the same
+    numbers."""
+    rows = datasets.Dataset.from_dict({"input_ids": [[row] for row in range(120)]}).to_iterable_dataset(num_shards=4)
+
+    def read() -> list[Example]:
+        stream = StreamedSentences(rows, seed=1, buffer_size=10)
+        batches = DataLoader(stream, batch_size=10, num_workers=workers, collate_fn=list)
+        return [example for batch in itertools.islice(batches, 24) for example in batch]
+
+    found = read()
+    for epoch in range(2):
+        examples = [example for example in found if example.epoch == epoch]
+        assert sorted(example.tokens[0] for example in examples) == list(range(120))
+        assert sorted(example.row for example in examples) == list(range(120))
+    assert read() == found
 
 
 @pytest.mark.parametrize("order", (permuted, permuted_without_table))

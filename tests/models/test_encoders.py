@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,15 @@ def test_cut_to_changes_the_vectors_and_the_record(folder, sentences) -> None:
     assert np.array_equal(shorter(sentences), loaded(sentences))
     assert np.array_equal(encoder(sentences), before)
     assert np.abs(shorter(sentences) - before).max() > 1e-3
+
+
+def test_settings_say_what_the_encoder_does(folder) -> None:
+    """They follow its length and its precision. Vectors that earlier versions kept are named by the same settings."""
+    encoder = load_encoder(str(folder), pooling="avg", max_seq_length=9, device="cpu", show_progress_bar=False)
+    usual = {"pooling": "avg", "max_seq_length": 9, "batch_size": 64, "device": "cpu"}
+    assert encoder.settings == usual
+    assert replace(encoder, arguments=encoder.arguments | {"max_length": 5}).settings == usual | {"max_seq_length": 5}
+    assert replace(encoder, bf16=True).settings == usual | {"precision": "bf16"}
 
 
 def test_agrees_with_sentence_transformers(folder: Path, tmp_path: Path, sentences: list[str]) -> None:

@@ -60,10 +60,14 @@ def test_wrong_checkpoint(recipe, monkeypatch, tmp_path, capsys) -> None:
     [
         (("--lora_r", 0), "lora_r must be at least 1"),
         (("--lora_r", 8, "--stage", "pretrain"), "lora_r is for stage train"),
+        (
+            ("--lora_r", 8, "--augmentation", "del_span+reorder"),
+            "lora_r expects an augmentation without the token [DEL]",
+        ),
     ],
 )
 def test_refused(fields, message, recipe, monkeypatch, capsys) -> None:
-    """A rank below 1, and stage 1."""
+    """A rank below 1, stage 1, and a new token, whose embedding would stay random."""
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, recipe, *fields)
     assert stop.value.code == 2
