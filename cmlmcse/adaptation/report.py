@@ -51,7 +51,7 @@ def report_blocks(folder: Path, results: dict[str, Any], neighbours: list[dict[s
     return [
         ("h1", "Not adapted: your own model is kept" if kept else "Adapted: better for this text"),
         ("lead", not_better(found) if kept else better(found)),
-        *[("p", said) for said in (near_chance(found["before"], found["candidates"]), text["note"]) if said],
+        *[("p", said) for said in (weak_start(found), text["note"]) if said],
         *on_overlap(text),
         ("table", (
             ["what is scored, nDCG × 100", "before", best, "change", "95 % interval"],
@@ -159,6 +159,11 @@ def better(found: dict[str, Any]) -> str:
     )
 
 
+def weak_start(found: dict[str, Any]) -> str:
+    """That the start is near chance, and what may be the cause; else nothing."""
+    return near_chance(found["before"], found["candidates"], found["finished_encoder"])
+
+
 def limits(found: dict[str, Any]) -> list[str]:
     """What the first table cannot show."""
     said = ["The queries are not your users' queries: if you have real queries with answers, trust those more."]
@@ -184,8 +189,7 @@ def last_line(results: dict[str, Any]) -> str:
     before, after, change, interval = change_cells(found)
     said = f"{found['title']}: {before} before, {after} after, {change} (95 % interval {interval})."
     verdict = not_better(found) if found["chosen"] == "start" else f"Better; chosen: {chosen_words(found)}"
-    weak = near_chance(found["before"], found["candidates"])
-    return " ".join(filter(None, [said, weak, few_questions(found), verdict]))
+    return " ".join(filter(None, [said, weak_start(found), few_questions(found), verdict]))
 
 
 def chosen_words(found: dict[str, Any]) -> str:

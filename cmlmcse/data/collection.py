@@ -99,7 +99,7 @@ def check_columns(path: str, text_column: str | None, title_column: str | None) 
         ("title_column", title_column, ("folder", "text", "wikipedia", "hub")),
     ):
         if column is not None and kind in without:
-            raise InputError(f"{name} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
+            raise InputError(f"--{name} expects a table (.csv, .tsv, .jsonl, .parquet), found {path}; drop it")
 
 
 def _without_title(batch: dict[str, list[str]]) -> dict[str, list[str]]:

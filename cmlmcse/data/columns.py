@@ -9,6 +9,8 @@ from datasets import Dataset, Features, IterableDataset, Value
 
 from cmlmcse.common.errors import InputError
 
+from .tables import no_column
+
 STRING = Value("string")
 SCORE = "score"  # the only column that is no text
 HEAD_ROWS = 1000  # rows that are read to find the types of a table's columns
@@ -23,16 +25,11 @@ def choose_columns(source: str, names: list[str], strings: list[str], columns: C
     chosen = {}
     for use, wanted in columns.items():
         if wanted is None and "text" not in names and len(strings) != 1:
-            raise _no_column(source, 'a column "text" or a single column of strings', names, use)
+            raise no_column(source, "text", names, f"--{use}_column")
         if wanted is not None and wanted not in names:
-            raise _no_column(source, f"column {wanted!r}", names, use)
+            raise no_column(source, wanted, names, f"--{use}_column")
         chosen[use] = wanted or ("text" if "text" in names else strings[0])
     return chosen
-
-
-def _no_column(source: str, expected: str, names: list[str], use: str) -> InputError:
-    """Return the error for a missing column."""
-    return InputError(f"{source}: expected {expected}, found the columns {', '.join(names)}; set {use}_column")
 
 
 def check_texts(source: str, chosen: Mapping[str, str], strings: list[str]) -> None:
@@ -43,7 +40,9 @@ def check_texts(source: str, chosen: Mapping[str, str], strings: list[str]) -> N
     """
     for use, column in chosen.items():
         if column not in strings and use != SCORE:
-            raise InputError(f"{source}: expected text in column {column!r}, found another type; set {use}_column")
+            raise InputError(
+                f"{source}: expected text in the column {column}, found another type; give another --{use}_column"
+            )
 
 
 def only_columns(rows: Sentences, source: str, columns: Columns) -> Sentences:
@@ -94,8 +93,8 @@ def _as_score(value: Any, source: str, column: str, row: int) -> float:
             score = float(value)
     if not math.isfinite(score):
         raise InputError(
-            f"{source}: expected a finite number in column {column!r} of row {row + 1}, found {value!r}; fix the row, "
-            "or set score_column"
+            f"{source}: expected a finite number in the column {column} of row {row + 1}, found {value!r}; fix the "
+            "row, or give another --score_column"
         )
     return score
 

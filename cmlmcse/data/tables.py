@@ -5,7 +5,7 @@ Of a folder or a Markdown file each row is a passage (folder.py), and of a table
 No row is dropped. Training drops blank rows (text.py), but encoding and searching keep them, so that row i stays row i.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -275,6 +275,12 @@ def is_text(kind: pyarrow.DataType) -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
+def no_column(source: str | Path, wanted: str, names: Sequence[str], option: str) -> InputError:
+    """The error for a table without a column: the columns that it has, and the option that names another one."""
+    found = ", ".join(names) or "none"
+    return InputError(f"{source}: expected a column {wanted}, found the columns {found}; give {option} NAME")
+
+
 def _choose_column(path: Path, schema: pyarrow.Schema, wanted: str | None, wordy: set[str]) -> str:
     """The column of the texts. Without a wish: `text`, or the only column of strings among the `wordy`.
 
@@ -284,8 +290,7 @@ def _choose_column(path: Path, schema: pyarrow.Schema, wanted: str | None, wordy
     if wanted is None and TEXT not in schema.names:
         strings = [field.name for field in schema if is_text(field.type) and field.name in wordy]
         if len(strings) != 1:
-            found = ", ".join(schema.names) or "none"
-            raise InputError(f"{path}: expected a column {TEXT}, found the columns {found}; give --text_column")
+            raise no_column(path, TEXT, schema.names, "--text_column")
         return strings[0]
     return _check_column(path, schema, wanted or TEXT, "--text_column")
 
@@ -297,8 +302,7 @@ def _check_column(path: Path, schema: pyarrow.Schema, name: str, option: str) ->
         InputError: it is not there, or holds something else.
     """
     if name not in schema.names:
-        found = ", ".join(schema.names) or "none"
-        raise InputError(f"{path}: expected a column {name}, found the columns {found}; see {option}")
+        raise no_column(path, name, schema.names, option)
     if not is_text(schema.field(name).type):
         raise InputError(f"{path}: expected text in the column {name}, found {schema.field(name).type}")
     return name

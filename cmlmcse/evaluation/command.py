@@ -148,7 +148,7 @@ def load_data(tasks: dict[str, Task], data_dir: str | None) -> tuple[dict[str, A
         except HubFailed as error:  # who has no network may have data of their own
             raise InputError(f"{error}{OWN_DATA}") from error
     if not data:
-        raise InputError(f"no data for --tasks {','.join(tasks)}: {'; '.join(missing)}; check --data_dir")
+        raise InputError(f"no data for --tasks {','.join(tasks)}: {'; '.join(missing)}; check --data_dir{OWN_DATA}")
     return data, list(dict.fromkeys(missing))
 
 

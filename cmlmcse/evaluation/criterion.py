@@ -21,14 +21,25 @@ def chance(candidates: int) -> float:
     return float(np.mean(100 / np.log2(1 + np.arange(1, candidates + 1))))
 
 
-def near_chance(score: float, candidates: int) -> str:
-    """A sentence, if a score without labels is near that of chance; else nothing."""
+def near_chance(score: float, candidates: int, finished: bool) -> str:
+    """A sentence, if a score without labels is near that of chance; else nothing.
+
+    Args:
+        score: of the start, 0 to 100.
+        candidates: the passages among which it has to find an answer.
+        finished: whether the start is a finished encoder, and not a plain backbone.
+    """
     by_chance = chance(candidates)
     if score >= NEAR_CHANCE * by_chance:
         return ""
+    advice = (
+        "The documents may be too similar to each other, or the model does not fit their language."
+        if finished
+        else "Choose a model made for the language of the text, or a finished encoder."
+    )
     return (
-        f"The start's score of {score:.2f} is near chance, which gives {by_chance:.2f}: it finds hardly anything in "
-        "this text. Choose a model made for the language of the text, or a finished encoder."
+        f"The start's score of {score:.2f} is near chance, which gives {by_chance:.2f} among {candidates:,} passages: "
+        f"it finds hardly anything in this text. {advice}"
     )
 
 

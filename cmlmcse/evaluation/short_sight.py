@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cmlmcse.data.lengths import LARGE_CUT, measure_lengths
+from cmlmcse.models.folders import recorded_max_length
 
 from .set_lengths import RETRIEVAL
 from .tasks import TASKS
@@ -21,7 +22,8 @@ def short_sight(model: str, encoder: Any, data: dict[str, Any], lengths: Mapping
     limit = encoder.settings.get("max_seq_length")
     if limit is None or not data:
         return
-    if encoder.tokenizer.model_max_length < encoder.model.max_positions:
+    declared = recorded_max_length(model) or encoder.model.max_positions  # the authors' own limit needs no warning
+    if encoder.tokenizer.model_max_length < min(declared, encoder.model.max_positions):
         yield (
             f"{model}: its tokenizer allows {encoder.tokenizer.model_max_length} tokens, the model has "
             f"{encoder.model.max_positions} positions; if the model was trained on all of them, raise model_max_length "

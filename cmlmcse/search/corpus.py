@@ -180,10 +180,7 @@ class EncodedCorpus:
         with self._open() as file:
             schema = file.schema_arrow
         if text_column is not None and text_column not in schema.names:
-            raise InputError(
-                f"{path}: expected a column {text_column}, found the columns {', '.join(schema.names)}; see "
-                "--text_column"
-            )
+            raise tables.no_column(path, text_column, schema.names, "--text_column")
         self.stored = stored_record(path, (schema.metadata or {}).get(METADATA))
         file, title = self.stored.get("file_column"), self._title_column(title_column)
         self.columns = Columns(

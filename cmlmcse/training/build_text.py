@@ -13,7 +13,7 @@ from cmlmcse.data.collection import draw_documents, hold_out, load_collection
 from cmlmcse.data.columns import check_scores
 from cmlmcse.data.copies import share_of_copies
 from cmlmcse.data.folder import has_passages
-from cmlmcse.data.lengths import Lengths, measure_lengths, sample_rows, token_counts
+from cmlmcse.data.lengths import LARGE_CUT, Lengths, measure_lengths, sample_rows, token_counts
 from cmlmcse.data.searches import SEARCH
 from cmlmcse.data.special_tokens import special_tokens
 from cmlmcse.data.text import load_sentences, source_kind
@@ -183,9 +183,10 @@ def check_count(found: int, needed: int, data_args: DataArguments) -> None:
 def say_lengths(lengths: Lengths, recipe: Recipe) -> None:
     """Print how long the texts are, and how much of them training does not see."""
     if recipe.run.process_index == 0:
+        cut = lengths.cut(recipe.data.max_seq_length)
         print(
-            f"text: 95 % have at most {lengths.percentile} tokens; max_seq_length {recipe.data.max_seq_length} cuts "
-            f"off {lengths.cut(recipe.data.max_seq_length):.1%} of all tokens"
+            f"text: 95 % have at most {lengths.percentile} tokens; --max_seq_length {recipe.data.max_seq_length} cuts "
+            f"off {cut:.1%} of all tokens{'; a larger one reads more of them' if cut > LARGE_CUT else ''}"
         )
 
 

@@ -100,10 +100,13 @@ def test_a_score_near_chance(page, tmp_path):
     results["adapt"]["before"] = 13.15
     assert "near chance" not in last_line(results)
     results["adapt"]["before"] = 13.12
-    said = "The start's score of 13.12 is near chance, which gives 10.94: it finds hardly anything in this text."
+    weak = "The start's score of 13.12 is near chance, which gives 10.94 among 1,967 passages: it finds hardly anything"
+    said = f"{weak} in this text. The documents may be too similar to each other, or the model does not fit"
     assert said in last_line(results)
     write_report(tmp_path, results, [])
     assert said in (tmp_path / "report.md").read_text()
+    results["adapt"]["finished_encoder"] = False
+    assert f"{weak} in this text. Choose a model made for the language" in last_line(results)
 
 
 @pytest.mark.parametrize(("share", "said"), [

@@ -163,8 +163,8 @@ def test_wrong_sources(make, message, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "columns", "message"),
     [
-        ("a.txt", "one\n", ("text", None), "text_column expects a table (.csv, .tsv, .jsonl, .parquet), found"),
-        ("a.txt", "one\n", (None, "title"), "title_column expects a table (.csv, .tsv, .jsonl, .parquet), found"),
+        ("a.txt", "one\n", ("text", None), "--text_column expects a table (.csv, .tsv, .jsonl, .parquet), found"),
+        ("a.txt", "one\n", (None, "title"), "--title_column expects a table (.csv, .tsv, .jsonl, .parquet), found"),
         ("a.csv", "title;text\nA;One\n", (None, None), "expected commas between the columns, found ';' in the header"),
         (
             "a.jsonl",

@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.data import lines, text
+from cmlmcse.data.tables import scan
 from cmlmcse.data.text import fingerprint_text, source_kind
 from support.text import Load, put
 
@@ -108,7 +109,7 @@ def test_parquet(tmp_path: Path, load: Load, streaming: bool) -> None:
     path = str(tmp_path / "a.parquet")
     datasets.Dataset.from_dict({"id": [1, 2, 3], "sentence": ["one", None, "two\r\n"]}).to_parquet(path)
     assert load(path, streaming=streaming) == ["one", "two"]
-    with pytest.raises(InputError, match=r"a.parquet: expected text in column 'id', found another type"):
+    with pytest.raises(InputError, match=r"a.parquet: expected text in the column id, found another type"):
         load(path, "id")
 
 
@@ -120,7 +121,7 @@ def test_parquet_of_other_types(tmp_path: Path, load: Load, streaming: bool) -> 
     words = pyarrow.array(["one", "two"]).dictionary_encode()
     parquet.write_table(pyarrow.table({"counts": counts, "sentence": words}), path)
     assert load(path, streaming=streaming) == ["one", "two"]
-    with pytest.raises(InputError, match=r"a.parquet: expected text in column 'counts', found another type"):
+    with pytest.raises(InputError, match=r"a.parquet: expected text in the column counts, found another type"):
         load(path, "counts", streaming=streaming)
 
 
@@ -128,13 +129,17 @@ def test_columns(tmp_path: Path, load: Load) -> None:
     """The wanted column, else "text"; an error lists the columns there are."""
     path = put(tmp_path / "a.csv", "first,second\nx,y\n")
     assert load(path, "second") == ["y"]
-    with pytest.raises(InputError, match=r"a.csv: expected column 'third', found the columns first, second; set"):
+    with pytest.raises(InputError, match=r"a.csv: expected a column third, found the columns first, second; give"):
         load(path, "third")
-    with pytest.raises(InputError, match=r'expected a column "text" or a single column of strings, found the columns'):
-        load(path)
-    with pytest.raises(InputError, match=r"a.jsonl: expected column 'b', found the columns a; set text_column"):
+    said = []
+    for read in (load, lambda path: scan(Path(path))):  # training, and the other commands, say the same
+        with pytest.raises(InputError) as error:
+            read(path)
+        said.append(str(error.value))
+    assert said == [f"{path}: expected a column text, found the columns first, second; give --text_column NAME"] * 2
+    with pytest.raises(InputError, match=r"a.jsonl: expected a column b, found the columns a; give --text_column"):
         load(put(tmp_path / "a.jsonl", '{"a": "x"}\n'), "b")
-    with pytest.raises(InputError, match=r"a.txt: expected column 'b', found the columns text; set text_column"):
+    with pytest.raises(InputError, match=r"a.txt: expected a column b, found the columns text; give --text_column"):
         load(put(tmp_path / "a.txt", "x\n"), "b")
 
 

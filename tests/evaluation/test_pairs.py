@@ -45,6 +45,15 @@ def test_command(backbone_folders, tmp_path, capsys):
     assert f"{entry['spearman']:.2f}" in capsys.readouterr().out
 
 
+def test_a_folder_of_own_data_needs_tasks(tmp_path, capsys):
+    """The default task finds nothing in it; the message names the tasks that score data of one's own."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["MODEL", "--data_dir", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert "no data for --tasks sts: " in said
+    assert "check --data_dir, or score on data of your own: --data_dir DIR with --tasks pairs (scored pairs, " in said
+
+
 def test_what_is_missing_or_wrong(tmp_path):
     """No folder, no file, and scores that tell nothing."""
     with pytest.raises(MissingData, match=r"pairs: they are your own, and have no Hub dataset"):

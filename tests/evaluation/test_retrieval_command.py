@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,15 @@ def test_what_is_not_seen_of_other_texts_is_said(tmp_path: Path, backbone_folder
     main([model, "--pooling", "avg", "--data_dir", str(data_dir), "--tasks", "stsb_dev"])
     assert "its tokenizer allows 64 tokens, the model has 66 positions" in (said := capsys.readouterr().err)
     assert "cuts off" not in said
+
+
+def test_a_declared_limit_is_not_warned_of(tmp_path: Path, backbone_folders, data_dir, capsys) -> None:
+    """The folder's sentence-transformers settings declare the tokenizer's limit. A higher one is warned of."""
+    model = shutil.copytree(backbone_folders["bert"], tmp_path / "model")
+    for declared in (64, 66):
+        (model / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": declared}))
+        main([str(model), "--pooling", "avg", "--data_dir", str(data_dir), "--tasks", "stsb_dev"])
+        assert ("its tokenizer allows" in capsys.readouterr().err) == (declared > 64)
 
 
 def test_options_are_those_of_the_function() -> None:

@@ -120,7 +120,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, few_pairs: None) -> Path:
     tokenizer.save_pretrained(place / "backbone")
     write_text(place)
     write_evaluation_data(place / "DIR")
-    shutil.copy(place / "DIR" / "sts" / sts_data.STSB_DEV.folder / "dev.tsv", place / "mine.tsv")
+    for name in ("mine.tsv", "dev.tsv"):
+        shutil.copy(place / "DIR" / "sts" / sts_data.STSB_DEV.folder / "dev.tsv", place / name)
     (place / "DIR" / "pairs").mkdir()
     shutil.copy(place / "mine.tsv", place / "DIR" / "pairs")
     (place / "studies").mkdir()
@@ -131,12 +132,13 @@ def place(tmp_path_factory: pytest.TempPathFactory, few_pairs: None) -> Path:
     tokenizer.save_pretrained(checkpoint)
     (checkpoint.parent / "run.json").write_text(json.dumps(RECORD))
     (checkpoint.parent / "results.json").write_text(json.dumps(RESULTS))
-    runs = [f"runs/{name}/export" for name in ("NAME", "a", "b", "simcse")]
+    runs = [f"runs/{name}/export" for name in ("NAME", "a", "b", "c", "mine", "simcse")]
     for name in ("MODEL", "A", "B", "runs/cisi", *runs):
         export(model, tokenizer, place / name)
     export(model, tokenizer, place / "adapted" / "export")
     (place / "adapted" / "arms").mkdir()
     (place / "adapted" / "results.json").write_text(json.dumps(ADAPTED))
+    shutil.copytree(place / "adapted", place / "adapted-tickets")
     shutil.copy(ROOT / "cmlmcse" / "hub" / "card_template.md", place / "FILE")
     (place / "assets").symlink_to(ROOT / "assets")
     return place
@@ -151,6 +153,8 @@ def write_text(folder: Path) -> None:
         (folder / name).write_text(text)
     documents = [{"title": " ".join(words[:3]), "text": " ".join(words)} for words in rng.choice(WORDS, (150, 30))]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    tickets = [f'T{number},{each["title"]},"{each["text"]}"' for number, each in enumerate(documents)]
+    (folder / "tickets.csv").write_text("\n".join(["id,subject,body", *tickets]) + "\n")
     (folder / "docs_folder").mkdir()
     for number, document in enumerate(documents):
         (folder / "docs_folder" / f"{number}.md").write_text(f"# {document['title']}\n\n{document['text']}\n")

@@ -69,7 +69,7 @@ def test_a_wrong_score(suffix, scores, row, found, tmp_path):
     """One line names the file, the column and the row. A row without a second sentence, the second one here, is left
     out and needs no score."""
     rows = [(f"a w{i}", " " if i == 1 else "b", score) for i, score in enumerate(scores)]
-    message = f"pairs.{suffix}: expected a finite number in column 'rating' of row {row}, found {found}; fix the row"
+    message = f"pairs.{suffix}: expected a finite number in the column rating of row {row}, found {found}; fix the row"
     with pytest.raises(InputError, match=re.escape(message)):
         load_sentences(write_table(tmp_path / f"pairs.{suffix}", rows), cache_dir=str(tmp_path / "cache"), **COLUMNS)
 
@@ -82,9 +82,9 @@ def test_equal_scores(recipe, tmp_path):
 
 
 def test_a_missing_column(tmp_path):
-    """The message names the field to set."""
+    """The message names the option to give."""
     wanted = COLUMNS | {"score_column": "score"}
-    with pytest.raises(InputError, match=r"expected column 'score', found the columns one, .*; set score_column"):
+    with pytest.raises(InputError, match=r"expected a column score, found the columns one, .*; give --score_column"):
         load_sentences(write_table(tmp_path / "pairs.csv"), cache_dir=str(tmp_path / "cache"), **wanted)
 
 

@@ -64,18 +64,18 @@ def test_columns_of_a_hub_dataset(monkeypatch):
 
 @pytest.mark.parametrize("suffix", ("csv", "tsv", "jsonl", "parquet"))
 def test_missing_column(suffix, tmp_path):
-    """The message lists the columns found and names the field to set."""
+    """The message lists the columns found and names the option to give."""
     path = write_table(tmp_path / f"nli.{suffix}")
     found = "found the columns sent0, sent1, hard_neg, label"
     for field in ("positive", "negative"):
         wanted = WANTED | {f"{field}_column": "entailment"}
         with pytest.raises(
-            InputError, match=f"nli.{suffix}: expected column 'entailment', {found}; set {field}_column"
+            InputError, match=f"nli.{suffix}: expected a column entailment, {found}; give --{field}_column NAME"
         ):
             load_sentences(path, cache_dir=str(tmp_path / "cache"), **wanted)
     if suffix in ("jsonl", "parquet"):
         with pytest.raises(
-            InputError, match="expected text in column 'label', found another type; set positive_column"
+            InputError, match="expected text in the column label, found another type; give another --positive_column"
         ):
             load_sentences(path, "sent0", cache_dir=str(tmp_path / "cache"), positive_column="label")
 
@@ -84,7 +84,7 @@ def test_a_text_file_has_no_labels(tmp_path):
     """A sentence a line has one column."""
     (tmp_path / "a.txt").write_text("a cat\n")
     with pytest.raises(
-        InputError, match=r"a.txt: expected column 'sent1', found the columns text; set positive_column"
+        InputError, match=r"a.txt: expected a column sent1, found the columns text; give --positive_column NAME"
     ):
         load_sentences(str(tmp_path / "a.txt"), positive_column="sent1")
 

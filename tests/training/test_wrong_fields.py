@@ -44,7 +44,7 @@ WRONG = [
     (["--per_device_train_batch_size", "1"], ["must be at least 2", "in-batch negatives", "found 1"]),
     (["--augmentation", "del_span+shuffle"], ["augmentation must be one of", "found 'shuffle'"]),
     (["--augmented_views", "first"], ["augmented_views must be one of second, both", "found 'first'"]),
-    (["--positive_column", "sent1"], ["text.txt: expected column 'sent1'", "the columns text", "positive_column"]),
+    (["--positive_column", "sent1"], ["text.txt: expected a column sent1", "the columns text", "positive_column"]),
     (["--negative_column", "hard_neg"], ["negative_column expects a positive_column", "found none"]),
     (["--hard_negative_weight", "1"], ["hard_negative_weight 1.0 expects hard negatives", "found none"]),
     (["--contrastive_loss", "extended_info_nce"], ["extended_info_nce expects hard negatives", "found none"]),

@@ -101,7 +101,7 @@ def test_a_file_that_was_changed(place, capsys) -> None:
         ),
         (
             ["model", "texts.jsonl", "a", "--text_column", "sentence", "--title_column", "head"],
-            "expected a column head, found the columns sentence, id; see --title_column",
+            "expected a column head, found the columns sentence, id; give --title_column",
         ),
         (["model", "texts.txt", "a", "--title_column", "title"], "--title_column expects a table"),
         (["model", "empty.txt", "a"], "expected texts to search, found no row"),
