@@ -28,6 +28,7 @@ from cmlmcse.data.collator import pack_masked
 from cmlmcse.data.masking import Masking, mask_tokens
 from cmlmcse.data.special_tokens import check_around
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.auxiliary import EVALUATION_SEED
 from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY
 from modeling_cmlmcse.distributed import processes
 from modeling_cmlmcse.enhanced_decoding import WordsFromVector
@@ -128,12 +129,14 @@ class ObjectiveLoss(nn.Module):
 
     def forward(self, sentence_features: Iterable[Features], labels: Tensor) -> dict[str, Tensor]:
         """The parts of the loss, which the Trainer adds up and logs: that of the other loss, `contrast`, and the
-        objective's, with its weight.
+        objective's, with its weight. It is in eval mode where the model is: then there is no chance in it.
 
         Args:
             sentence_features: the tokenised columns: `input_ids` and `attention_mask` (N, T) each.
             labels: passed to the other loss.
         """
+        if self.training != self.model.training:  # the Trainer switches the model alone
+            self.train(self.model.training)
         columns = list(sentence_features)
         columns = columns * VIEWS if len(columns) == 1 else columns
         if type(self.loss) in FROM_EMBEDDINGS:
@@ -173,8 +176,8 @@ class ObjectiveLoss(nn.Module):
         return embedding, pooled[0]
 
     def mask(self, columns: list[Features]) -> dict[str, Any]:
-        """The packed masked sentences of some columns; torch's seed determines the masks."""
-        rng = np.random.default_rng(int(torch.randint(2**62, ())))
+        """The packed masked sentences of some columns. Torch's seed determines the masks; in eval mode a constant."""
+        rng = np.random.default_rng(int(torch.randint(2**62, ())) if self.training else EVALUATION_SEED)
         masked = []
         for column in columns:
             real = column["attention_mask"].cpu().numpy().astype(bool)

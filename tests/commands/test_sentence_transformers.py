@@ -220,6 +220,24 @@ def test_callbacks(name, backbone_folders, sentences, tmp_path):
         assert row["loss"] == pytest.approx(row["contrast"] + row[name], abs=1e-3)  # each of them rounded
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_evaluation_draws_nothing(name, backbone_folders, sentences):
+    """The Trainer switches the model alone to its evaluation. Then there is no dropout in the objective either, the
+    masks are the same each time, and what the training will draw stays. In training it draws."""
+    model = encoder(backbone_folders["bert"])
+    loss = LOSSES[name](model, weight=1.0, **({"rtd_fill": "sample"} if name == "rtd" else {}))
+    given, found = features(model, sentences), {}
+    for training in (False, True, False):
+        model.train(training)
+        states = [torch.get_rng_state()]
+        for _ in range(2):
+            found.setdefault(training, set()).add(loss([given], torch.zeros(4))[name].item())
+            states.append(torch.get_rng_state())
+        assert torch.equal(states[0], states[2]) == (not training)
+    assert len(found[False]) == 1
+    assert len(found[True]) == 2
+
+
 @pytest.mark.parametrize("columns", (1, 2, 3))
 @pytest.mark.parametrize("beside", ("plain", "cached", "matryoshka"))
 def test_beside_other_losses(beside, columns, backbone_folders, sentences):
