@@ -1,18 +1,20 @@
 """The auxiliary objectives as losses of sentence-transformers: beside a loss of that library, in its own Trainer.
 
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-from cmlmcse.sentence_transformers import ConditionalMLMLoss
+from sentence_transformers import SentenceTransformer
+from cmlmcse.sentence_transformers import ConditionalMLMLoss, ObjectiveTrainer
 
 model = SentenceTransformer("bert-base-uncased")
-trainer = SentenceTransformerTrainer(model=model, train_dataset=sentences, loss=ConditionalMLMLoss(model))
+trainer = ObjectiveTrainer(model=model, train_dataset=sentences, loss=ConditionalMLMLoss(model))
 """
 
+import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.losses import (
     AnglELoss,
     ContrastiveLoss,
@@ -28,10 +30,13 @@ from cmlmcse.data.collator import pack_masked
 from cmlmcse.data.masking import Masking, mask_tokens
 from cmlmcse.data.special_tokens import check_around
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
+from modeling_cmlmcse.auxiliary import EVALUATION_SEED
 from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY
 from modeling_cmlmcse.distributed import processes
 from modeling_cmlmcse.enhanced_decoding import WordsFromVector
 from modeling_cmlmcse.modeling_cmlmcse import AUXILIARY_OBJECTIVES
+
+logger = logging.getLogger(__name__)
 
 Features = dict[str, Any]
 # They compute from embeddings and the labels as they come; another loss may first change the labels.
@@ -45,6 +50,12 @@ FROM_EMBEDDINGS = (
     TripletLoss,
 )
 VIEWS = 2  # the first two columns get a masked sentence each: anchor and positive, or the two views of a sentence
+LOSS_WEIGHTS = "loss.pt"  # in a checkpoint: what the losses have of their own
+LOADINGS = "_cmlmcse_loadings"  # in a model: how often it has loaded weights since the first loss was made for it
+NOT_SAVED = (
+    "%s has weights of its own, which only ObjectiveTrainer of cmlmcse.sentence_transformers saves in a checkpoint: "
+    "use it in place of SentenceTransformerTrainer, or this training cannot be resumed"
+)
 
 
 class ObjectiveLoss(nn.Module):
@@ -74,6 +85,7 @@ class ObjectiveLoss(nn.Module):
     """
 
     objective_name = ""
+    _checked = False  # whether an ObjectiveTrainer saves its weights, or a warning said that nobody does
 
     def __init__(
         self,
@@ -121,6 +133,8 @@ class ObjectiveLoss(nn.Module):
         special = frozenset(model.tokenizer.all_special_ids)
         self.masking = Masking(mlm_probability, model.tokenizer.mask_token_id, len(model.tokenizer), special)
         self._modules_of_model = modules  # in a list, because `model` has registered their weights already
+        self._loadings = getattr(model, LOADINGS, 0)
+        model.register_load_state_dict_post_hook(count_loading)
         if is_ours(modules[0].auto_model.config):
             for module in modules:
                 if hasattr(module, "layer_weights"):  # WeightedLayerPooling's: AutoModel and cmlmcse know only 0 and 1
@@ -128,12 +142,16 @@ class ObjectiveLoss(nn.Module):
 
     def forward(self, sentence_features: Iterable[Features], labels: Tensor) -> dict[str, Tensor]:
         """The parts of the loss, which the Trainer adds up and logs: that of the other loss, `contrast`, and the
-        objective's, with its weight.
+        objective's, with its weight. It is in eval mode where the model is: then there is no chance in it.
 
         Args:
             sentence_features: the tokenised columns: `input_ids` and `attention_mask` (N, T) each.
             labels: passed to the other loss.
         """
+        if self.training != self.model.training:  # the Trainer switches the model alone
+            self.train(self.model.training)
+        if self.training and not self._checked:
+            self._check_resuming()
         columns = list(sentence_features)
         columns = columns * VIEWS if len(columns) == 1 else columns
         if type(self.loss) in FROM_EMBEDDINGS:
@@ -149,6 +167,21 @@ class ObjectiveLoss(nn.Module):
         terms = max(self.objective.terms(masked), 1)
         parts = contrast if isinstance(contrast, dict) else {"contrast": contrast}
         return {**parts, self.objective_name: self.weight * found.total / terms}
+
+    def _check_resuming(self) -> None:
+        """Say once, before the first step, that no Trainer saves the objective's weights.
+
+        Raises:
+            ValueError: the model has loaded weights after the loss was made, as in a Trainer that resumes.
+        """
+        name = type(self).__name__
+        if getattr(self.model, LOADINGS, 0) != self._loadings:
+            raise ValueError(
+                f"{name} expects the objective's weights beside those that the model has loaded, found fresh ones; "
+                "train and resume with ObjectiveTrainer, or make the loss after the model is loaded"
+            )
+        logger.warning(NOT_SAVED, name)
+        self._checked = True
 
     def encode(self, column: Features) -> tuple[Tensor, Tensor]:
         """A column → its embeddings, and the vectors that the pooling gave, (N, H) each."""
@@ -173,8 +206,8 @@ class ObjectiveLoss(nn.Module):
         return embedding, pooled[0]
 
     def mask(self, columns: list[Features]) -> dict[str, Any]:
-        """The packed masked sentences of some columns; torch's seed determines the masks."""
-        rng = np.random.default_rng(int(torch.randint(2**62, ())))
+        """The packed masked sentences of some columns. Torch's seed determines the masks; in eval mode a constant."""
+        rng = np.random.default_rng(int(torch.randint(2**62, ())) if self.training else EVALUATION_SEED)
         masked = []
         for column in columns:
             real = column["attention_mask"].cpu().numpy().astype(bool)
@@ -187,6 +220,64 @@ class ObjectiveLoss(nn.Module):
     def get_config_dict(self) -> dict[str, Any]:
         """What a model card says of the loss."""
         return {"loss": type(self.loss).__name__, **self.config}
+
+
+def count_loading(model: nn.Module, _: Any) -> None:
+    """Note in a model that it has loaded weights. A hook of the model, which can be pickled and copied with it."""
+    setattr(model, LOADINGS, getattr(model, LOADINGS, 0) + 1)
+
+
+class ObjectiveTrainer(SentenceTransformerTrainer):
+    """`SentenceTransformerTrainer` whose checkpoints also hold the weights that the losses have of their own.
+
+    So a training that is resumed goes on as if it had not stopped. Everything else is that class's.
+    """
+
+    def prepare_loss(self, loss: Any, model: Any) -> nn.Module:
+        prepared = super().prepare_loss(loss, model)
+        for part in prepared.modules():
+            if isinstance(part, ObjectiveLoss):
+                part._checked = True
+        return prepared
+
+    def own_weights(self) -> dict[str, Tensor]:
+        """The weights of the losses that are not the model's, frozen ones included, by name."""
+        losses = self.loss if isinstance(self.loss, dict) else {"": self.loss}
+        of_model = {id(weight) for weight in self.model.state_dict(keep_vars=True).values()}
+        return {
+            f"{place}/{name}": weight
+            for place, loss in losses.items()
+            for name, weight in loss.state_dict(keep_vars=True).items()
+            if id(weight) not in of_model
+        }
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        torch.save(
+            {name: weight.detach() for name, weight in self.own_weights().items()}, Path(output_dir, LOSS_WEIGHTS)
+        )
+
+    @torch.no_grad()
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the losses' weights too.
+
+        Raises:
+            ValueError: the checkpoint has none, or those of other losses.
+        """
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        path, own = Path(checkpoint, LOSS_WEIGHTS), self.own_weights()
+        saved = torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else {}
+        expected, found = ({name: weight.shape for name, weight in each.items()} for each in (own, saved))
+        if found != expected:
+            what = "others; make the losses as before" if saved else "none; train with ObjectiveTrainer from the start"
+            raise ValueError(f"{path}: expected the weights of these losses, found {what}")
+        for name, weight in own.items():
+            weight.copy_(saved[name])
+
+    def _checkpoint_push_skip_names(self, checkpoint_folder: str) -> set[str]:
+        return {*super()._checkpoint_push_skip_names(checkpoint_folder), LOSS_WEIGHTS}
 
 
 def inner_encoder(model: Any) -> Any:

@@ -12,6 +12,8 @@ from .configuration_cmlmcse import CMLMCSEConfig
 from .pretrained_auxiliary import PretrainedAuxiliary
 from .vocabulary_loss import all_at_once, vocabulary_loss
 
+EVALUATION_SEED = 0  # in eval mode an objective draws the same each time, and leaves the global generators alone
+
 
 class AuxiliaryLoss(NamedTuple):
     """An objective's result for a batch, as sums over its predictions, so that parts of a batch add up.

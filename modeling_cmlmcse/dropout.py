@@ -5,14 +5,21 @@ bits decide four elements, in about half the time (benchmarks/operations.py), an
 devices PyTorch's dropout is used.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 LEVELS = 1 << 16  # an element is dropped with probability round(p · 65,536) / 65,536
+# The modules that :func:`without_dropout` has switched off, and how many of its users each one has now.
+_users: dict[nn.Module, int] = {}
+SWITCHING = Lock()
+if hasattr(os, "register_at_fork"):  # a forked process has no thread that would let go of a lock that is held
+    os.register_at_fork(after_in_child=lambda: globals().update(SWITCHING=Lock()))
 
 
 def drop(input: Tensor, p: float) -> Tensor:
@@ -43,15 +50,22 @@ def scaled_mask(kept: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def without_dropout(module: nn.Module) -> Iterator[None]:
-    """Switch off every dropout of a module, and afterwards back on what was on. Gradients flow as before."""
-    trained = [each for each in module.modules() if each.training]
-    try:
-        for each in trained:
+    """Switch off every dropout of a module, and afterwards back on what was on. Gradients flow as before. Several
+    threads may be in it with one module: the last one that leaves switches back on."""
+    with SWITCHING:
+        switched = [each for each in module.modules() if each.training or each in _users]
+        for each in switched:
             each.training = False
+            _users[each] = _users.get(each, 0) + 1
+    try:
         yield
     finally:
-        for each in trained:
-            each.training = True
+        with SWITCHING:
+            for each in switched:
+                _users[each] -= 1
+                if not _users[each]:
+                    del _users[each]
+                    each.training = True
 
 
 class _Drop(torch.autograd.Function):

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from .auxiliary import AuxiliaryLoss, AuxiliaryObjective, head_loss, zero_with_graph
+from .auxiliary import EVALUATION_SEED, AuxiliaryLoss, AuxiliaryObjective, head_loss, zero_with_graph
 from .backbone import Module, TiedMaskedLMHead, build_blocks, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
 from .packing import Packing, Selection
-
-EVALUATION_SEED = 0  # without dropout the words that a position sees are the same at every evaluation
 
 
 class EnhancedDecoder(nn.Module):

@@ -4,6 +4,7 @@ A model that was only loaded is plain: it runs PyTorch's own layers. `encode` an
 call.
 """
 
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -31,11 +32,19 @@ def use_fast_cpu_kernels(model: nn.Module) -> None:
         if hasattr(module, "_hf_hook"):  # Accelerate's, whose forward brings the weights from where they are kept
             continue
         if type(module) is nn.Dropout:
-            module.forward = MethodType(dropout_forward, module)  # type: ignore[method-assign]
+            _give(module, dropout_forward)
         elif type(module) is nn.Linear:
-            module.forward = MethodType(_linear_forward, module)  # type: ignore[method-assign]
+            _give(module, _linear_forward)
         elif _is_bert_block_with_gelu(module):
-            module.feed_forward_chunk = MethodType(_feed_forward_chunk, module)  # type: ignore[assignment]
+            _give(module, _feed_forward_chunk)
+
+
+def _give(module: nn.Module, method: Callable[..., Any]) -> None:
+    """Give a module a method in place of its class's, and a replica of it none."""
+    for each in (method, _replicate):
+        bound = MethodType(each, module)
+        if vars(module).get(each.__name__) != bound:
+            setattr(module, each.__name__, bound)
 
 
 def _linear_forward(self: nn.Linear, input: Tensor) -> Tensor:
@@ -63,3 +72,18 @@ def _feed_forward_chunk(self: Any, attention_output: Tensor) -> Tensor:
 
 
 _feed_forward_chunk.__name__ = "feed_forward_chunk"
+
+
+def _replicate(self: nn.Module) -> nn.Module:
+    """A replica for DataParallel, as the method of this name makes it, with the methods of its class. Those of this
+    file belong to the module that is replicated, and would compute with its weights."""
+    replica = type(self)._replicate_for_data_parallel(self)
+    for each in GIVEN:
+        if getattr(vars(replica).get(each.__name__), "__func__", None) is each:
+            delattr(replica, each.__name__)
+    return replica
+
+
+_replicate.__name__ = "_replicate_for_data_parallel"
+
+GIVEN = (dropout_forward, _linear_forward, _feed_forward_chunk, _replicate)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .auxiliary import AuxiliaryLoss, AuxiliaryObjective
+from .auxiliary import EVALUATION_SEED, AuxiliaryLoss, AuxiliaryObjective
 from .backbone import MaskedLMHead, Module, build_encoder, embed_tokens, run_blocks
 from .configuration_cmlmcse import CMLMCSEConfig
 from .losses import at_least_fp32
@@ -100,7 +100,8 @@ class ReplacedTokenDetection(AuxiliaryObjective):
         if self.config.rtd_fill == "sample":
             shares = at_least_fp32(logits).softmax(dim=-1)  # (M, V)
             # As `torch.multinomial` draws, without its checks of the shares, for which the host would wait.
-            return (shares / torch.empty_like(shares).exponential_()).argmax(dim=-1)
+            seed = None if self.training else torch.Generator(shares.device).manual_seed(EVALUATION_SEED)
+            return (shares / torch.empty_like(shares).exponential_(generator=seed)).argmax(dim=-1)
         return logits.argmax(dim=-1)
 
     @torch.no_grad()

@@ -9,9 +9,11 @@ from .errors import InputError
 
 
 def unit(vectors: NDArray[Any]) -> NDArray[Any]:
-    """(N, H) → (N, H) of length 1, in the same precision; zero vectors stay zero."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)  # (N, 1)
-    return vectors / np.where(lengths == 0, 1, lengths).astype(vectors.dtype)
+    """(N, H) → (N, H) of length 1, in the same precision; zero vectors stay zero. Lengths are computed in fp32 at
+    least, because fp16 overflows above 256."""
+    wide = vectors.astype(np.result_type(vectors, np.float32), copy=False)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)  # (N, 1)
+    return (wide / np.where(lengths == 0, 1, lengths)).astype(vectors.dtype, copy=False)
 
 
 def check_finite(vectors: NDArray[Any]) -> None:

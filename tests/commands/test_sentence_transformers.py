@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from peft import LoraConfig
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
@@ -20,7 +20,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 
 from cmlmcse.hub.export import export
 from cmlmcse.models.encoders import load_encoder
-from cmlmcse.sentence_transformers import BottleneckLoss, ConditionalMLMLoss, ReplacedTokenLoss
+from cmlmcse.sentence_transformers import BottleneckLoss, ConditionalMLMLoss, ObjectiveTrainer, ReplacedTokenLoss
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.batches import make_batch
@@ -107,18 +107,81 @@ def test_trains_and_saves(name, backbone_folders, sentences, tmp_path):
     assert np.allclose(again.encode(sentences), model.encode(sentences), atol=1e-6)
 
 
-def trainer_of(model: SentenceTransformer, loss, rows: dict, folder, callbacks=(), evaluator=None, **arguments):
+def trainer_of(
+    model: SentenceTransformer,
+    loss,
+    rows: dict,
+    folder,
+    callbacks=(),
+    evaluator=None,
+    kind=SentenceTransformerTrainer,
+    **arguments,
+):
     """sentence-transformers' Trainer with batches of 4."""
-    arguments = {"logging_steps": 2, **arguments}
+    arguments = {"logging_steps": 2, "save_strategy": "no", **arguments}
     given = SentenceTransformerTrainingArguments(
-        folder, per_device_train_batch_size=4, learning_rate=3e-3, use_cpu=True, save_strategy="no", report_to="none",
+        folder, per_device_train_batch_size=4, learning_rate=3e-3, use_cpu=True, report_to="none",
         disable_tqdm=True, **arguments,
     )  # fmt: skip
     table = Dataset.from_dict(rows)
     evaluated = table if "eval_strategy" in arguments else None
-    return SentenceTransformerTrainer(
-        model, given, table, evaluated, loss=loss, callbacks=list(callbacks), evaluator=evaluator
-    )
+    return kind(model, given, table, evaluated, loss=loss, callbacks=list(callbacks), evaluator=evaluator)
+
+
+def saving_trainer(kind, name: str, backbone: str, sentences: list[str], folder, **options):
+    """A Trainer of four steps that saves after two, with a new model and a loss with fresh weights."""
+    model = encoder(backbone)
+    loss = LOSSES[name](model, weight=1.0, **options)
+    rows = {"text": [*sentences, *(f"{sentence} w3" for sentence in sentences)]}
+    return trainer_of(model, loss, rows, folder, kind=kind, max_steps=4, save_strategy="steps", save_steps=2)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_resumes_with_the_weights_of_the_objective(name, backbone_folders, sentences, tmp_path):
+    """A resumed training ends with the weights, of model and loss, of one that was not interrupted."""
+    found = []
+    for resumed in (False, True):
+        torch.manual_seed(resumed)
+        trainer = saving_trainer(ObjectiveTrainer, name, backbone_folders["bert"], sentences, tmp_path)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2") if resumed else None)
+        found.append(trainer.loss.state_dict())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+    names = torch.load(tmp_path / "checkpoint-4" / "loss.pt", weights_only=True)
+    assert {f"/{key}" for key in found[0] if "model." not in key} == set(names)
+
+
+def test_losses_by_name_are_resumed(backbone_folders, sentences, tmp_path):
+    """A loss for each data set; what stands beside has no weights but the model's."""
+    weights = []
+    for _ in range(2):
+        model = encoder(backbone_folders["bert"])
+        losses = {"first": BottleneckLoss(model), "second": MultipleNegativesRankingLoss(model)}
+        rows = DatasetDict({place: Dataset.from_dict({"text": sentences, "other": sentences}) for place in losses})
+        arguments = SentenceTransformerTrainingArguments(tmp_path, use_cpu=True, report_to="none")
+        trainer = ObjectiveTrainer(model, arguments, rows, loss=losses)
+        trainer.create_optimizer_and_scheduler(4)
+        weights.append(trainer.own_weights())
+        if len(weights) == 1:
+            trainer._save_optimizer_and_scheduler(str(tmp_path))
+        else:
+            trainer._load_optimizer_and_scheduler(str(tmp_path))
+    assert {key.split("/")[0] for key in weights[0]} == {"first"}
+    torch.testing.assert_close(weights[1], weights[0])
+
+
+def test_the_objective_is_not_reset_in_silence(backbone_folders, sentences, tmp_path, caplog):
+    """The library's Trainer does not save its weights: a warning says so, and a resumed training is refused. So is a
+    checkpoint without them, or with those of another loss."""
+    start = ("cmlm", backbone_folders["bert"], sentences, tmp_path)
+    checkpoint = tmp_path / "checkpoint-2"
+    saving_trainer(SentenceTransformerTrainer, *start).train()
+    assert sum("which only ObjectiveTrainer" in record.message for record in caplog.records) == 1
+    for kind, message in ((ObjectiveTrainer, "loss.pt: expected the weights of these losses, found none"),
+                          (ObjectiveTrainer, "found others; make the losses as before"),
+                          (SentenceTransformerTrainer, "found fresh ones; train and resume with")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            saving_trainer(kind, *start).train(resume_from_checkpoint=str(checkpoint))
+        torch.save({"/objective.head.bias": torch.zeros(3)}, checkpoint / "loss.pt")
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -218,6 +281,24 @@ def test_callbacks(name, backbone_folders, sentences, tmp_path):
     for row in training:
         assert row["contrast"] > 0 < row[name]
         assert row["loss"] == pytest.approx(row["contrast"] + row[name], abs=1e-3)  # each of them rounded
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_evaluation_draws_nothing(name, backbone_folders, sentences):
+    """The Trainer switches the model alone to its evaluation. Then there is no dropout in the objective either, the
+    masks are the same each time, and what the training will draw stays. In training it draws."""
+    model = encoder(backbone_folders["bert"])
+    loss = LOSSES[name](model, weight=1.0, **({"rtd_fill": "sample"} if name == "rtd" else {}))
+    given, found = features(model, sentences), {}
+    for training in (False, True, False):
+        model.train(training)
+        states = [torch.get_rng_state()]
+        for _ in range(2):
+            found.setdefault(training, set()).add(loss([given], torch.zeros(4))[name].item())
+            states.append(torch.get_rng_state())
+        assert torch.equal(states[0], states[2]) == (not training)
+    assert len(found[False]) == 1
+    assert len(found[True]) == 2
 
 
 @pytest.mark.parametrize("columns", (1, 2, 3))

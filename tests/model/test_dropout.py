@@ -1,6 +1,7 @@
 """Cheap dropout: its rate, its expectation, its reproducibility, and that it stands in the whole encoder."""
 
 import copy
+import pickle
 from functools import partial
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 
 from modeling_cmlmcse.attention import GridLayout, RowLayout, attention_of_blocks, attention_with_dropout
 from modeling_cmlmcse.backbone import build_encoder
-from modeling_cmlmcse.dropout import Dropout, drop
+from modeling_cmlmcse.dropout import Dropout, drop, without_dropout
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 from modeling_cmlmcse.packing import Packing
 from support.tiny import tiny_backbone
@@ -205,3 +206,19 @@ def test_only_the_call_replaces_dropout():
         assert torch.equal(drawn(layer), fast)
     assert torch.equal(layers[0].eval()(states), states)
     assert len(called) == 4
+
+
+def test_dropout_stays_off_until_the_last_user_ends():
+    """Of a model, or of a part of it. What was off stays off; the model can be copied and pickled meanwhile."""
+    model = nn.Sequential(nn.Sequential(nn.Dropout(0.5)), nn.Dropout(0.5).eval())
+    modes = [module.training for module in model.modules()]
+    first, second, third = without_dropout(model), without_dropout(model[0]), without_dropout(model)
+    for user in (first, second):
+        user.__enter__()
+    first.__exit__(None, None, None)
+    assert [module.training for module in model.modules()] == [True, False, False, False]
+    with third:
+        second.__exit__(None, None, None)
+        for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert not any(module.training for module in each.modules())
+    assert [module.training for module in model.modules()] == modes

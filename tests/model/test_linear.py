@@ -19,7 +19,7 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding, linear
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 from support.paths import ROOT
-from support.tiny import tiny_config, tiny_tokenizer
+from support.tiny import tiny_backbone, tiny_config, tiny_tokenizer
 
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 
@@ -160,6 +160,29 @@ def test_copies_have_their_own_weights(calls):
     assert copied(hidden).abs().sum() > layer(hidden).abs().sum() + 1
     assert len(calls) == 2
     torch.testing.assert_close(restored(hidden), copied(hidden), rtol=1e-5, atol=1e-5)
+
+
+def test_a_replica_computes_with_its_own_weights():
+    """DataParallel's replicas share what their modules hold, and are given other weights: layers and blocks compute
+    with these."""
+
+    def replicated(module: nn.Module) -> nn.Module:
+        replica = module._replicate_for_data_parallel()
+        for name, part in module.named_children():
+            setattr(replica, name, replicated(part))
+        for name, weight in module.named_parameters(recurse=False):
+            setattr(replica, name, weight.detach() / 2)
+        return replica
+
+    block, hidden = tiny_backbone("bert", dropout=0.0).base_model.encoder.layer[0], torch.randn(7, 32)
+    halved = copy.deepcopy(block)
+    for weight in halved.parameters():
+        weight.data /= 2
+    use_fast_cpu_kernels(block)
+    replica = replicated(block)
+    for fast, plain in ((replica.intermediate.dense, halved.intermediate.dense),
+                        (replica.feed_forward_chunk, halved.feed_forward_chunk)):  # fmt: skip
+        torch.testing.assert_close(fast(hidden), plain(hidden), rtol=1e-5, atol=1e-5)
 
 
 @onednn

@@ -22,9 +22,11 @@ from support.tiny import tiny_backbone, tiny_tokenizer
 linux = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads what Linux says of a process")
 
 
-def test_eight_threads(backbone_folders):
-    """One model, eight threads with sentences of their own, again and again: each is given its own embeddings."""
-    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], cmlm_weight=0.0).eval()
+@pytest.mark.parametrize("training", (False, True))
+def test_eight_threads(training, backbone_folders):
+    """One model, eight threads with sentences of their own, again and again: each is given its own embeddings, without
+    dropout in training mode too."""
+    model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"], cmlm_weight=0.0).train(training)
     tokenizer = tiny_tokenizer("bert")
     texts = [random_sentences(50, seed) for seed in range(8)]
     alone = [model.encode(part, tokenizer) for part in texts]
@@ -33,6 +35,7 @@ def test_eight_threads(backbone_folders):
             together = list(pool.map(lambda part: model.encode(part, tokenizer), texts))
             for found, expected in zip(together, alone, strict=True):
                 np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert all(module.training == training for module in model.modules())
 
 
 def test_each_thread_has_its_own_length(backbone_folders, monkeypatch):
