@@ -107,7 +107,7 @@ def tried_blocks(found: dict[str, Any]) -> list[Block]:
               + (LAST_ARM_SAYS if has_last_arm(found) else "")),
         ("table", (["arm", "steps", "score", "seconds", "tokens"], rows)),
         ("image", (f"plots/{CURVE}.png", "The score without labels of each arm during training, and of the start")),
-        ("p", f"Then the weights of {' and '.join(found['settings'])} were averaged with those of the start. The "
+        ("p", f"Then the weights of {' and '.join(found['averaged'])} were averaged with those of the start. The "
               "percentage is the trained part. By the questions of the first table, on the documents used to choose: "
               f"{shares}."),
     ]  # fmt: skip
@@ -227,8 +227,8 @@ def next_steps(folder: Path, found: dict[str, Any], text: dict[str, Any]) -> lis
     which = "the model" if kept else "both models"
     result = "" if kept else f" {shlex.quote((folder / 'export').as_posix())}"
     steps = [f"score {which} on queries of your own: `cmlmcse evaluate MODEL{result} --tasks retrieval --data_dir DIR`"]
-    curves = [[score for _, score in found["arms"][name]["scores"]] for name in found["settings"]]
-    if not kept and any(curve[-1] > max(curve[:-1], default=curve[-1]) for curve in curves):
+    curves = [[score for _, score in found["arms"][name]["scores"]] for name in found["averaged"]]
+    if not kept and not has_last_arm(found) and any(curve[-1] > max(curve[:-1], default=curve[-1]) for curve in curves):
         steps.append(
             "train longer, with a larger `--minutes` (or `--max_steps`) and a new `--output_dir`: what was chosen was "
             "still getting better at its last step"

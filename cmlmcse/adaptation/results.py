@@ -16,6 +16,7 @@ from cmlmcse.models.encoders import Encoder
 
 from .arms import Arms
 from .choice import LEAST_GAIN, Change, Choice
+from .files import EXPORT
 from .runs import Trial
 from .start import Start
 
@@ -51,7 +52,8 @@ def adapt_results(start: Start, choice: Choice, arms: Arms, trials: Mapping[str,
             "candidates": confirming.candidates,
             "shares": {f"{share:g}": round(score, 4) for share, score in average.scores.items()},
             "second_split": second and second.record,
-            "settings": {name: trials[name].record["fields"] for name in names},
+            "averaged": names,
+            "settings": settings_of(names, trials),
             "arms": {name: arm_results(arms[name], trial) for name, trial in trials.items()},
             "documents": {"choose": start.choosing.documents, "confirm": confirming.documents},
             "choose_before": round(start.choosing.summary(start.values), 4),
@@ -61,6 +63,14 @@ def adapt_results(start: Start, choice: Choice, arms: Arms, trials: Mapping[str,
         },
         "text": text.record(),
     }
+
+
+def settings_of(names: list[str], trials: Mapping[str, Trial]) -> dict[str, Any]:
+    """The fields of the chosen runs by arm, and before them those of a run whose encoder one of them starts from."""
+    chosen = {name: trials[name].record["fields"] for name in names}
+    starts = {fields["model_name_or_path"] for fields in chosen.values()}
+    before = {name: each.record["fields"] for name, each in trials.items() if str(each.folder / EXPORT) in starts}
+    return before | chosen
 
 
 def change_results(change: Change) -> dict[str, Any]:

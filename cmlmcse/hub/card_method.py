@@ -23,8 +23,12 @@ def is_local(source: str) -> bool:
 
 
 def public_name(source: str) -> str:
-    """The name of a model or text for a card: only the last part of a path on somebody's machine."""
-    return Path(source).name if is_local(source) else source
+    """The name of a model or text for a card: only the last part of a path on somebody's machine, and of a run's export
+    the name of the run."""
+    if not is_local(source):
+        return source
+    path = Path(source)
+    return path.parent.name if path.name == "export" and path.parent.name else path.name
 
 
 def has_contrast(fields: Fields) -> bool:

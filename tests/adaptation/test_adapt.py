@@ -79,10 +79,13 @@ def test_adapt(corpus, backbone, tmp_path, capsys, monkeypatch):
     report = (folder / "report.md").read_text()
     assert report.count("(rank ") == 20
     assert "starts from the best of the others" in report
+    assert list(adapted["settings"]) == [first[-1], last]
+    assert adapted["averaged"] == [last]
     assert f"{adapted['bm25']:.2f}" in report
     card = (folder / "export" / "README.md").read_text()
     assert f"on {adapted['documents']['confirm']} documents that were not used to choose" in card
     assert f"BM25 has {adapted['bm25']:.2f}" in card
+    assert f"teachers: none / `{run_folder(folder, first[-1]).name}`, `bm25`" in card
     titles = [json.loads(line)["title"] for line in corpus.read_text().splitlines()]
     assert any(title in report for title in titles)
     assert not any(title in card for title in titles)  # the text may be private

@@ -28,7 +28,7 @@ def page(tmp_path_factory) -> Path:
         "hybrid": 39.12, "candidates": 1967, "documents": {"choose": 145, "confirm": 144}, "choose_before": 30.5,
         "choose_title": "a passage finds another passage of its document, and a few words of a document find a passage "
                         "of its other half",
-        "criterion": "parts", "second_split": None, "settings": {names[0]: {}},
+        "criterion": "parts", "second_split": None, "settings": {names[0]: {}}, "averaged": names[:1],
         "arms": {
             name: {**ARM, "scores": [[0, 30.5], [20, 32.0 + place], [40, 31.0 - place]]}
             for place, name in enumerate(names)

@@ -227,7 +227,7 @@ def test_advice_to_search_by_words():
     text = {"share_cut_off": 0.0, "titles": 1}
     found = {
         "arms": {"crops": {"score": 1.0, "scores": [[1, 1.0]]}},
-        "settings": {"crops": {}},
+        "averaged": ["crops"],
         "chosen": "crops",
         "before": 50.0,
         "after": 52.0,
