@@ -44,7 +44,7 @@ def main() -> None:
             folder, results = adapt_one(model, name, args.data_dir, args.work, args.minutes, seed)
             kept = results["adapt"]["chosen"] == "start"
             sides = {"before": similarity(model), "after": similarity(model if kept else str(folder / "export"))}
-            rows.append(summary(model, name, seed, args.minutes, results) | {"similarity": sides})
+            rows.append(summary(model, name, seed, args.minutes, results, folder) | {"similarity": sides})
             args.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(table(rows))
     if args.figure:
@@ -73,13 +73,14 @@ def similarity_of(model: str, data_dir: Path) -> dict[str, float]:
     return {"stsb_dev": found["stsb_dev"]["spearman"], **geometry}
 
 
-def summary(model: str, name: str, seed: int, minutes: float, results: dict[str, Any]) -> dict[str, Any]:
-    """What the record keeps of one result."""
+def summary(model: str, name: str, seed: int, minutes: float, results: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What the record keeps of one result, without the path of its folder."""
     retrieval = results["labelled"]["retrieval"]
     found = {side: retrieval[side]["retrieval"][name] for side in ("before", "after")}
     scores = {side: each["ndcg@10"] for side, each in found.items()}
     both = {side: each["hybrid"]["ndcg@10"] for side, each in found.items()}
     choice = {name: value for name, value in results["adapt"].items() if name != "settings"}  # which name local files
+    choice = json.loads(json.dumps(choice).replace(f"{folder}/", ""))  # of the encoder that a last arm starts from
     return {"model": model, "collection": name, "seed": seed, "minutes": minutes, "seconds": results["seconds"],
             "ndcg@10": scores, "with_bm25": both, "text": results["text"], "adapt": choice}  # fmt: skip
 

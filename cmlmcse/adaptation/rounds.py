@@ -305,7 +305,7 @@ class Rounds:
         """The finalists whose weights are averaged, or the last arm, or the best finalist.
 
         No score chooses between the last arm and the one that it starts from, which practised the questions of the
-        score. On MED the score fell by 1.0, and by labels the last arm gained 5.3 (docs/results/adapting.md)."""
+        score. On MED this score fell by 1.0, and by labels the last arm gained 5.3 (docs/results/adapting.md)."""
         if last := [name for name in self.plan.last if name in self.trials]:
             return last
         names = self.plan.finalists
