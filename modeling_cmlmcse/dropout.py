@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 LEVELS = 1 << 16  # an element is dropped with probability round(p · 65,536) / 65,536
-# The modules that :func:`without_dropout` has switched off, and how many of its users each one has now.
+# The modules that :func:`without_dropout_in_threads` has switched off, and how many of its users each one has now.
 _users: dict[nn.Module, int] = {}
 SWITCHING = Lock()
 if hasattr(os, "register_at_fork"):  # a forked process has no thread that would let go of a lock that is held
@@ -50,8 +50,21 @@ def scaled_mask(kept: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def without_dropout(module: nn.Module) -> Iterator[None]:
-    """Switch off every dropout of a module, and afterwards back on what was on. Gradients flow as before. Several
-    threads may be in it with one module: the last one that leaves switches back on."""
+    """Switch off every dropout of a module, and afterwards back on what was on. Gradients flow as before. It can be
+    compiled, and is for one thread."""
+    trained = [each for each in module.modules() if each.training]
+    try:
+        for each in trained:
+            each.training = False
+        yield
+    finally:
+        for each in trained:
+            each.training = True
+
+
+@contextmanager
+def without_dropout_in_threads(module: nn.Module) -> Iterator[None]:
+    """The same for several threads with one module: the last one that leaves switches back on."""
     with SWITCHING:
         switched = [each for each in module.modules() if each.training or each in _users]
         for each in switched:

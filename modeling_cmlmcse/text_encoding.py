@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .backbone import max_positions, quiet_loading
-from .dropout import without_dropout
+from .dropout import without_dropout_in_threads
 from .families import Module
 from .fast_cpu import use_fast_cpu_kernels
 from .packing import Packing, pack_sequences
@@ -244,7 +244,7 @@ class TextEncoding(Base):
         embeddings = torch.zeros(len(tokens), width, dtype=torch.float32, device=device if stay_there else "cpu")
         rows = torch.tensor(order, dtype=torch.long, device=embeddings.device)  # (N,)
         shown = logging.tqdm(batches, desc="Encoding", disable=not show_progress_bar, leave=False)
-        with without_dropout(self):
+        with without_dropout_in_threads(self):
             found = (self._encode_batch([tokens[i] for i in order[each]], device)[:, :width].float() for each in shown)
             for chosen, vectors in zip(batches, found if stay_there else read_behind(found), strict=True):
                 embeddings.index_copy_(0, rows[chosen], vectors)

@@ -10,7 +10,7 @@ from torch import nn
 
 from modeling_cmlmcse.attention import GridLayout, RowLayout, attention_of_blocks, attention_with_dropout
 from modeling_cmlmcse.backbone import build_encoder
-from modeling_cmlmcse.dropout import Dropout, drop, without_dropout
+from modeling_cmlmcse.dropout import Dropout, drop, without_dropout_in_threads
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 from modeling_cmlmcse.packing import Packing
 from support.tiny import tiny_backbone
@@ -212,7 +212,7 @@ def test_dropout_stays_off_until_the_last_user_ends():
     """Of a model, or of a part of it. What was off stays off; the model can be copied and pickled meanwhile."""
     model = nn.Sequential(nn.Sequential(nn.Dropout(0.5)), nn.Dropout(0.5).eval())
     modes = [module.training for module in model.modules()]
-    first, second, third = without_dropout(model), without_dropout(model[0]), without_dropout(model)
+    first, second, third = (without_dropout_in_threads(each) for each in (model, model[0], model))
     for user in (first, second):
         user.__enter__()
     first.__exit__(None, None, None)
