@@ -344,12 +344,13 @@ def test_fp16_of_a_launcher_without_a_gpu_is_refused(monkeypatch):
 
 
 LEAVES_EARLY = """
-import time, torch, torch.distributed as dist
+import datetime, time, torch, torch.distributed as dist
 from cmlmcse.common.errors import command
 
 @command
 def main():
-    dist.init_process_group("gloo")
+    # gloo does not always see that the other one is gone, and would wait for half an hour
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
     dist.barrier()  # both are connected
     rows = [torch.ones(8) for _ in range(50)]
     waiting = [dist.all_reduce(row, async_op=True) for row in rows]
