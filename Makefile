@@ -3,8 +3,9 @@
 # make test          create the environment, install, run the linter, the type checker and all tests
 # make test-compat   load models exported here with the newest transformers 4, and in ONNX and OpenVINO
 # make test-min      all tests with the lowest versions that setup.cfg allows (on Linux PyTorch with CUDA: 6 GB)
-# make test-contract transformers' own tests of models and configurations, from its source distribution; and what the
-#                    tests leave out: that no objective waits for a GPU in two processes with a batch in parts
+# make test-contract transformers' own tests of models and configurations, from its source distribution
+# make test-combinations
+#                    combinations that the tests leave out, because others cover their parts
 # make test-ray      encode on a Ray cluster of two workers on this computer, one of which is killed
 # make audit         look up known vulnerabilities of the installed packages
 # All need Python 3.10 or newer, make and a package registry. PyTorch is the build that the registry offers.
@@ -19,7 +20,7 @@ BIN = $(VENV)/bin
 # compiles, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: quickstart install check test quick-tests all-tests test-compat test-min test-contract test-ray audit lint types format clean
+.PHONY: quickstart install check test quick-tests all-tests test-compat test-min test-contract test-combinations test-ray audit lint types format clean
 
 quickstart: $(VENV)/.installed-quickstart
 	$(BIN)/python -m cmlmcse.quickstart $(QUICKSTART)
@@ -69,8 +70,10 @@ test-contract: $(VENV)/.installed-dev
 		transformers==$$version && tar -xzf $(VENV)/contract/transformers-$$version.tar.gz -C $(VENV)/contract && \
 	HF_HUB_OFFLINE=1 TRANSFORMERS_SOURCE=$(VENV)/contract/transformers-$$version $(BIN)/python -m pytest -q -W ignore \
 		-c tests/contract/pytest.ini tests/contract/suite.py
-	HF_HUB_OFFLINE=1 CMLMCSE_ALL_IN_PARTS=1 $(BIN)/python -m pytest tests/training/test_without_waiting.py \
-		-k two_processes
+
+test-combinations: $(VENV)/.installed-dev
+	HF_HUB_OFFLINE=1 CMLMCSE_ALL_COMBINATIONS=1 $(BIN)/python -m pytest -n auto --dist worksteal \
+		$$(grep -o "^    .tests/[^:]*" tests/support/combinations.py | tr -d ' "' | sort -u) tests/project/test_docs.py
 
 test-ray: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[ray]"

@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 from support import warm
+from support.combinations import left_out
 
 if TYPE_CHECKING:
     from support.local_hub import LocalHub
@@ -37,9 +38,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(stack.close)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """xdist hands each worker a part of the tests in this order, and a worker that is done takes from the end of
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what other cases cover, and order the rest.
+
+    xdist hands each worker a part of the tests in this order, and a worker that is done takes from the end of
     another's part. So each part has slow tests first, those of a file together, and quick ones last."""
+    without = [item for item in items if left_out(item.nodeid)]
+    config.hook.pytest_deselected(items=without)
+    items[:] = [item for item in items if item not in set(without)]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:
         return

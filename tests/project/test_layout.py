@@ -14,6 +14,7 @@ import modeling_cmlmcse
 from cmlmcse.hub.export import export
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support import warm
+from support.combinations import CASES
 from support.paths import ROOT
 from support.tiny import tiny_tokenizer
 
@@ -117,3 +118,10 @@ import modeling_cmlmcse
 assert state() == before
 """
     subprocess.run([warm.python(), "-c", code], cwd=ROOT, check=True)
+
+
+def test_what_is_left_out_exists() -> None:
+    """Each test of the table of combinations is in its file, so that a new name does not run everything again."""
+    for name in CASES:
+        file, _, test = name.partition("::")
+        assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), name

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.combinations import ALL
 from support.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
@@ -61,7 +62,7 @@ def as_verb(command: str) -> tuple[str, list[str]] | None:
 
 SAME = {
     "study": ("--workers", "--index"),  # the tests do one run of a study, by its index
-    "adapt": ("--minutes", "--output_dir"),
+    "adapt": ("--minutes", "--output_dir", "--title_column", "--text_column"),
     "train": ("--max_steps", "--output_dir", "--data_dir"),
 }
 
@@ -82,10 +83,11 @@ def each_once() -> list[tuple[str, str]]:
 
 
 def worth_running(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of the commands that are alike the first one; a verb that a text only mentions is none."""
+    """Of the commands that are alike the first one; a verb that a text only mentions is none. Those of the pages with
+    results are like others that run."""
     chosen: dict[tuple[str, ...], tuple[str, str]] = {}
     for page, command in found:
         verb, arguments = as_verb(command) or ("", [])
-        if arguments or verb == "recipes":
+        if (arguments or verb == "recipes") and (ALL or not page.startswith("docs/results/")):
             chosen.setdefault(alike(verb, arguments), (page, command))
     return list(chosen.values())

@@ -6,7 +6,6 @@ numbers. It cannot see which kernels a GPU chooses, nor how long they take.
 """
 
 import json
-import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse import attention as attention_module
 from modeling_cmlmcse.variable_length import flash, memory_efficient
 from support.batches import make_batch, moved
+from support.combinations import ALL
 from support.objectives import CONTRASTS, OBJECTIVES, fields_of, write_scored_pairs
 from support.processes import launch
 from support.recorder import Recorder, RecordsSteps
@@ -49,29 +49,27 @@ def steps(recipe: object, folder: str, fields: dict[str, Any], parts: dict[str, 
 
 
 PARTS: dict[str, dict[str, int]] = {"whole": {}, "parts": {"mini_batch_size": 8}}
+# In two processes: one with each kind of row that is exchanged. SimCSE and InfoCSE exchange least and most.
+ROWS = EVERY if ALL else ("simcse", "infocse", "diffcse", "simcse++", "teacher", "mined negatives", "scored pairs")
+TOGETHER = [(name, "whole") for name in ROWS] + [(name, "parts") for name in (EVERY if ALL else ROWS[:2])]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("pairs")
-@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
-@pytest.mark.parametrize("fields", EVERY.values(), ids=EVERY)
-def test_a_step(fields, parts, recipe, backbone_folders):
+@pytest.mark.parametrize("how", PARTS)
+@pytest.mark.parametrize("name", EVERY)
+def test_a_step(name, how, recipe, backbone_folders):
     """Every objective and every kind of contrast, whole and in parts."""
     folder = backbone_folders["roberta"]  # its embeddings do more than BERT's
-    assert steps(recipe, folder, fields, parts).waits == []
-
-
-# SimCSE and InfoCSE exchange least and most. The 18 others take 24 seconds of a core more: `make test-contract`.
-IN_PARTS = EVERY if os.environ.get("CMLMCSE_ALL_IN_PARTS") else ("simcse", "infocse")
+    assert steps(recipe, folder, EVERY[name], PARTS[how]).waits == []
 
 
 def steps_of_a_process(arguments: list[str]) -> None:
-    """Every objective and every kind of contrast in one of several processes, some in parts too; it writes the waits of
-    each, and how many sums are exchanged."""
+    """Steps in one of several processes; it writes the waits of each, and how many sums are exchanged."""
     datasets.config.HF_DATASETS_CACHE = Path("cache").absolute()  # of this process
     found = {}
-    recipe, folder, *in_parts = arguments
-    for name, how in [*((each, "whole") for each in EVERY), *((each, "parts") for each in in_parts)]:
+    recipe, folder = arguments
+    for name, how in TOGETHER:
         recorder = steps(recipe, folder, EVERY[name], PARTS[how])
         found[f"{name}, {how}"] = recorder.waits, sum(each.startswith("allreduce") for each in recorder.names)
     Path(f"found-{dist.get_rank()}.json").write_text(json.dumps(found))
@@ -80,11 +78,11 @@ def steps_of_a_process(arguments: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("pairs")
 def test_a_step_of_two_processes(recipe, tmp_path, backbone_folders):
-    """Every objective and every kind of contrast: what processes exchange is not waited for either."""
-    launch(steps_of_a_process, 2, tmp_path, recipe, backbone_folders["roberta"], *IN_PARTS)
+    """What processes exchange is not waited for either."""
+    launch(steps_of_a_process, 2, tmp_path, recipe, backbone_folders["roberta"])
     for rank in range(2):
         found = json.loads((tmp_path / f"found-{rank}.json").read_text())
-        assert len(found) == len(EVERY) + len(IN_PARTS)
+        assert len(found) == len(TOGETHER)
         assert {name: waits for name, (waits, _) in found.items() if waits} == {}
         assert all(exchanged > 0 for _, exchanged in found.values())
 
