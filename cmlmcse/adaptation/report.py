@@ -22,7 +22,7 @@ from .text import overlap_note
 CURVE = "curves"
 LAST_ARM_SAYS = (
     f" The arm with `then {SEARCH}` starts from the best of the others, and is taken whatever its score is: it did not "
-    "train on the questions of this score, and the others did."
+    "train on the questions of this score, and most of the others did."
 )
 SHORT = 160  # characters of a text in a table
 
