@@ -16,6 +16,8 @@ CASES = {
     "tests/commands/test_sentence_transformers.py::test_an_adapter": "cmlm-adapter|rtd-loss",
     "tests/commands/test_sentence_transformers.py::test_callbacks": "rtd",
     "tests/commands/test_sentence_transformers.py::test_no_duplicates": "cmlm-2|retromae-1",
+    "tests/commands/test_sentence_transformers.py::test_the_same_loss_and_gradients_as_our_training":
+        "cmlm-.*|.*-(roberta|modernbert)",
     "tests/commands/test_sentence_transformers.py::test_trains_and_saves": "cmlm|retromae",
     "tests/model/test_auxiliary.py::test_encoder_mlm_with_the_embeddings_as_decoder": "roberta|electra|modernbert",
     "tests/model/test_auxiliary.py::test_rtd_equals_an_independent_computation":
@@ -25,25 +27,29 @@ CASES = {
         "None-.*|0-(bert|roberta|modernbert)",
     "tests/model/test_condenser.py::test_it_equals_an_independent_computation":
         "cls_before_pooler-(bert|roberta|modernbert)|avg-(electra|distilbert|mpnet|modernbert)",
-    "tests/model/test_contract.py::test_forward_is_one_graph": "mpnet|modernbert",
+    "tests/model/test_contract.py::test_forward_is_one_graph": "modernbert",
     "tests/model/test_parity.py::test_padded_batch": "cls_before_pooler-.*|avg_first_last-.*|.*-(bert|modernbert)",
     "tests/training/test_combinations.py::test_an_option_beside_an_objective":  # two or more of each option and each
         "negated prompt-(cmlm|rtd)|dimensions-(rtd|retromae)|consistency-(mlm|denosent)|teacher-(cmlm|condenser)|"
         "mined negatives-(cmlm|retromae)|mined, no dropout-(rtd|mlm)|nested-(condenser|denosent)|"
         "scored pairs-(mlm|cmlm)",
+    "tests/training/test_filler.py::test_loss_and_gradients_are_those_without": ".*-whole|bert-(simcse|cmlm|rtd)-parts",
     "tests/training/test_large_batch.py::test_equals_the_whole_batch":
         "weights[05]-mlp-2-before_head|weights[1234]-batchnorm-2-after_head|weights[23]-mlp-1-after_head",
     "tests/training/test_launched.py::test_resume_on_two_processes": "False",
-    "tests/training/test_resume.py::test_every_method": "(?!(simcse with mlm|diffcse|rtd and cmlm|mined pieces)$).*",
+    "tests/training/test_resume.py::test_every_method":
+        "(?!(simcse with mlm|cmlm-cse|diffcse|rtd and cmlm|mined pieces)$).*",
     "tests/training/test_teachers.py::test_regression_on_the_cosines": "scored pairs|documents",
     "tests/training/test_train.py::test_clear": "False",
     "tests/training/test_train.py::test_mini_batches_change_nothing": "2",
     "tests/training/test_train.py::test_smoke_run": "roberta",
     "tests/training/test_train.py::test_triplets": "0.1",
     "tests/training/test_without_waiting.py::test_a_step":
-        ".*-whole|(simcse|infocse|diffcse|retromae|simcse[+]{2}|teacher|negated prompt|mined negatives)-parts",
+        # in two processes the first seven run whole
+        "(?!(simcse|infocse|diffcse|simcse[+]{2}|teacher|mined negatives|scored pairs)-).*-whole|"
+        "(simcse|infocse|diffcse|retromae|simcse[+]{2}|teacher|negated prompt|mined negatives)-parts",
     "tests/training/test_without_waiting.py::test_a_step_without_values":
-        ".*-flash|(bert|modernbert)-.*|(roberta|mpnet)-.*-None",
+        "(bert|modernbert)-.*|(roberta|mpnet)-.*-None|distilbert-.*-flash",
 }  # fmt: skip
 
 

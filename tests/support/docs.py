@@ -60,6 +60,7 @@ def as_verb(command: str) -> tuple[str, list[str]] | None:
     return None
 
 
+RUN_ALWAYS = ("README.md", "docs/tutorials/", "docs/reference/")
 SAME = {
     "study": ("--workers", "--index"),  # the tests do one run of a study, by its index
     "adapt": ("--minutes", "--output_dir", "--title_column", "--text_column"),
@@ -83,11 +84,11 @@ def each_once() -> list[tuple[str, str]]:
 
 
 def worth_running(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of the commands that are alike the first one; a verb that a text only mentions is none. Those of the pages with
-    results are like others that run."""
+    """Of the commands that are alike the first one; a verb that a text only mentions is none. Those of the README,
+    the tutorials and the reference run; under `make test-combinations` all."""
     chosen: dict[tuple[str, ...], tuple[str, str]] = {}
     for page, command in found:
         verb, arguments = as_verb(command) or ("", [])
-        if (arguments or verb == "recipes") and (ALL or not page.startswith("docs/results/")):
+        if (arguments or verb == "recipes") and (ALL or page.startswith(RUN_ALWAYS)):
             chosen.setdefault(alike(verb, arguments), (page, command))
     return list(chosen.values())
