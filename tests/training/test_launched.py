@@ -167,16 +167,21 @@ def test_two_machines_train_as_one_though_one_fails(folder):
     assert_equal_runs(folder / "two", folder / "one")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="this PyTorch shards on GPUs alone")
-def test_fsdp_trains_as_one(folder):
-    """So does FSDP 2, through dev scores, checkpoints and export; a checkpoint is whole and has this project's code; a
-    run goes on from it, here with the configuration's bf16, which is autocast as without FSDP."""
+@pytest.fixture(scope="module")
+def sharded(folder) -> Path:
+    """The folder of the same run under FSDP 2 in fp32; beside it the launcher's files `fp32.yaml` and `bf16.yaml`."""
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        pytest.skip("this PyTorch shards on GPUs alone")
     config = yaml.safe_load((CONFIGURATIONS / "fsdp.yaml").read_text())
     for name, precision in (("fp32", "no"), ("bf16", config["mixed_precision"])):
         fields = {**config, "num_processes": 2, "mixed_precision": precision}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields))
-    sharded = launch_sharded(folder / "fp32.yaml", folder)
+    return launch_sharded(folder / "fp32.yaml", folder)
+
+
+@pytest.mark.slow
+def test_fsdp_trains_as_one(folder, sharded):
+    """So does FSDP 2, through dev scores, checkpoints and export; a checkpoint is whole and has this project's code."""
     assert_equal_runs(sharded, folder / "one")
     checkpoint = sharded / "checkpoint-4"
     loaded = CMLMCSEForSentenceEmbedding.from_pretrained(checkpoint)
@@ -184,6 +189,12 @@ def test_fsdp_trains_as_one(folder):
     assert json.loads((checkpoint / "config.json").read_text())["auto_map"]["AutoModel"] == (
         "modeling_cmlmcse.CMLMCSEForSentenceEmbedding"
     )
+
+
+@pytest.mark.slow
+def test_fsdp_goes_on_in_bf16(folder, sharded):
+    """From a checkpoint, here with the configuration's bf16, which is autocast as without FSDP."""
+    checkpoint = sharded / "checkpoint-4"
     resumed = launch_sharded(folder / "bf16.yaml", folder, checkpoint)
     ends = [path / "checkpoint-8" for path in (resumed, folder / "one")]
     records = [json.loads((path.parent / "run.json").read_text()) for path in ends]
