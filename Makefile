@@ -1,11 +1,11 @@
 # make quickstart    create the environment, install, train, evaluate, export, and show the result
 # make check         create the environment, install, run the linter, the type checker and the quick tests
-# make test          create the environment, install, run the linter, the type checker and all tests
+# make test          create the environment, install, run the linter, the type checker and the tests
 # make test-compat   load models exported here with the newest transformers 4, and in ONNX and OpenVINO
 # make test-min      all tests with the lowest versions that setup.cfg allows (on Linux PyTorch with CUDA: 6 GB)
 # make test-contract transformers' own tests of models and configurations, from its source distribution
 # make test-combinations
-#                    combinations that the tests leave out, because others cover their parts
+#                    all cases of the tests that run some of them in `make test`
 # make test-ray      encode on a Ray cluster of two workers on this computer, one of which is killed
 # make audit         look up known vulnerabilities of the installed packages
 # All need Python 3.10 or newer, make and a package registry. PyTorch is the build that the registry offers.
@@ -54,7 +54,7 @@ test-compat: $(VENV)/.installed-dev $(COMPAT)/.installed
 		$(COMPAT)/bin/pytest --confcutdir tests/compat tests/compat
 
 test-min: $(MIN)/.installed
-	HF_HUB_OFFLINE=1 $(MIN)/bin/python -m pytest -n auto --dist worksteal
+	HF_HUB_OFFLINE=1 CMLMCSE_ALL_COMBINATIONS=1 $(MIN)/bin/python -m pytest -n auto --dist worksteal
 
 $(MIN)/.installed: setup.cfg constraints-min.txt
 	test -x $(MIN)/bin/python || $(PYTHON) -m venv $(MIN)
@@ -73,7 +73,7 @@ test-contract: $(VENV)/.installed-dev
 
 test-combinations: $(VENV)/.installed-dev
 	HF_HUB_OFFLINE=1 CMLMCSE_ALL_COMBINATIONS=1 $(BIN)/python -m pytest -n auto --dist worksteal \
-		$$(grep -o "^    .tests/[^:]*" tests/support/combinations.py | tr -d ' "' | sort -u) tests/project/test_docs.py
+		$$(grep -o "^    \"tests/[^:]*" tests/support/combinations.py | tr -d ' "' | sort -u) tests/project/test_docs.py
 
 test-ray: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[ray]"

@@ -43,9 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     xdist hands each worker a part of the tests in this order, and a worker that is done takes from the end of
     another's part. So each part has slow tests first, those of a file together, and quick ones last."""
-    without = [item for item in items if left_out(item.nodeid)]
-    config.hook.pytest_deselected(items=without)
-    items[:] = [item for item in items if item not in set(without)]
+    config.hook.pytest_deselected(items=[item for item in items if left_out(item.nodeid)])
+    items[:] = [item for item in items if not left_out(item.nodeid)]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:
         return

@@ -59,8 +59,8 @@ def test_zstandard(tmp_path: Path, load: Load, streaming: bool) -> None:
     if lines.zstd is None:
         pytest.skip("no decoder for .zst")
     compress = lines.zstd.compress
-    rows = [f"sentence {i} {hashlib.sha256(str(i).encode()).hexdigest()}" for i in range(20_000)]  # 1.5 MB in 2 frames
-    first, second = ("".join(f"{row}\n" for row in part).encode() for part in (rows[:15_000], rows[15_000:]))
+    rows = [f"sentence {i} {hashlib.sha256(str(i).encode()).hexdigest()}" for i in range(40_000)]  # 3 MB in 2 frames
+    first, second = ("".join(f"{row}\n" for row in part).encode() for part in (rows[:30_000], rows[30_000:]))
     frames = compress(first), compress(second)
     whole = b"".join(frames)
     assert load(put(tmp_path / "a.txt.zst", whole), streaming=streaming) == rows

@@ -135,7 +135,7 @@ def test_augmentations(name, tokens, seed):
 
 @pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join), min_size=1, max_size=8), st.data())
-@settings(max_examples=20)
+@settings(max_examples=40)
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_embedding_does_not_depend_on_its_batch(pooling, models, sentences, data):
     """Alone, in any order, in batches of any size: to 1e-5."""

@@ -1,8 +1,7 @@
 """Trains or adapts, and dies where it is told to.
 
 Arguments: the folder to watch, the event, and those of train.py; or the word adapt and those of `cmlmcse adapt`, whose
-rounds are short. An event is a number, a part of the path, or none. Each event is a byte
-in the file FOLDER.events.
+rounds are short. An event is a number, a part of the path, or none. Each event is a byte in the file FOLDER.events.
 """
 
 import os

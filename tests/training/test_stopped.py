@@ -18,7 +18,7 @@ from support.paths import ROOT
 from support.training import STEPS, history, run
 
 pytestmark = pytest.mark.slow
-KILLS = int(os.environ.get("CMLMCSE_KILLS", "4"))  # CMLMCSE_KILLS=20 for the figure in robustness.md
+KILLS = int(os.environ.get("CMLMCSE_KILLS", "6"))  # CMLMCSE_KILLS=20 for the figure in robustness.md
 
 
 def killed_at(event: int | None, saving_recipe: Path, folder: Path) -> tuple[bool, int]:

@@ -122,7 +122,7 @@ def test_runs_with_an_empty_and_a_full_cache_are_equal(recipe, backbone_folders,
     """RankCSE with CMLM-CSE, in parts and with a worker: the second run encodes nothing and has the same losses to the
     last digit; the distillation loss falls."""
     fields = {**RANKCSE, "teacher": backbone_folders["roberta"], "teacher_pooling": "avg", "contrastive_weight": 0.1,
-              "mini_batch_size": 6, "dataloader_num_workers": 1, "dev_set": "none", "max_steps": 12}  # fmt: skip
+              "mini_batch_size": 6, "dataloader_num_workers": 1, "dev_set": "none", "max_steps": 24}  # fmt: skip
     logs = []
     for name in ("cold", "warm"):
         train(recipe, **fields, output_dir=tmp_path / name)
