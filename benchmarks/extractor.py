@@ -112,8 +112,7 @@ def seconds(lines: list[list[str]], repetitions: int, warmup: int) -> dict[str, 
 def losses(lines: list[list[str]]) -> dict[str, list[float]]:
     """The loss of the masked words of each batch, in each precision, and with other words masked."""
     tok = AutoTokenizer.from_pretrained(BACKBONE)
-    special = frozenset(tok.all_special_ids)
-    collate = ViewCollator(tok, 0, Masking(0.15, tok.mask_token_id, len(tok), special), masked_views=2)
+    collate = ViewCollator(tok, 0, Masking.of(tok, 0.15), masked_views=2)
     rows = [tok(batch, truncation=True, max_length=LENGTH)["input_ids"] for batch in lines]
     found = {}
     for name in (*PRECISIONS, "fp32, other words masked"):

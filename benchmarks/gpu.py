@@ -133,7 +133,7 @@ def make_examples(sentences: int, tokens: int, seed: int) -> list[Example]:
 def make_batch(sentences: int, tokens: int, seed: int) -> dict[str, Any]:
     """Sentences of random words: `padded` for the others, `views` and `masked` for ours, `filled` for CUDA graphs."""
     words, examples = tokenizer(), make_examples(sentences, tokens, seed)
-    masking = Masking(0.15, words.mask_token_id, len(words), frozenset(words.all_special_ids))
+    masking = Masking.of(words, 0.15)
     packed = ViewCollator(words, 0, masking)(examples)
     padded = words.pad({"input_ids": [example.tokens for example in examples]}, return_tensors="pt")
     filled = {**packed["views"], **fill_up(packed["views"], FILLED, words.mask_token_id)}

@@ -38,7 +38,7 @@ def main() -> None:
     with args.text.open(encoding="utf-8") as file:
         lines = [next(file).strip() for _ in range(args.batch)]
     tokens = tok(lines, truncation=True, max_length=32)["input_ids"]
-    masking = Masking(0.15, tok.mask_token_id, len(tok), frozenset(tok.all_special_ids))
+    masking = Masking.of(tok, 0.15)
     collator = ViewCollator(tok, 0, masking, mini_batch_size=args.mini_batch_size)
     parts = collator([Example(sentence, 0, row) for row, sentence in enumerate(tokens)])["parts"]
     parts = [

@@ -66,7 +66,7 @@ class Batches:
     def packed(self, masked_views: int) -> list[dict[str, Any]]:
         """The batches as our collator makes them; no `masked` part for 0 views."""
         tok = self.tokenizer
-        masking = Masking(0.15, tok.mask_token_id, len(tok), frozenset(tok.all_special_ids))
+        masking = Masking.of(tok, 0.15)
         collator = ViewCollator(tok, 0, masking if masked_views else None, masked_views=masked_views)
         tokens = [tok(batch, truncation=True, max_length=LENGTH)["input_ids"] for batch in self.lines]
         return [move(collator([Example(t, 0, row) for row, t in enumerate(batch)])) for batch in tokens]

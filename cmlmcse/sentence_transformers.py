@@ -130,8 +130,7 @@ class ObjectiveLoss(nn.Module):
             )
         self.objective = built.objectives[self.objective_name]
         self.weight = built.objective_weight(self.objective_name)
-        special = frozenset(model.tokenizer.all_special_ids)
-        self.masking = Masking(mlm_probability, model.tokenizer.mask_token_id, len(model.tokenizer), special)
+        self.masking = Masking.of(model.tokenizer, mlm_probability)
         self._modules_of_model = modules  # in a list, because `model` has registered their weights already
         self._loadings = getattr(model, LOADINGS, 0)
         model.register_load_state_dict_post_hook(count_loading)

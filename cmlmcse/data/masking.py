@@ -16,6 +16,11 @@ class Masking(NamedTuple):
     vocab_size: int
     special_token_ids: frozenset[int]
 
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, probability: float) -> "Masking":
+        """With the tokens of this tokenizer."""
+        return cls(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+
 
 class MaskedTokens(NamedTuple):
     """A masked sentence: `tokens` (L,), the chosen `positions` (M,) in ascending order, their true `labels` (M,)."""

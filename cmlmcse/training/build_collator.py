@@ -36,9 +36,7 @@ def build_collator(
     """
     limit = model.max_positions - (templates.longest() if templates else 0)
     check_length(recipe.data, limit)
-    masking = Masking(
-        recipe.data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
-    )
+    masking = Masking.of(tokenizer, recipe.data.mlm_probability)
     augmented = None
     if recipe.data.augmentation != "none":
         augment = build_augmentation(

@@ -116,9 +116,7 @@ def build_sequences(
 
 def build_collators(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> tuple[MaskedCollator, MaskedCollator]:
     """What masks the batches of training, and those of the development set, which are the same at every evaluation."""
-    masking = Masking(
-        recipe.data.mlm_probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids)
-    )
+    masking = Masking.of(tokenizer, recipe.data.mlm_probability)
     words = continuing_tokens(tokenizer) if recipe.data.whole_word_mask else None
     shorten = None
     if recipe.data.augmentation != "none":

@@ -205,7 +205,7 @@ def test_both_views():
     """CLEAR augments both views, each with draws of its own that depend on (seed, epoch, row); what is masked is the
     sentence itself."""
     tokenizer = del_tokenizer()
-    masking = Masking(0.15, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.15)
     tokens = tokenizer(" ".join(f"w{i}" for i in range(40)))["input_ids"]
     augment = build_augmentation("del_span+reorder", tokenizer)
     options = {"masked_views": 1, "augmented": Augmented(augment, both=True)}

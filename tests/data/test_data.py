@@ -69,7 +69,7 @@ def test_special_tokens_are_never_augmented():
 def test_views_differ_only_by_the_augmentation():
     """The first view is the sentence itself, the second the augmented one, the masked one always the sentence."""
     tokenizer = tiny_tokenizer("bert")
-    masking = Masking(0.5, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.5)
     tokens = tokenizer("the cat sat on the mat")["input_ids"]
     examples = [Example(tokens, 0, row) for row in range(3)]
     batch = ViewCollator(tokenizer, 1, masking, augmented=Augmented(drop_one_token))(examples)
@@ -98,7 +98,7 @@ def test_an_augmented_sentence_keeps_its_special_tokens_at_the_limit():
 def test_randomness_is_a_function_of_seed_epoch_and_row():
     """The same (seed, epoch, row) masks the same whatever the batch; another seed, epoch, row or view does not."""
     tokenizer = tiny_tokenizer("bert")
-    masking = Masking(0.5, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.5)
     tokens = tokenizer(" ".join(f"w{i}" for i in range(50)))["input_ids"]
 
     def masked_rows(seed, examples):

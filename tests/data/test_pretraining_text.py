@@ -33,7 +33,7 @@ FAMILIES = ("bert", "roberta")
 def test_masks_are_a_function_of_seed_epoch_and_row():
     """The same (seed, epoch, row) masks the same whatever the batch; another seed, epoch or row does not."""
     tokenizer = tiny_tokenizer("bert")
-    masking = Masking(0.5, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.5)
     tokens = tokenizer(" ".join(f"w{i}" for i in range(50)))["input_ids"]
 
     def row(place: int, seed: int, *examples: Example) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def test_words_are_deleted_and_the_whole_text_is_kept():
     """The batch has the whole sequences for the decoder, and for the encoder what is left in its order, masked; both
     are a function of (seed, epoch, row)."""
     tokenizer = tiny_tokenizer("bert")
-    nothing = Masking(1e-12, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    nothing = Masking.of(tokenizer, 1e-12)
     shorten = build_augmentation("delete_tokens", tokenizer, deletion_rate=0.6)
     rows = [tokenizer(" ".join(f"w{i}" for i in range(first, first + 20)))["input_ids"] for first in (0, 20)] * 20
     examples = [Example(tokens, 0, row) for row, tokens in enumerate(rows)]
@@ -81,7 +81,7 @@ def test_whole_words_are_never_split(kind):
     text = " ".join(" ".join(lines).split())
     encoded = tokenizer(text, return_attention_mask=False)
     tokens, words = np.asarray(encoded["input_ids"]), encoded.word_ids()
-    masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.3)
     masked = mask_words(tokens, masking, continuing_tokens(tokenizer), np.random.default_rng(0))
     chosen = np.isin(np.arange(len(tokens)), masked.positions)
     assert (tokens[masked.positions] == masked.labels).all()

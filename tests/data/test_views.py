@@ -126,7 +126,7 @@ def test_a_long_document_takes_no_longer_than_its_parts(tmp_path):
 def test_batches_depend_on_seed_epoch_and_row_alone():
     """The same document gives the same views in any batch, and others in another epoch; its masks are of its views."""
     tokenizer = tiny_tokenizer("bert")
-    masking = Masking(0.5, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.5)
     body = [5 + row % 60 for row in range(300)]
 
     def rows(epoch, order, part="views"):

@@ -31,7 +31,7 @@ def losses_and_gradients(
     fields = {"cmlm_weight": 0.5, "projection": projection, "temp": 1.0}  # at 0.05 the loss is 0 and so is its gradient
     model = CMLMCSEForSentenceEmbedding.from_backbone(folder, **fields).double().train()  # rounding out of the way
     tokenizer = tiny_tokenizer("bert")
-    masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.3)
     share = range(rank * 8 // size, (rank + 1) * 8 // size)
     examples = [Example(tokenizer(SENTENCES[row])["input_ids"], 0, row) for row in share]
     training = TrainingLosses(model)
@@ -48,7 +48,7 @@ def losses_and_gradients(
 def recorded_process(rank: int, size: int, out: str, folder: str) -> None:
     """One of several processes; the first writes what a step exchanges, and what it waits for, with each objective."""
     tokenizer, found = tiny_tokenizer("bert"), {}
-    masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.3)
     examples = [Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(SENTENCES[4 * rank : 4 * rank + 4])]
     for weight, projection in STEPS:
         model = CMLMCSEForSentenceEmbedding.from_backbone(folder, cmlm_weight=weight, projection=projection).train()
@@ -157,7 +157,7 @@ def test_every_weight_has_a_gradient(kind, fields, share, backbone_folders):
     """In every batch, if only zero: DDP need not search for weights that wait for none."""
     model = CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders[kind], **fields).train()
     tokenizer = tiny_tokenizer(kind)
-    masking = Masking(share, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, share)
     plain = {"plain_view": fields.get("contrastive_loss") == "off_dropout"}
     collator = ViewCollator(tokenizer, 1, masking if model.auxiliary else None, **plain)
     TrainingLosses(model)(

@@ -48,8 +48,7 @@ class Documents:
         self.rows = TrainingSentences(pieces)
         views = DocumentViews(name, LIMIT, TellingWords.count(pieces, self.tokenizer))
         augment = build_augmentation(augmentation, self.tokenizer, synonyms, 0.3)
-        special = frozenset(self.tokenizer.all_special_ids)
-        masking = Masking(0.4, self.tokenizer.mask_token_id, len(self.tokenizer), special)
+        masking = Masking.of(self.tokenizer, 0.4)
         how = None if augmentation == "none" else Augmented(augment, both=True, limit=64)
         self.made = {"masking": masking, "augmented": how, "documents": views}
 

@@ -17,7 +17,7 @@ from support.tiny import tiny_tokenizer
 def make_batch(kind: str, sentences: list[str], probability: float = 0.4, **options):
     """A training batch of these sentences."""
     tokenizer = tiny_tokenizer(kind)
-    masking = Masking(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, probability)
     collator = ViewCollator(tokenizer, seed=5, masking=masking, **options)
     return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])
 
@@ -27,7 +27,7 @@ def make_masked_batch(
 ) -> dict:
     """A masked batch of these sentences, perhaps without some of their words."""
     tokenizer = tiny_tokenizer(kind)
-    masking = Masking(probability, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, probability)
     shorten = build_augmentation("delete_tokens", tokenizer, deletion_rate=deletion_rate) if deletion_rate else None
     collator = MaskedCollator(seed, masking, shorten=shorten)
     return collator([Example(tokenizer(s)["input_ids"], 0, row) for row, s in enumerate(sentences)])

@@ -51,7 +51,7 @@ def build(folder: str, dropout: float, weight: float) -> CMLMCSEForSentenceEmbed
 def batches(weight: float) -> list[dict[str, Any]]:
     """Packed batches of different numbers of tokens."""
     tokenizer = tiny_tokenizer("bert")
-    masking = Masking(0.3, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.3)
     collator = ViewCollator(tokenizer, 0, masking if weight else None, masked_views=2 if weight else 0)
     tokens = tokenizer(LINES)["input_ids"]
     parts = (tokens[:3], tokens[1:5], tokens[2:6])

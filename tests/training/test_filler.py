@@ -43,7 +43,7 @@ CASES = {
 def make_batch(kind, size, multiple, plain_view=False, scored=False, denoising=None):
     """The sentences, with masked ones, vectors of a teacher, and perhaps scores and templates."""
     tokenizer = tiny_tokenizer(kind)
-    masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.4)
     templates = None
     if denoising is not None:
         prompts = [read_template(f"w1 {{sentence}} {word} {{mask}}", tokenizer) for word in ("w2", "w3")]

@@ -24,7 +24,7 @@ SENTENCES = [" ".join(f"w{(7 * i + j * j) % 60}" for j in range(3 + i % 5)) for 
 def collate(mini_batch_size: int | None, rows=range(11), scored: bool = False, **options):
     """The same sentences, in parts or whole; `scored`: each with another one and a score."""
     tokenizer = tiny_tokenizer("bert")
-    masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.4)
     collator = ViewCollator(tokenizer, 3, masking, mini_batch_size=mini_batch_size, **options)
     taught = np.random.default_rng(0).standard_normal((2, len(SENTENCES), 1 + scored, 4))  # by two teachers
     tokens = tokenizer(SENTENCES)["input_ids"]

@@ -210,7 +210,7 @@ def test_in_parts_and_beside_the_objectives(contrast, backbone_folders):
     fields = {"cmlm_weight": 0.5, "temp": 1.0, "contrastive_loss": contrast}
     plain_view = contrast == "off_dropout"
     model, tokenizer = load(backbone_folders["bert"], **fields).train(), tiny_tokenizer("bert")
-    masking = Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.4)
     found = []
     for size in (None, 3):
         templates = templates_of(tokenizer, "pad", (*TEMPLATES, NEGATED))

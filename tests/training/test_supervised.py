@@ -120,7 +120,7 @@ def test_tokenised_columns(streaming, tmp_path):
 def masking() -> Masking:
     """40 % masked, so that every sentence has some."""
     tokenizer = tiny_tokenizer("bert")
-    return Masking(0.4, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    return Masking.of(tokenizer, 0.4)
 
 
 def rows_of(packed: dict) -> list[list[int]]:
