@@ -56,5 +56,5 @@ def check_fields(model: str, fields: dict[str, str]) -> tuple["ModelArguments", 
     searches = "views" not in fields and "max_queries" in fields  # for the arm that searches
     fields = {**fields, "views": SEARCH} if searches else fields
     added = searching_fields(model, finished=True) if fields.get("views") == SEARCH else {}
-    recipe = parse_recipe([RECIPE, *field_arguments(added | fields)])
+    recipe = parse_recipe([RECIPE, *field_arguments({"final_evaluation": "none"} | added | fields)])
     return recipe.model, recipe.run

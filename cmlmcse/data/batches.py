@@ -177,6 +177,8 @@ class StreamedSentences(IterableDataset[Example]):
     from the start as were trained on. If the stream ended after a pass, that would not find the right position.
     """
 
+    prepared = 0.0  # seconds that teachers and mining took: a stream has neither
+
     def __init__(self, tokenized: datasets.IterableDataset, seed: int, buffer_size: int = 10_000) -> None:
         # 10,000 sentences of 32 tokens take a few MB, and mix the sentences of about 150 batches.
         self.sentences, self.seed = tokenized, seed

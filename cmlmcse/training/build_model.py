@@ -89,11 +89,16 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
     """
     path = resolve_model(model_args.model_name_or_path)
     check_weights(path, model_args.model_sha256)
-    fields = model_args.config_fields()
-    if fields["rtd_generator"] is not None:
-        fields["rtd_generator"] = resolve(fields["rtd_generator"])
+    generator = model_args.rtd_generator
     with as_input_error():
-        model = CMLMCSEForSentenceEmbedding.from_backbone(path, new_token_id=deletion_token(tokenizer), **fields)
+        model = CMLMCSEForSentenceEmbedding.from_backbone(
+            path,
+            new_token_id=deletion_token(tokenizer),
+            from_scratch=model_args.from_scratch,
+            backbone_dropout=model_args.backbone_dropout,
+            rtd_generator=None if generator is None else resolve(generator),
+            **model_args.config_fields(),
+        )
     rows = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
     if len(tokenizer) > rows:
         raise InputError(

@@ -113,9 +113,7 @@ def build_documents(recipe: Recipe) -> tuple[datasets.Dataset, datasets.Dataset 
         if recipe.data.max_train_samples is not None:
             documents = documents.select(range(min(recipe.data.max_train_samples, len(documents))))
         documents = draw_documents(documents, recipe.data.max_documents, recipe.run.text_seed)
-        return (
-            hold_out(documents, recipe.run.text_seed) if recipe.data.dev_set.startswith("auto") else (documents, None)
-        )
+        return hold_out(documents, recipe.run.text_seed) if recipe.data.holds_out else (documents, None)
 
 
 def build_pieces(documents: datasets.Dataset, recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> TrainingSentences:

@@ -35,7 +35,7 @@ def check_values(recipe: Recipe) -> None:
         one_of("stage", recipe.run.stage, ("train", "pretrain"))
     check_augmentation(recipe.data.augmentation, recipe.data.synonyms)
     check_documents(recipe)
-    check_mining(recipe.data, recipe.run.stage)
+    check_mining(recipe.data)
     if recipe.model.distillation_weight > 0 and recipe.run.stage == "train":
         check_teacher(recipe.model, recipe.data)
     if recipe.data.negative_column is not None and recipe.data.positive_column is None:
@@ -70,7 +70,6 @@ def check_model(model_args: ModelArguments, backbone: PretrainedConfig | None = 
     fields = model_args.config_fields()
     if fields["fusion_init"] not in ("last", "next", "random"):
         fields["fusion_init"] = "checkpoint"
-    del fields["rtd_generator"], fields["from_scratch"], fields["backbone_dropout"]
     if backbone is None:
         fields["lexical_layers"] = fields["fusion_layers"] = fields["matryoshka_dims"] = None
     with as_input_error():
@@ -218,7 +217,7 @@ def hard_negatives(model_args: ModelArguments, data_args: DataArguments) -> list
     return [name for name, used in sources.items() if used]
 
 
-def check_mining(data_args: DataArguments, stage: str) -> None:
+def check_mining(data_args: DataArguments) -> None:
     """Check the fields of mined hard negatives.
 
     Raises:
@@ -238,16 +237,9 @@ def check_mining(data_args: DataArguments, stage: str) -> None:
             f"mining_candidates must be at least mined_negatives, {data_args.mined_negatives}, found "
             f"{data_args.mining_candidates}; raise it"
         )
-    labelled, pretraining = data_args.positive_column is not None, stage == "pretrain"
-    for name, used in {
-        "streaming": data_args.streaming,
-        "positive_column": labelled,
-        "stage pretrain": pretraining,
-    }.items():
-        if used:
-            raise InputError(
-                f"mined_negatives expects a text without labels in stage train, found {name}; leave one of them out"
-            )
+    for name in ("streaming", "positive_column"):
+        if getattr(data_args, name):
+            raise InputError(f"mined_negatives expects a text without labels, found {name}; leave one of them out")
 
 
 def check_teacher(model_args: ModelArguments, data_args: DataArguments) -> None:

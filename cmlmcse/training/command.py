@@ -1,6 +1,7 @@
 """The command `cmlmcse train RECIPE [--field value …]`, and the function `train`: from a recipe to an encoder."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -18,6 +19,10 @@ from .help import USAGE, help_text
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+# Accelerate's launcher writes false into it where nobody has chosen. Then torch.compile would compile each batch anew,
+# for it has another number of tokens. Without the variable the second batch makes the sizes dynamic.
+LAUNCHED_DYNAMIC = "ACCELERATE_DYNAMO_USE_DYNAMIC"
 
 
 class Trained(NamedTuple):
@@ -105,6 +110,8 @@ def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None)
 
     from .parse import parse_recipe
 
+    if os.environ.get(LAUNCHED_DYNAMIC, "").lower() == "false":
+        del os.environ[LAUNCHED_DYNAMIC]
     recipe = parse_recipe(arguments)
     folder = Path(recipe.run.output_dir or "")
     pads, first = not recipe.run.variable_length_attention, recipe.run.process_index == 0

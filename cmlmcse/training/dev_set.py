@@ -16,7 +16,7 @@ from cmlmcse.evaluation.encoding import Encode, EncodeOnce
 from cmlmcse.evaluation.scores import correlation, cosine, spearman
 from cmlmcse.evaluation.sts_data import Pairs, load_stsb_dev, read_own_pairs, sentences_of
 
-from .fields import UNSCORED
+from .fields import LABEL_FREE, UNSCORED
 
 BOOTSTRAP_SAMPLES = 1000  # the ends of a 95 % interval then rest on 25 samples each
 SAMPLES_AT_A_TIME = 100  # of 10,000 items they take 8 MB
@@ -89,11 +89,6 @@ def lee50(data_dir: str | None) -> DevSet:
 
 
 DEV_SETS: dict[str, Callable[[str | None], DevSet]] = {"stsb": stsb, "lee50": lee50}
-
-
-# auto_half: half of auto's documents, so that the others confirm. auto_together_half: the same half, with the criteria
-# that a finished encoder is judged by. auto_unscored: auto's documents are held out, and no score is taken.
-LABEL_FREE = ("auto", "auto_half", "auto_together_half", "auto_unscored")
 
 
 def label_free_set(name: str, held_out: Dataset, others: Dataset, seed: int) -> Criterion | CombinedCriterion | None:

@@ -59,6 +59,6 @@ def train_encoder(recipe: Recipe, start_values: NDArray[np.float64] | None = Non
         start_values=start_values,
     )
     measured = run.train(trainer)
-    if prepared := round(getattr(sentences, "prepared", 0.0), 1):  # a stream has none
+    if prepared := round(sentences.prepared, 1):
         measured["prepared_seconds"] = prepared
-    finalize_run(run.folder, recipe, trainer, dev_set, final_tasks, measured, start_values is None)
+    finalize_run(run.folder, recipe, trainer, final_tasks, measured, start_values is None)

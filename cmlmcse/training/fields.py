@@ -18,6 +18,10 @@ from cmlmcse.data.augmentation import AUGMENTATIONS, DELETION_RATE
 from cmlmcse.data.searches import SEARCH
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 
+# Development sets without labels. auto_half: half of auto's documents, so that the others confirm. auto_together_half:
+# the same half, with the criteria that a finished encoder is judged by. auto_unscored: auto's documents are held out,
+# and no score is taken.
+LABEL_FREE = ("auto", "auto_half", "auto_together_half", "auto_unscored")
 UNSCORED = ("none", "auto_unscored")  # development sets without scores: the last step is exported
 
 
@@ -109,11 +113,7 @@ class ModelArguments:
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of :class:`CMLMCSEConfig`."""
-        fields = dataclasses.asdict(self)
-        apart = ("model_name_or_path", "model_sha256", "lora_r", "teacher", "teacher_pooling")
-        for name in (*apart, "query_prompt", "document_prompt"):
-            del fields[name]
-        return fields
+        return {name: value for name, value in dataclasses.asdict(self).items() if name in CONFIG_DEFAULTS}
 
     @property
     def teachers(self) -> list[str]:
@@ -222,17 +222,24 @@ class DataArguments(PretrainingArguments):
                                              "given, so that nothing is downloaded).")  # fmt: skip
 
     @property
+    def holds_out(self) -> bool:
+        """Whether the development set is made of documents of the text, which are held out from training."""
+        return self.dev_set in LABEL_FREE
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the development set has labels."""
+        return self.dev_set != "none" and not self.holds_out
+
+    @property
     def reads_documents(self) -> bool:
         """Whether a row of the text is a document, and not a sentence."""
-        return self.views != "dropout" or self.dev_set.startswith("auto")
+        return self.views != "dropout" or self.holds_out
 
     @property
     def makes_views(self) -> bool:
         """Whether the collator makes the two texts of a row from a document; `search` finds them before."""
         return self.reads_documents and self.views != SEARCH
-
-
-LAUNCHED_DYNAMIC = "ACCELERATE_DYNAMO_USE_DYNAMIC"
 
 
 @dataclass
@@ -305,10 +312,6 @@ class RunArguments(TrainingArguments):
         if ("LOCAL_RANK" in os.environ or self.bf16) and not torch.accelerator.is_available() and not fsdp_requested():
             # Accelerate's launcher does not pass its use_cpu to its processes, and Trainer wants it for bf16.
             self.use_cpu = True
-        if os.environ.get(LAUNCHED_DYNAMIC, "").lower() == "false":
-            # Accelerate's launcher writes it where nobody has chosen. Then torch.compile would compile each batch anew,
-            # for it has another number of tokens. Without it the second batch makes the sizes dynamic.
-            del os.environ[LAUNCHED_DYNAMIC]
         super().__post_init__()
         self.dataloader_pin_memory &= torch.cuda.is_available()
         assert isinstance(self.accelerator_config, AcceleratorConfig)

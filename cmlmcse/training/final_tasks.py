@@ -8,9 +8,7 @@ from cmlmcse.evaluation.tables import TRUNCATED
 from cmlmcse.evaluation.tasks import Task, choose_tasks
 from cmlmcse.evaluation.truncation import truncated
 from modeling_cmlmcse import CMLMCSEConfig
-from modeling_cmlmcse.distributed import rank
 
-from .dev_set import LABEL_FREE
 from .fields import DataArguments
 
 FinalTasks = dict[str, tuple[Task, Any]]
@@ -19,14 +17,10 @@ FinalTasks = dict[str, tuple[Task, Any]]
 def load_final_tasks(data_args: DataArguments) -> FinalTasks:
     """The final tasks with their data. They are loaded before training, so that missing data is reported at once.
 
-    Where `final_evaluation` is not given, it is set here.
-
     Raises:
         InputError: an unknown task, or a task without any data.
     """
-    if data_args.final_evaluation is None:
-        data_args.final_evaluation = default_evaluation(data_args)
-    if data_args.final_evaluation == "none":
+    if data_args.final_evaluation in (None, "none"):
         return {}
     tasks = choose_tasks(data_args.final_evaluation, "final_evaluation")
     loaded = {name: (task, task.load(data_args.data_dir)) for name, task in tasks.items()}
@@ -34,18 +28,6 @@ def load_final_tasks(data_args: DataArguments) -> FinalTasks:
         for line in task.missing(data_args.data_dir, data):
             print(f"missing: {line}", file=sys.stderr)
     return loaded
-
-
-def default_evaluation(data_args: DataArguments) -> str:
-    """The final tasks where the user names none: `sts`, or `none` for a run that reads no other evaluation data."""
-    if data_args.dev_set not in ("none", *LABEL_FREE) or data_args.data_dir is not None:
-        return "sts"
-    if rank() == 0:
-        print(
-            f"final_evaluation is none, because dev_set is {data_args.dev_set}; --final_evaluation sts scores the "
-            "export on STS"
-        )
-    return "none"
 
 
 def final_results(

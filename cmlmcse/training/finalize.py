@@ -38,7 +38,6 @@ def finalize_run(
     folder: Path,
     recipe: Recipe,
     trainer: ContrastiveTrainer,
-    dev_set: DevScore | None,
     final_tasks: FinalTasks,
     measured: dict[str, Any],
     score_export: bool = True,
@@ -62,7 +61,7 @@ def finalize_run(
 
     encoder = load_model_encoder(str(exported))
     encode = EncodeOnce(encoder)
-    results: dict[str, Any] = {"model": recipe.name}
+    results, dev_set = {"model": recipe.name}, trainer.dev_set
     if dev_set and not score_export:
         results["dev"] = dev_summary(dev_set, score_met(trainer), len(np.load(folder / START_VALUES)["values"]))
     elif dev_set:

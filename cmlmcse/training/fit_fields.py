@@ -1,4 +1,4 @@
-"""What a backbone and a machine change in the fields of a recipe."""
+"""What a backbone, a machine and the other fields change in the fields of a recipe."""
 
 import contextlib
 import shlex
@@ -14,7 +14,7 @@ from cmlmcse.models.folders import recorded_pooling, recorded_templates
 from modeling_cmlmcse.configuration_cmlmcse import proportion
 from modeling_cmlmcse.distributed import rank
 
-from .fields import ModelArguments, Recipe, RunArguments
+from .fields import DataArguments, ModelArguments, Recipe, RunArguments
 
 LAYER_COUNTS = ("lexical_layers", "fusion_layers")
 BASE_DEPTH = 12  # layers of BERT-base and RoBERTa-base
@@ -23,7 +23,7 @@ GPU_WORKERS = 2  # without any, a GPU waits while each batch is collated; how ma
 
 
 def fit_fields(recipe: Recipe, given: set[str], named: dict[str, Any]) -> None:
-    """Fit the fields to the backbone, where it is not the recipe's own, and to the machine, in place.
+    """Fit the fields to the backbone, where it is not the recipe's own, to the machine and to each other, in place.
 
     Args:
         recipe: the recipe, whose fields are changed.
@@ -40,6 +40,21 @@ def fit_fields(recipe: Recipe, given: set[str], named: dict[str, Any]) -> None:
     if another and "pooling" not in given:
         keep_pooling(recipe.model, given, set(named))
     use_one_gpu(recipe.run)
+    if recipe.run.stage == "train" and recipe.data.final_evaluation is None:
+        recipe.data.final_evaluation = default_evaluation(recipe.data)
+
+
+def default_evaluation(data_args: DataArguments) -> str:
+    """The final tasks where the user names none: `sts`, or `none` for a run that reads no other evaluation data."""
+    if data_args.has_labels or data_args.data_dir is not None:
+        return "sts"
+    if rank() == 0:
+        print(
+            f"final_evaluation is none, because dev_set is {data_args.dev_set}; --final_evaluation sts scores the "
+            "export on STS",
+            file=sys.stderr,
+        )
+    return "none"
 
 
 def follow_depth(model_args: ModelArguments, recipe: str, counts: set[str]) -> None:

@@ -1,6 +1,7 @@
 """The parser that reads the fields of a recipe from its file and the command line."""
 
 import argparse
+import dataclasses
 import difflib
 import sys
 from pathlib import Path
@@ -21,10 +22,8 @@ from .stage_checks import check_given
 
 # What transformers takes as a list.
 LISTS = ("report_to", "optim_target_modules", "label_names", "include_for_metrics", "fsdp", "debug")
-# Appended to the command line, because TrainingArguments checks at construction that these fields fit save_steps.
-WITHOUT_DEV_SCORES = ("--eval_strategy", "no", "--load_best_model_at_end", "false")
-
-
+# What a run without development scores has: it keeps its last step.
+WITHOUT_DEV_SCORES = {"eval_strategy": "no", "load_best_model_at_end": False, "metric_for_best_model": None}
 ELSEWHERE = {  # what other libraries call a field
     "batch_size": "per_device_train_batch_size",
     "epochs": "num_train_epochs",
@@ -106,22 +105,24 @@ def parse_recipe(arguments: list[str]) -> Recipe:
     if parser.get_default("output_dir") is None:  # transformers has a folder of its own for null
         parser.set_defaults(output_dir=f"runs/{path.stem}")
     with as_option_error("cmlmcse train expects fields that fit each other and this machine", TypeError):
-        values = parser.parse_known_args(arguments)[0]
-        unscored = has_no_dev_scores(values)
-        if not unscored:
+        values, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
+        if has_no_dev_scores(values):
+            vars(values).update(WITHOUT_DEV_SCORES)
+        else:
             check_save_steps(values)
-        words = [*arguments, *WITHOUT_DEV_SCORES] if unscored else arguments
-        *groups, _, unknown = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)
-    recipe = Recipe(path.stem, *groups)
-    if unknown:
-        parser.suggest(unknown[0].lstrip("-").split("=")[0], "the command line")
-    if unscored:
-        recipe.run.metric_for_best_model = None
+        recipe = Recipe(path.stem, *(group(kind, values) for kind in ARGUMENTS))
     fit_fields(recipe, given, fields)
     check_values(recipe)
     if (unread := check_given(recipe, given)) and rank() == 0:
         print(f"stage pretrain scores with no labels: --{', --'.join(unread)} will not be read", file=sys.stderr)
     return recipe
+
+
+def group(kind: Any, values: argparse.Namespace) -> Any:
+    """The dataclass of one group of fields, with the parsed values."""
+    return kind(**{each.name: getattr(values, each.name) for each in dataclasses.fields(kind) if each.init})
 
 
 def check_kind(name: str, value: Any, recipe: str) -> None:

@@ -10,13 +10,18 @@ from modeling_cmlmcse.pooling import POOLINGS
 
 from .fields import DEFAULTS, DataArguments, Recipe
 from .pretraining_model import DECODERS
-from .stage_fields import NEVER_PRETRAIN, ONLY_STAGE, PRETRAIN, TRAIN
+from .stage_fields import NEVER_PRETRAIN, ONLY_STAGE, PRETRAIN, RUN_OF_TRAIN, TRAIN
 
 # They change no model, and one command line may serve both stages.
 SCORES = ("data_dir", "dev_set", "final_evaluation")
 ADVICE = {
     PRETRAIN: "drop it here, and give it to the training that follows",
     TRAIN: "drop it here, or add --stage pretrain",
+}
+WHY_NEVER = {
+    "auxiliary_learning_rate": ", where backbone and auxiliary network share one rate",
+    "mini_batch_size": ", which has no contrast: gradient_accumulation_steps saves its memory",
+    "streaming": ", which tokenises the text ahead of training",
 }
 
 
@@ -34,25 +39,14 @@ def check_pretraining(recipe: Recipe) -> None:
         one_of("auxiliary_decoder", recipe.data.auxiliary_decoder, DECODERS)
         in_range("validation_split_percentage", recipe.data.validation_split_percentage, float, 0.0, 99.0)
     check_deletion(recipe.data)
-    if recipe.data.streaming:
-        raise InputError("stage pretrain tokenises the text ahead of training, found streaming; leave it out")
-    if recipe.run.auxiliary_learning_rate is not None:
-        raise InputError(
-            f"auxiliary_learning_rate is for stage train, found {recipe.run.auxiliary_learning_rate} with stage "
-            "pretrain, where backbone and auxiliary network share one rate; leave it out"
-        )
-    if recipe.run.mini_batch_size is not None:
-        raise InputError(
-            f"mini_batch_size is for the contrastive loss of stage train, found {recipe.run.mini_batch_size} with "
-            "stage pretrain; use gradient_accumulation_steps"
-        )
     values = dataclasses.asdict(recipe.model) | dataclasses.asdict(recipe.data)
+    values |= {name: getattr(recipe.run, name) for name in RUN_OF_TRAIN}
     for name in NEVER_PRETRAIN:
         default = DEFAULTS[name]
-        if (value := values.get(name, default)) != default:
+        if (value := values[name]) != default:
             raise InputError(
-                f"{name} is for stage train, found {value} with stage pretrain; leave it out, or set "
-                f"--{name} {'null' if default is None else default}"
+                f"{name} is for stage train, found {value} with stage pretrain{WHY_NEVER.get(name, '')}; leave it out, "
+                f"or set --{name} {'null' if default is None else default}"
             )
 
 

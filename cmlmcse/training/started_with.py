@@ -51,7 +51,7 @@ def kept_fields(recipe: Recipe) -> dict[str, Any]:
         fields[name] = [text_content(each) for each in names]
     for name in MODELS:
         fields[name] = [model_content(each) for each in split_names(fields[name])]
-    fields["dev_set"] = "auto" if recipe.data.dev_set.startswith("auto") else "another"  # auto holds documents out
+    fields["dev_set"] = "auto" if recipe.data.holds_out else "another"  # auto holds documents out
     fields["auxiliary_learning_rate"] = "none" if recipe.run.auxiliary_learning_rate is None else "one of its own"
     fields["processes"] = processes()
     if recipe.data.streaming:

@@ -90,9 +90,12 @@ def test_a_margin_that_leaves_nothing(recipe):
         ),
         ({"mined_negatives": 1, "mining_margin": 0}, "mining_margin must be a number from 0.001 to 2, found 0"),
         ({"mining_model": "a"}, "mining_model expects mined_negatives of at least 1, found 0"),
-        ({"mined_negatives": 1, "streaming": "true"}, "without labels in stage train, found streaming"),
-        ({"mined_negatives": 1, "positive_column": "p"}, "without labels in stage train, found positive_column"),
-        ({"mined_negatives": 1, "stage": "pretrain"}, "without labels in stage train, found stage pretrain"),
+        ({"mined_negatives": 1, "streaming": "true"}, "without labels, found streaming"),
+        ({"mined_negatives": 1, "positive_column": "p"}, "without labels, found positive_column"),
+        (
+            {"mined_negatives": 1, "stage": "pretrain"},
+            "mined_negatives is for stage train, found 1 with stage pretrain",
+        ),
     ],
 )
 def test_wrong_fields(fields, message, recipe):

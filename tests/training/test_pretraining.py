@@ -347,7 +347,7 @@ WRONG = [
     (["--auxiliary_decoder", "bow"], ["auxiliary_decoder must be one of fusion, retromae, found 'bow'"]),
     (["--decoder_hidden_share", "1.5"], ["decoder_hidden_share must be a number from 0"]),
     (["--auxiliary_weight", "-1"], ["auxiliary_weight must be a number from 0"]),
-    (["--streaming", "true"], ["found streaming"]),
+    (["--streaming", "true"], ["streaming is for stage train, found True with stage pretrain", "ahead of training"]),
     (["--augmentation", "delete_tokens", "--deletion_rate", "0.6"],
      ["delete_tokens in stage pretrain expects the decoder that restores them, found auxiliary_decoder fusion",
       "or --augmentation none --deletion_rate 0.1"]),
@@ -361,7 +361,8 @@ WRONG = [
      ["--contrastive_weight is for stage train, found 2.0 with stage pretrain", "; drop it here"]),
     (["--positive_column", "answer"],
      ["positive_column is for stage train, found answer with stage pretrain", "set --positive_column null"]),
-    (["--mini_batch_size", "4"], ["mini_batch_size is for the contrast", "gradient_accumulation_steps"]),
+    (["--mini_batch_size", "4"],
+     ["mini_batch_size is for stage train, found 4 with stage pretrain", "gradient_accumulation_steps saves"]),
     (["--lora_r", "4"], ["lora_r is for stage train, found 4 with stage pretrain", "set --lora_r null"]),
     (["--train_file", "{tmp}/absent.txt"], ["absent.txt", "expected a file or a Hub dataset id"]),
 ]  # fmt: skip

@@ -133,7 +133,7 @@ def test_gradient_accumulation_averages_batches(recipe, backbone_folders, monkey
     model = CMLMCSEForSentenceEmbedding.from_backbone(still, cmlm_weight=0.1, projection="none", pooling="avg").train()
     lines = (tmp_path / "text.txt").read_text().splitlines()
     keys = list(EpochSampler(len(lines), 42))[:16]
-    masking = Masking(0.15, tokenizer.mask_token_id, len(tokenizer), frozenset(tokenizer.all_special_ids))
+    masking = Masking.of(tokenizer, 0.15)
     collator = ViewCollator(tokenizer, 42, masking)
     for part in (keys[:8], keys[8:]):
         examples = [Example(tokenizer(lines[key])["input_ids"], 0, key) for key in part]
@@ -259,7 +259,7 @@ def test_own_text_without_evaluation_data(recipe, monkeypatch, tmp_path, capsys)
     without = ("--dev_set", "none", "--max_steps", 2, "--eval_steps", 5, "--save_steps", 2)
     run(monkeypatch, recipe, *without)
     said = "final_evaluation is none, because dev_set is none; --final_evaluation sts scores the export on STS\n"
-    assert said in capsys.readouterr().out
+    assert said in capsys.readouterr().err
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == {"model": "tiny"}
     assert json.loads((tmp_path / "run" / "run.json").read_text())["fields"]["final_evaluation"] == "none"
     with pytest.raises(SystemExit) as stop:
