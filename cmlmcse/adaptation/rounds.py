@@ -20,6 +20,7 @@ from .budget import (
     FIRST_STEPS,
     LAST_ARM,
     LAST_ARM_AFTER,
+    LAST_ARM_STEPS,
     LONGER,
     compared_steps,
     finalist_steps,
@@ -261,11 +262,11 @@ class Rounds:
 
     def last(self, last_arm: LastArm) -> None:
         """Train one more arm, which starts from the best one, for as long as time is left."""
-        plan, most = self.plan, most_steps(finished=True)[1]
+        plan = self.plan
         if not plan.last:
             (best,) = self.chosen()
             plan.last = last_arm(best, str(self.trials[best].folder / EXPORT))
-            plan.last_steps = [min(plan.steps[1], most) if plan.besides is None else FIRST_STEPS]
+            plan.last_steps = [min(plan.steps[1], LAST_ARM_STEPS) if plan.besides is None else FIRST_STEPS]
             plan.write(self.common.folder)
         (name,) = plan.last
         for step in plan.last_steps:
@@ -274,7 +275,7 @@ class Rounds:
         if plan.besides is not None and len(plan.last_steps) == 1:
             trial = self.trials[name]
             more = (self.end - time.perf_counter() - plan.besides) / trial.record["seconds_per_step"]
-            plan.last_steps.append(min(trial.steps + max(rounded(more), 0), most))
+            plan.last_steps.append(min(trial.steps + max(rounded(more), 0), LAST_ARM_STEPS))
             plan.write(self.common.folder)
             self.train(name, plan.last_steps[-1])
 

@@ -248,9 +248,9 @@ def test_an_arm_that_diverges_is_left_out(monkeypatch, tmp_path, capsys):
         run_arms(tried, Common(tmp_path, {}, np.zeros(1), run), 0.0, 60)
 
 
-@pytest.mark.parametrize(("seconds", "steps"), [(100.0, 60), (2000.0, 80)])
+@pytest.mark.parametrize(("seconds", "steps"), [(100.0, 60), (2000.0, 240)])
 def test_a_last_arm_starts_from_the_best_one(seconds, steps, monkeypatch, tmp_path):
-    """It gets what the others left of the time, trains for 80 steps at most, scores its own start, and is chosen,
+    """It gets what the others left of the time, trains for 240 steps at most, scores its own start, and is chosen,
     whatever its score: the best one practised the questions. A repeated call trains it to the same steps."""
     asked, now, done = [], [0.0], {}
     name = "words then search, rate 0.0001"
