@@ -273,8 +273,6 @@ class CMLMCSEConfig(PretrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """As in transformers; fields among the keywords are checked too.
 
-        A saved model may have more fusion layers than its backbone has layers, which older versions allowed.
-
         Raises:
             ValueError: the configuration of another kind of model; a field is out of range or has the wrong type.
         """
@@ -287,10 +285,6 @@ class CMLMCSEConfig(PretrainedConfig):
             )
         ours = inspect.signature(cls.__init__).parameters.keys() - cls.sub_configs.keys()  # which transformers merges
         given = {name: kwargs.pop(name) for name in list(kwargs) if name in ours}
-        depths = {"fusion_layers", "fusion_init", "lexical_layers"}
-        if not depths & given.keys() | {"backbone_config"} & kwargs.keys() and more_fusion_than_backbone(config_dict):
-            config_dict = dict(config_dict)
-            kwargs["fusion_layers"] = config_dict.pop("fusion_layers")  # transformers sets it after the checks
         return super().from_dict({**config_dict, **given}, **kwargs)
 
     @classmethod
@@ -366,15 +360,6 @@ class CMLMCSEConfig(PretrainedConfig):
         self.backbone_config.vocab_size = value
         if self.generator_config is not None:  # which has the backbone's vocabulary
             self.generator_config.vocab_size = value
-
-
-def more_fusion_than_backbone(saved: dict[str, Any]) -> bool:
-    """Whether a saved configuration has more fusion layers than its backbone has layers, as no new model may have.
-    Older versions allowed it where the fusion layers are not taken from the backbone's."""
-    layers = saved.get("fusion_layers")
-    if not isinstance(layers, int) or saved.get("fusion_init") in (None, "last", "next"):
-        return False
-    return layers > int(as_backbone_config(saved.get("backbone_config")).num_hidden_layers)
 
 
 def as_backbone_config(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:

@@ -224,8 +224,7 @@ def finished(folder: Path, args: argparse.Namespace) -> Adapted:
     if not results.get("labelled", {}).keys() >= set(tasks):
         words = ["cmlmcse", "evaluate", args.model, str(folder), "--tasks", ",".join(tasks), "--data_dir",
                  args.data_dir]  # fmt: skip
-        # `weak_encoder` is of versions that trained some finished encoders as plain backbones
-        if not any(results["adapt"].get(name) for name in ("finished_encoder", "weak_encoder")):
+        if not results["adapt"]["finished_encoder"]:
             words += ["--pooling", args.pooling or PLAIN_POOLING]
         raise InputError(
             f"--data_dir expects a command that is not finished, found a finished {folder} without all its scores; "

@@ -161,6 +161,7 @@ def shared_fields(args: argparse.Namespace, beginning: Start) -> dict[str, Any]:
         "second_prompt_template": start.model.config.second_prompt_template,
         "normalize": start.model.config.normalize,
         "dev_set": "auto_together_half" if text.together else "auto_half",
+        "final_evaluation": "none",
         # Within a run of a finished encoder no score says which step is best (docs/results/adapting-score.md).
         "load_best_model_at_end": False if text.finished else None,
         "max_seq_length": text.length,

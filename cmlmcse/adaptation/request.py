@@ -31,7 +31,6 @@ def check_request(folder: Path, args: argparse.Namespace) -> None:
     if not path.exists():
         return
     asked, kept = request_of(args), json.loads(path.read_text(encoding="utf-8"))
-    kept.setdefault("processes", asked["processes"])  # which older versions did not keep
     if other := [name for name in {**kept, **asked} if asked.get(name) != kept.get(name)]:
         name = other[0]
         raise InputError(

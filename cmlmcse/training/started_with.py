@@ -80,8 +80,7 @@ def model_content(name: str) -> dict[str, Any]:
 
 
 def check_started_with(checkpoint: str | None, fields: dict[str, Any]) -> None:
-    """Check that a run which goes on has the fields that it was started with. A checkpoint of an older version does not
-    say which they were.
+    """Check that a run which goes on has the fields that it was started with.
 
     Args:
         checkpoint: the folder of the checkpoint that the run goes on from, if it does.
@@ -94,8 +93,6 @@ def check_started_with(checkpoint: str | None, fields: dict[str, Any]) -> None:
     if checkpoint is None or not path.is_file():
         return
     kept, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(fields))
-    for name in set(TEXTS) & set(kept):  # which an older version kept without a list
-        kept[name] = kept[name] if isinstance(kept[name], list) else [kept[name]] if kept[name] else []
     changed = [name for name in now if name in kept and kept[name] != now[name]]
     if "processes" in kept and now.get("streaming"):
         check_processes(checkpoint, kept, now)

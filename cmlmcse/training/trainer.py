@@ -106,7 +106,7 @@ class LossTrainer(WholeCheckpointTrainer):
         that wrote the checkpoint.
 
         Raises:
-            InputError: the states are of other fields. A checkpoint of an older version does not say which it had.
+            InputError: the states are of other fields.
         """
         rates: list[float | Tensor] = list(getattr(self.lr_scheduler, "base_lrs", ()))
         try:
