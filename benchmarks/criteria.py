@@ -25,6 +25,7 @@ from cmlmcse.adaptation.arms import DOCUMENT_VIEWS, searching_fields
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.data.collection import hold_out, load_collection
 from cmlmcse.evaluation.beir_data import from_folder
+from cmlmcse.evaluation.bootstrap import interval
 from cmlmcse.evaluation.choose_criterion import build_criterion
 from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.encoding import EncodeOnce
@@ -33,7 +34,6 @@ from cmlmcse.evaluation.questions import CRITERIA
 from cmlmcse.evaluation.retrieval import exact_unit, retrieval
 from cmlmcse.models.encoders import load_model_encoder
 from cmlmcse.models.folders import recorded_pooling
-from cmlmcse.training.dev_set import interval
 
 RECORD = Path(__file__).parent / "records" / "criteria.json"
 SEED = 42

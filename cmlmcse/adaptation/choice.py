@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cmlmcse.evaluation.bootstrap import interval
 from cmlmcse.evaluation.combined import CombinedCriterion
 from cmlmcse.evaluation.criterion import MeanOfDocuments
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.models.encoders import Encoder
-from cmlmcse.training.dev_set import interval
 
 from .arms import Arms
 from .runs import Common, Trial

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import torch
 
+from cmlmcse.evaluation.bootstrap import interval
 from cmlmcse.evaluation.combined import CombinedCriterion
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.models.encoders import Encoder, load_model_encoder
-from cmlmcse.training.dev_set import interval
 from modeling_cmlmcse.fast_cpu import use_fast_cpu_kernels
 
 SHARES = (0.75, 0.5, 0.25)  # of the adapted weights in an average with the weights at the start

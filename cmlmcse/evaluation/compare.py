@@ -1,6 +1,6 @@
 """Is one model better than another, or is it chance? Bootstrap intervals of differences in pairs and searches."""
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,17 +8,15 @@ from numpy.typing import NDArray
 
 from cmlmcse.common.tables import DASH, markdown_table
 
+from .bootstrap import RESAMPLES, ends, resampled
 from .encoding import Encode, EncodeOnce
 from .retrieval import NDCG
 from .scores import cosine, rounded, spearman
 from .sts_data import STS_SETS, Pairs
 from .tables import STS_COLUMNS
 
-LEVEL = 0.95
 SEED = 0  # of the resamples, the same for every model
 FEWEST = 10  # queries, below which a set has no interval: samples of so few repeat each other. A choice by hand
-MAX_SIMILARITIES = 1 << 21  # similarities of resampled sets in memory at a time: 16 MiB
-
 
 ByQuery = dict[str, dict[str, NDArray[np.float64]]]  # set → measure → (Q,) values, from retrieval.Searched
 
@@ -42,7 +40,9 @@ def score_pairs(encode: Encode, sets: dict[str, dict[str, Pairs]]) -> dict[str, 
     }
 
 
-def bootstrap_differences(first: dict[str, Scored], second: dict[str, Scored], resamples: int = 1000) -> dict[str, Any]:
+def bootstrap_differences(
+    first: dict[str, Scored], second: dict[str, Scored], resamples: int = RESAMPLES
+) -> dict[str, Any]:
     """Spearman × 100 of `second` minus that of `first` on each set; also "avg" if all seven sets are there.
 
     Paired bootstrap (Efron & Tibshirani 1993, §16): in each set, a resample draws pairs with replacement, the same
@@ -55,21 +55,17 @@ def bootstrap_differences(first: dict[str, Scored], second: dict[str, Scored], r
     rng = np.random.default_rng(SEED)
     points, samples = {}, {}
     for name in first:
-        gold, one, other = first[name].gold, first[name].cosines, second[name].cosines
-        points[name] = 100 * float(spearman(other[None], gold[None])[0] - spearman(one[None], gold[None])[0])
-        samples[name] = 100 * np.concatenate(
-            [
-                spearman(other[rows], gold[rows]) - spearman(one[rows], gold[rows])
-                for rows in _resample_rows(rng, len(gold), resamples)
-            ]
-        )
+        change = partial(_spearman_change, first[name], second[name])
+        count = len(first[name].gold)
+        points[name] = float(change(np.arange(count)[None])[0])
+        samples[name] = resampled(rng, count, change, resamples)
     if set(STS_SETS) <= set(points):
         points["avg"] = float(np.mean([points[name] for name in STS_SETS]))
         samples["avg"] = np.mean([samples[name] for name in STS_SETS], axis=0)  # (resamples,)
     return {name: _interval(point, samples[name]) for name, point in points.items()}
 
 
-def query_differences(first: ByQuery, second: ByQuery, average: bool, resamples: int = 1000) -> dict[str, Any]:
+def query_differences(first: ByQuery, second: ByQuery, average: bool, resamples: int = RESAMPLES) -> dict[str, Any]:
     """nDCG@10 × 100 of `second` minus that of `first` on each set, alone and with BM25.
 
     Paired bootstrap, as in :func:`bootstrap_differences`: a resample draws queries with replacement.
@@ -84,31 +80,32 @@ def query_differences(first: ByQuery, second: ByQuery, average: bool, resamples:
     found: dict[str, Any] = {}
     for measure in dict.fromkeys(measure for values in first.values() for measure in values):
         changes = {name: second[name][measure] - values[measure] for name, values in first.items() if measure in values}
-        points, samples = [], []
-        for place, change in enumerate(changes.values()):
-            drawn = _resample_rows(np.random.default_rng([SEED, place]), len(change), resamples)
-            points.append(float(change.mean()))
-            enough = len(change) >= FEWEST
-            means = [change[rows].mean(axis=1) for rows in drawn] if enough else [np.full(resamples, np.nan)]
-            samples.append(np.concatenate(means))
+        points = [float(change.mean()) for change in changes.values()]
+        samples = [_resampled_means(change, place, resamples) for place, change in enumerate(changes.values())]
         found[measure] = dict(zip(changes, map(_interval, points, samples), strict=True))
         if average and len(changes) == len(first):
             found[measure]["avg"] = _interval(float(np.mean(points)), np.mean(samples, axis=0))
     return found
 
 
+def _spearman_change(first: Scored, second: Scored, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(B, N) rows of pairs → (B,) Spearman × 100 of `second` minus that of `first`."""
+    gold = first.gold[rows]
+    return 100 * (spearman(second.cosines[rows], gold) - spearman(first.cosines[rows], gold))
+
+
+def _resampled_means(changes: NDArray[np.float64], place: int, resamples: int) -> NDArray[np.float64]:
+    """(Q,) changes of the queries of the set at this place → (R,) their mean in each sample; NaN for too few."""
+    if len(changes) < FEWEST:
+        return np.full(resamples, np.nan)
+    rng = np.random.default_rng([SEED, place])
+    return resampled(rng, len(changes), lambda rows: changes[rows].mean(axis=1), resamples)
+
+
 def _interval(point: float, samples: NDArray[np.float64]) -> dict[str, float | None]:
     """A difference and its interval; None if all similarities of a resample are equal."""
-    tail = 50 * (1 - LEVEL)
-    low, high = np.percentile(samples, [tail, 100 - tail]) if np.isfinite(samples).all() else (np.nan, np.nan)
+    low, high = ends(samples)
     return {"difference": rounded(point), "low": rounded(low), "high": rounded(high)}
-
-
-def _resample_rows(rng: np.random.Generator, count: int, resamples: int) -> Iterator[NDArray[np.int64]]:
-    """Row numbers of `resamples` bootstrap samples of `count` pairs, in blocks (B, count)."""
-    size = max(MAX_SIMILARITIES // count, 1)
-    for start in range(0, resamples, size):
-        yield rng.integers(count, size=(min(size, resamples - start), count))
 
 
 def format_differences(differences: dict[str, dict[str, Any]], baseline: str) -> str:

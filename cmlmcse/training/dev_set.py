@@ -9,6 +9,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.evaluation.bootstrap import OfSamples
 from cmlmcse.evaluation.choose_criterion import choose_criterion
 from cmlmcse.evaluation.combined import CombinedCriterion, asked_together
 from cmlmcse.evaluation.criterion import Criterion
@@ -18,11 +19,8 @@ from cmlmcse.evaluation.sts_data import Pairs, load_stsb_dev, read_own_pairs, se
 
 from .fields import LABEL_FREE, UNSCORED
 
-BOOTSTRAP_SAMPLES = 1000  # the ends of a 95 % interval then rest on 25 samples each
-SAMPLES_AT_A_TIME = 100  # of 10,000 items they take 8 MB
 
-
-class DevScore(Protocol):
+class DevScore(OfSamples, Protocol):
     """A development set: a value for each item, and one score for all of them, higher is better."""
 
     @property
@@ -34,9 +32,6 @@ class DevScore(Protocol):
 
     def summary(self, values: NDArray[np.float64]) -> float:
         """The score, from the values."""
-
-    def resampled(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(R, N) samples of the items, with repetitions → (R,) the score of each."""
 
     def score(self, encode: Encode) -> float:
         """The score of an encoder."""
@@ -125,19 +120,3 @@ def load_dev_set(name: str, data_dir: str | None) -> DevSet | None:
             f"dev_set must be one of {known}, auto, none, or a .tsv file, found {name!r}; choose one of them"
         )
     return DEV_SETS[name](data_dir)
-
-
-def interval(dev: DevScore, before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[float, float]:
-    """The 95 % interval of the score's change, from a paired bootstrap over the items.
-
-    Args:
-        dev: the development set.
-        before, after: (N,) values of each item.
-    """
-    rng = np.random.default_rng(0)
-    changes = []
-    for _ in range(BOOTSTRAP_SAMPLES // SAMPLES_AT_A_TIME):
-        rows = rng.integers(len(before), size=(SAMPLES_AT_A_TIME, len(before)))
-        changes.append(dev.resampled(after, rows) - dev.resampled(before, rows))
-    low, high = np.percentile(np.concatenate(changes), (2.5, 97.5))
-    return float(low), float(high)

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from cmlmcse.evaluation.bootstrap import interval
 from modeling_cmlmcse.distributed import rank
 
-from .dev_set import DevScore, DevSet, interval
+from .dev_set import DevScore, DevSet
 
 if TYPE_CHECKING:
     from .contrastive_trainer import ContrastiveTrainer

@@ -12,12 +12,13 @@ from datasets import Dataset
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out
 from cmlmcse.evaluation.bm25 import BM25
+from cmlmcse.evaluation.bootstrap import interval
 from cmlmcse.evaluation.choose_criterion import build_criterion, choose_criterion, enough_ask
 from cmlmcse.evaluation.combined import CombinedCriterion, asked_together
 from cmlmcse.evaluation.criterion import Criterion
 from cmlmcse.evaluation.questions import CRITERIA, Question, WordCounts, ask_words
 from cmlmcse.evaluation.sts_data import Pairs
-from cmlmcse.training.dev_set import DevSet, interval
+from cmlmcse.training.dev_set import DevSet
 
 
 def corpus(titles=True, words=60, count=150):
