@@ -52,9 +52,9 @@ class Splits(MeanOfDocuments):
         return sum(part.documents for part in self.parts)
 
     @property
-    def candidates(self) -> int:
+    def passages(self) -> int:
         """Among how many passages a query must find its answer, at most."""
-        return max(len(criterion.candidates) for part in self.parts for criterion in part.criteria)
+        return max(part.passages for part in self.parts)
 
     @property
     def queries(self) -> int:

@@ -156,7 +156,7 @@ def score_start(load: Callable[[], Encoder], encoder: Encoder, text: Text, seed:
         f"score without labels ({confirming.name}): the start has {before:.2f}, BM25 {bm25:.2f}; on the documents that "
         f"choose between settings, whose scores follow, the start has {choosing.summary(values):.2f}"
     )
-    if weak := near_chance(before, max(len(each.candidates) for each in confirming.criteria), text.finished):
+    if weak := near_chance(before, confirming.passages, text.finished):
         scores += f". {weak}"
     say(scores)
     return Start(load, encoder, once, text, choosing, values, seconds)

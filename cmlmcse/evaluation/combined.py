@@ -40,9 +40,9 @@ class CombinedCriterion(MeanOfDocuments):
         return [query for criterion in self.criteria for query in criterion.queries]
 
     @property
-    def candidates(self) -> list[str]:
-        """The passages of the first criterion."""
-        return self.criteria[0].candidates
+    def passages(self) -> int:
+        """Among how many passages a query must find its answer, at most."""
+        return max(len(criterion.candidates) for criterion in self.criteria)
 
     @property
     def documents(self) -> int:
@@ -71,6 +71,10 @@ class CombinedCriterion(MeanOfDocuments):
         """(D,) what each document adds, with cosine as the score."""
         once = EncodeOnce.of(encode)
         return self.mean(lambda criterion: criterion.values(once))
+
+    def score(self, encode: Encode) -> float:
+        """The mean over the documents, 0 to 100."""
+        return self.summary(self.values(encode))
 
     def bm25(self) -> NDArray[np.float64]:
         """(D,) what each document adds with BM25."""

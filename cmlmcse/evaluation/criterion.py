@@ -46,10 +46,6 @@ def near_chance(score: float, candidates: int, finished: bool) -> str:
 class MeanOfDocuments:
     """A score that is the mean of a value for each document."""
 
-    def values(self, encode: Encode) -> NDArray[np.float64]:
-        """(D,) one value for each document."""
-        raise NotImplementedError
-
     def summary(self, values: NDArray[np.float64]) -> float:
         """The mean over the documents."""
         return float(np.mean(values))
@@ -57,10 +53,6 @@ class MeanOfDocuments:
     def resampled(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(R, D) samples of the documents → (R,) the mean of each."""
         return values[rows].mean(axis=1)
-
-    def score(self, encode: Encode) -> float:
-        """The mean gain over the documents, 0 to 100."""
-        return self.summary(self.values(encode))
 
 
 @dataclass(frozen=True)
@@ -92,6 +84,10 @@ class Criterion(MeanOfDocuments):
     def values(self, encode: Encode) -> NDArray[np.float64]:
         """(D,) the mean gain of each document's queries, with cosine as the score (:meth:`gains`)."""
         return self.gains(self.cosines(encode))
+
+    def score(self, encode: Encode) -> float:
+        """The mean gain over the documents, 0 to 100."""
+        return self.summary(self.values(encode))
 
     def cosines(self, encode: Encode) -> NDArray[np.float64]:
         """(Q, C) cosines of the queries and the candidates, each with the encoder's own prompt."""
