@@ -1,6 +1,7 @@
 """Files that are written whole or not at all."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ from typing import Any
 
 from .alone import alone_in
 from .errors import InputError
+
+BLOCK = 1 << 20  # bytes read at a time
 
 
 @contextmanager
@@ -68,6 +71,13 @@ def write_asked(path: Path, text: str, option: str) -> None:
         replace_text(path, text)
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from error
+
+
+def update_from_file(digest: "hashlib._Hash", path: str | os.PathLike[str]) -> None:
+    """Add a file's content to a hash. It is read in blocks: a model's weights may not fit in memory."""
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
 
 
 def replace_json(path: Path, content: Any) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from .errors import InputError
+from .files import update_from_file
 
 PACKAGE = "package:"
 SAVE_TEXT, SAVE_MODEL = "write the texts to a file, one per line", "save the model to a folder"
@@ -54,8 +55,11 @@ def check_weights(path: str, expected: str | None) -> None:
     """
     if expected is None:
         return
-    weights = Path(path) / "model.safetensors"
-    found = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "no model.safetensors"
+    weights, found = Path(path) / "model.safetensors", "no model.safetensors"
+    if weights.is_file():
+        digest = hashlib.sha256()
+        update_from_file(digest, weights)
+        found = digest.hexdigest()
     if found != expected:
         raise InputError(
             f"the weights of model_name_or_path must have model_sha256 {expected}, found {found}; install the tested "

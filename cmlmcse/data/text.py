@@ -20,11 +20,12 @@ from datasets.exceptions import DatasetsError
 from pyarrow import parquet
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.files import update_from_file
 
 from . import wikipedia
 from .columns import BLOCK_ROWS, HEAD_ROWS, SCORE, STRING, Columns, Sentences, check_texts, choose_columns, only_columns
 from .folder import files_in
-from .lines import CHUNK, VERSION, check_separator, check_utf8, read_documents, read_lines, readable, split_compression
+from .lines import VERSION, check_separator, check_utf8, read_documents, read_lines, readable, split_compression
 from .tables import is_text
 
 FEATURES = Features({"text": STRING})
@@ -95,9 +96,7 @@ def fingerprint_text(path: str) -> dict[str, str | int]:
     for each in files:
         if os.path.isdir(path):
             digest.update(os.path.relpath(each, path).encode() + b"\0")
-        with open(each, "rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
+        update_from_file(digest, each)
     kind: dict[str, str | int] = {"folder": name, "files": len(files)} if os.path.isdir(path) else {"file": name}
     return {**kind, "bytes": sum(map(os.path.getsize, files)), "sha256": digest.hexdigest()}
 

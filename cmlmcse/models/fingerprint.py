@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.errors import InputError
+from cmlmcse.common.files import update_from_file
 
 # What an embedding depends on: weights, configurations, the tokenizer and code. Not what somebody adds: scores, notes.
 FILES = ("*.safetensors", "*.bin", "*.index.json", "*config*.json", "modules.json", "tokenizer.json", "vocab*",
@@ -27,9 +28,7 @@ def fingerprint_model(source: str, settings: dict[str, Any]) -> str:
     digest = hashlib.sha256()
     for file in files:
         digest.update(os.fsencode(file.relative_to(path)) + b"\0")
-        with open(file, "rb") as content:
-            for block in iter(lambda: content.read(1 << 20), b""):
-                digest.update(block)
+        update_from_file(digest, file)
     kept = {name: value for name, value in settings.items() if name not in ("batch_size", "batch_tokens", "device")}
     digest.update(repr(sorted(kept.items())).encode())
     return digest.hexdigest()[:32]
