@@ -11,7 +11,7 @@ from cmlmcse.common.tables import DASH
 from cmlmcse.data.searches import SEARCH
 from cmlmcse.evaluation.bm25 import WEIGHT_FOR_WEAK
 from cmlmcse.evaluation.criterion import near_chance
-from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
+from cmlmcse.evaluation.labelled import WITH_WORDS, labelled_rows
 from cmlmcse.hub.adapted_card import few_questions, on_practice, tokens_trained_on, why_kept
 from modeling_cmlmcse.pooling import POOLINGS
 
@@ -202,14 +202,11 @@ def chosen_words(found: dict[str, Any]) -> str:
 
 def labelled_blocks(labelled: dict[str, Any]) -> list[Block]:
     """The scores on labelled data, if there are any."""
-    rows = []
-    for name, (before, after, interval, *words) in sorted(labelled_scores(labelled).items()):
-        change = f"{after - before:+.2f}"
-        rows.append([name, cell(before), cell(after), change, interval_cell(interval), *map(cell, words)])
+    rows = labelled_rows(labelled)
     if not rows:
         return []
     said = "These data were not used to choose the model."
-    if any(row[4] != DASH for row in rows):
+    if any(row.interval != DASH for row in rows):
         said += " A change whose interval holds 0 may be chance: other queries or pairs could show none."
     if known := labelled.get("retrieval", {}).get("queries_in_text", 0):
         said += (

@@ -3,11 +3,10 @@
 import csv
 import io
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from cmlmcse.common.tables import DASH, booktabs_table, markdown_table
 
-from .bm25 import WEIGHT
 from .published import PUBLISHED, Published
 
 STS_COLUMNS = {  # result name → heading, in the papers' order
@@ -16,7 +15,6 @@ STS_COLUMNS = {  # result name → heading, in the papers' order
     "SICKRelatedness": "SICK-R",
 }
 HEADINGS = ["Model", *STS_COLUMNS.values(), "Avg."]
-WITH_WORDS = f"after, with BM25 ({WEIGHT:g})"  # the head of LabelledScores.hybrid, with the weight of BM25
 TRUNCATED = "truncated"  # the results of vectors cut to fewer dimensions, by their number
 NOT_MEASURES = ("model", "settings", "sts", TRUNCATED)
 
@@ -129,47 +127,3 @@ def write_table(suffix: str, results: dict[str, Results], published: bool) -> st
 def cell(value: float | int | None, places: int = 2) -> str:
     """A count as it is, another number with so many decimals, or a dash for None."""
     return DASH if value is None else str(value) if isinstance(value, int) else f"{value:.{places}f}"
-
-
-class LabelledScores(NamedTuple):
-    """A labelled set's main figure before and after, the 95 % interval of the change, and the figure of BM25 and of the
-    model after together with BM25."""
-
-    before: float
-    after: float
-    interval: tuple[float, float] | None = None
-    bm25: float | None = None
-    hybrid: float | None = None
-
-
-def labelled_scores(labelled: dict[str, Any]) -> dict[str, LabelledScores]:
-    """The main figures of each labelled set, nDCG@10 × 100 or Spearman × 100.
-
-    Args:
-        labelled: task → "before" and "after", each the results of that task, and perhaps "differences".
-    """
-    found: dict[str, LabelledScores] = {}
-    for task, pair in labelled.items():
-        before, after = (pair[side].get(task, {}) for side in ("before", "after"))
-        differences = pair.get("differences", {})  # not in older records, nor where the start was kept
-        if "spearman" in before:
-            interval = _ends(differences.get(task))
-            found[f"{task}, Spearman × 100"] = LabelledScores(before["spearman"], after["spearman"], interval)
-        for name, scores in before.items():
-            if isinstance(scores, dict) and "ndcg@10" in scores:
-                words, both = (after[name].get(key, {}).get("ndcg@10") for key in ("bm25", "hybrid"))
-                interval = _ends(differences.get("ndcg@10", {}).get(name))
-                figures = scores["ndcg@10"], after[name]["ndcg@10"], interval, words, both
-                found[f"{name}, nDCG@10 × 100"] = LabelledScores(*figures)
-    return found
-
-
-def _ends(difference: dict[str, float | None] | None) -> tuple[float, float] | None:
-    """The ends of a difference's interval; None if it has none."""
-    low, high = (difference or {}).get("low"), (difference or {}).get("high")
-    return None if low is None or high is None else (low, high)
-
-
-def interval_cell(interval: tuple[float, float] | None) -> str:
-    """An interval in a table, or a dash."""
-    return DASH if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"

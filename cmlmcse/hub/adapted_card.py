@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.tables import markdown_table
-from cmlmcse.evaluation.tables import WITH_WORDS, cell, interval_cell, labelled_scores
+from cmlmcse.evaluation.labelled import WITH_WORDS, labelled_rows
 
 from .card import ON_DISK, card_plots, encoder_metadata
 from .card_method import citations, method_facts, method_of
@@ -186,8 +186,8 @@ def measured(kept: Record, same: bool) -> str:
     if same:
         change += f" {why_kept(found)} So these are the start's weights."
     rows = [
-        [data, cell(before), cell(after), interval_cell(interval), *map(cell, words)]
-        for data, (before, after, interval, *words) in sorted(labelled_scores(kept.get("labelled", {})).items())
+        [row.data, row.before, row.after, row.interval, row.bm25, row.hybrid]
+        for row in labelled_rows(kept.get("labelled", {}))
     ]
     text = f"The score without labels says how well {found['title']}, among {found['candidates']:,} passages of the "
     text += f"same text. It is nDCG × 100 on {found['documents']['confirm']} documents that were not used to choose. "
