@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.cpu import limit_kernel_caches
 from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.run_files import EXPORT, RUN
 from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.training import command as training
 
@@ -71,7 +72,7 @@ def train(name: str, folder: Path, fields: list[str]) -> tuple[dict[str, Any], d
     print(f"\n=== Training {name} → {folder}", flush=True)
     with contextlib.redirect_stdout(io.StringIO()):  # the log, which run.json holds; progress is on stderr
         results = training.run([*fields, "--output_dir", str(folder)]).results
-    return results, json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    return results, json.loads((folder / RUN).read_text(encoding="utf-8"))
 
 
 def untrained(pooling: str, fields: list[str]) -> "tuple[Encoder, dict[str, Any]]":
@@ -195,7 +196,7 @@ def main(argv: list[str] | None = None) -> None:
     print(RECIPES[args.recipe])
     print("The text is a sample of the English Wikipedia; the training below uses no labels.")
     rows, encoder, record = compare([args.recipe, *fields], folder)
-    export = args.output_dir / methods(args.recipe)[PIECES][0] / "export"
+    export = args.output_dir / methods(args.recipe)[PIECES][0] / EXPORT
     print("\n=== The nearest sentence before and after training; a new process loads the export with AutoModel")
     print(neighbours(encoder, export.resolve(), [args.recipe, *fields]))
     print(f"\n=== Scores after {record['steps']} steps\n{table(rows)}\n\n{EXPLAINED}")

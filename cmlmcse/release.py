@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from cmlmcse.common.errors import InputError, Parser, as_input_error, command
 from cmlmcse.common.files import new_model_folder
+from cmlmcse.common.run_files import EXPORT, RESULTS, RUN
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table
@@ -163,17 +164,17 @@ def release(run: Path, args: argparse.Namespace) -> None:
         InputError: the run is not a finished --stage pretrain run, a --fill_mask sentence does not have one mask token,
             or the --gate curve lacks this run.
     """
-    record, results = (read_record(run / name) for name in ("run.json", "results.json"))
+    record, results = (read_record(run / name) for name in (RUN, RESULTS))
     if "pretraining" not in results:
         raise InputError(f"{run}: expected the folder of a --stage pretrain run with its results, found another run")
-    if not (run / "export").is_dir():
+    if not (run / EXPORT).is_dir():
         raise InputError(f"{run}: expected the folder of a finished run with its export/, found none; give another run")
     record = Record({name: value for name, value in record.items() if name != "log"}, record.name)
     lifted = {"simcse": simcse_scores(args.gate, record["tokens"])} if args.gate else {}
     with new_model_folder(args.output_dir) as folder:
         rewritten = shutil.ignore_patterns("*.safetensors", "README.md")
-        shutil.copytree(run / "export", folder, ignore=rewritten, dirs_exist_ok=True)
-        for weights in sorted((run / "export").glob("*.safetensors")):
+        shutil.copytree(run / EXPORT, folder, ignore=rewritten, dirs_exist_ok=True)
+        for weights in sorted((run / EXPORT).glob("*.safetensors")):
             save_as_fp16(weights, folder / weights.name)
         config = AutoConfig.from_pretrained(folder)
         count = sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())

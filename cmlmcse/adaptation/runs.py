@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import Diverged, InputError, Stopped
+from cmlmcse.common.run_files import ARMS, RESULTS, RUN
 from cmlmcse.training.command import field_arguments
 
-from .files import ARMS
 from .processes import Train
 from .recipe_fields import RECIPE
 
@@ -107,9 +107,9 @@ def train_run(
 
 def read_trial(run: Path) -> Trial | None:
     """A finished run of an arm; None if it has not finished."""
-    if not (run / "results.json").exists():
+    if not (run / RESULTS).exists():
         return None
-    results, record = (json.loads((run / name).read_text(encoding="utf-8")) for name in ("results.json", "run.json"))
+    results, record = (json.loads((run / name).read_text(encoding="utf-8")) for name in (RESULTS, RUN))
     steps = record["steps"]
     scores = [row["eval_runtime"] for row in record["log"] if "eval_runtime" in row]
     training = max(record["train_seconds"] - sum(scores), 0.0) / max(steps, 1)

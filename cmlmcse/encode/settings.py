@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import as_input_error
 from cmlmcse.common.locations import PACKAGE
+from cmlmcse.common.run_files import EXPORT
 
 if TYPE_CHECKING:
     from cmlmcse.data.tables import TextFile
@@ -34,7 +35,7 @@ def model_provenance(model: str, pooling: str) -> dict[str, Any]:
     local = source.exists()
     # The file must not hold a path of this machine. The exports of all runs are called export: a run has its own name.
     place = Path(os.path.abspath(source))
-    name = (place.parent.name if place.name == "export" else "") or place.name
+    name = (place.parent.name if place.name == EXPORT else "") or place.name
     return {
         "model": model if not local or model.startswith(PACKAGE) else name,
         "fingerprint": fingerprint_model(str(source), {"pooling": pooling}) if local else None,

@@ -9,12 +9,13 @@ from typing import Any
 from cmlmcse.common.errors import InputError, Parser
 from cmlmcse.common.files import check_writable
 from cmlmcse.common.options import add_encoder_options, positive, share
+from cmlmcse.common.run_files import REQUEST, RESULTS, RUN
 
 from .set_lengths import SetLengths, read_lengths
 from .tasks import TASKS
 
 WRITTEN = ("output", "table", "plots", "published")  # options of the command that change no score
-BESIDE = ("run.json", "request.json")  # beside the results.json of a training run, and of adapt
+BESIDE = (RUN, REQUEST)  # beside the results.json of a training run, and of adapt
 ALL_DIMENSIONS = 0  # the value of --whitening without a number
 
 
@@ -149,5 +150,5 @@ def check_overwritten(path: Path) -> None:
             held = None
         if not isinstance(held, dict) or "model" not in held:
             raise InputError(f"--output {path}: exists and does not hold results; choose another name")
-    if "adapt" in held or (path.name == "results.json" and any((path.parent / name).exists() for name in BESIDE)):
+    if "adapt" in held or (path.name == RESULTS and any((path.parent / name).exists() for name in BESIDE)):
         raise InputError(f"--output {path}: is the record of a run of train or adapt; choose another name")

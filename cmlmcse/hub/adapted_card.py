@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cmlmcse.common.run_files import RESULTS
 from cmlmcse.common.tables import markdown_table
 from cmlmcse.evaluation.labelled import WITH_WORDS, labelled_rows
 
@@ -38,7 +39,7 @@ def adapted_card(
     Raises:
         InputError: the results lack an entry, or the template names an unknown field.
     """
-    kept = Record(results, "results.json")
+    kept = Record(results, RESULTS)
     found, source, known = kept.part("adapt"), kept["model"], kept.get("start")
     start, same = start_name(source, known), found["chosen"] == "start"
     if same and not (identity and identity.license):  # unchanged weights keep their licence

@@ -7,6 +7,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from cmlmcse.common.run_files import RESULTS, RUN
 from cmlmcse.evaluation.card_metric import CardMetric
 
 from .card_method import citations, has_contrast, method_of, supervision
@@ -56,8 +57,8 @@ def model_card(
     Raises:
         InputError: the records lack an entry, or the template names an unknown field.
     """
-    run = Record(with_public_names(record), "run.json")
-    fields, results = run.part("fields"), Record(results, "results.json")
+    run = Record(with_public_names(record), RUN)
+    fields, results = run.part("fields"), Record(results, RESULTS)
     source, known = fields["model_name_or_path"], run.get("start")
     name, start = name or run["recipe"], f"`{start_name(source, known)}`"
     if fresh := bool(fields.get("from_scratch")):

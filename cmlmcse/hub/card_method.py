@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cmlmcse.common.names import split_names
+from cmlmcse.common.run_files import EXPORT
 from cmlmcse.data.searches import LEXICAL
 from modeling_cmlmcse.contrast_terms import CONTRAST_TERMS
 from modeling_cmlmcse.losses import CONTRASTIVE_LOSSES
@@ -28,7 +29,7 @@ def public_name(source: str) -> str:
     if not is_local(source):
         return source
     path = Path(source)
-    return path.parent.name if path.name == "export" and path.parent.name else path.name
+    return path.parent.name if path.name == EXPORT and path.parent.name else path.name
 
 
 def has_contrast(fields: Fields) -> bool:

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.names import join_names, split_names
+from cmlmcse.common.run_files import ARMS, EXPORT, RESULTS, RUN
 from cmlmcse.evaluation.card_metric import CardMetric
 from cmlmcse.evaluation.tasks import all_card_metrics
 
-ADAPTED = "arms"  # the folder of its runs in an output folder of `cmlmcse adapt`
-RUN, RESULTS = "run.json", "results.json"
 NAME_MODELS = ("model_name_or_path", "teacher", "mining_model", "rtd_generator")  # fields of a run
 
 
@@ -91,14 +90,14 @@ def read_records(checkpoint: Path) -> RunRecords:
     checkpoint = checkpoint.resolve()  # which has a name also if it is given as "."
     folder = checkpoint.parent
     files = [folder / RUN, folder / RESULTS]
-    adapted = (folder / ADAPTED).is_dir() and files[1].is_file()  # of several runs
+    adapted = (folder / ARMS).is_dir() and files[1].is_file()  # of several runs
     if not adapted and not all(file.is_file() for file in files):
         return RunRecords()
     run, results = (read_json(file) for file in files)
     if adapted:
         return RunRecords(None, results)
     scored = scored_checkpoint(run)
-    if scored is not None and checkpoint.name not in ("export", scored):
+    if scored is not None and checkpoint.name not in (EXPORT, scored):
         run = {name: value for name, value in run.items() if name != "example"}
         run |= {"scored": scored, "weights": checkpoint.name}
         results = {"model": results.get("model")}

@@ -8,13 +8,13 @@ from typing import Any
 
 from cmlmcse.common.errors import InputError, as_input_error, first_line
 from cmlmcse.common.locations import resolve
+from cmlmcse.common.run_files import ARMS, EXPORT
 from modeling_cmlmcse.configuration_cmlmcse import EXPORT_KEY, CMLMCSEConfig
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .prompts import PROMPTS_FILE, Prompts
 from .word_vectors import is_word_vectors
 
-ARMS = "arms"  # the folder of the runs of adapt
 PLAIN_POOLINGS = tuple(name for name, pooling in POOLINGS.items() if not pooling.keeps_head)  # of a plain backbone
 HEADLESS_POOLINGS = tuple(name for name in PLAIN_POOLINGS if not POOLINGS[name].reads_mask)  # with its own tokenizer
 # sentence-transformers' name of a pooling mode → our pooling. Its poolings use the last layer only.
@@ -37,8 +37,8 @@ def resolve_model(name_or_path: str) -> str:
     path = Path(name_or_path)
     if not name_or_path:
         raise InputError("expected a model's folder or Hub name, found an empty one")
-    if (path / "export" / "config.json").is_file():
-        return str(path / "export")
+    if (path / EXPORT / "config.json").is_file():
+        return str(path / EXPORT)
     could_be_hub_name = not path.is_absolute() and len(path.parts) <= 2 and not name_or_path.startswith((".", "~"))
     if not path.is_dir() and (not could_be_hub_name or Path(*path.parts[:1]).exists()):
         raise InputError(f"{name_or_path}: expected a model's folder, found none; check the path")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.errors import InputError, Parser, command
 from cmlmcse.common.files import check_writable, write_asked
+from cmlmcse.common.run_files import RESULTS
 
 if TYPE_CHECKING:
     from .corpus import Columns, Corpus
@@ -134,7 +135,7 @@ def default_weight(model: str) -> float:
     from cmlmcse.evaluation.bm25 import WEIGHT, WEIGHT_FOR_WEAK
 
     try:
-        found = json.loads((Path(model) / "results.json").read_text(encoding="utf-8"))["adapt"]
+        found = json.loads((Path(model) / RESULTS).read_text(encoding="utf-8"))["adapt"]
         weak = found["bm25"] > found["after"]
     except (OSError, ValueError, KeyError, TypeError):  # it is no such folder
         return WEIGHT

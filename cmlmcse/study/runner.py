@@ -24,6 +24,7 @@ from typing import Any
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
 from cmlmcse.common.recipes import find_recipe, read_recipe
+from cmlmcse.common.run_files import RESULTS, RUN
 from cmlmcse.training.records import RUN_FILES
 from cmlmcse.training.resume import TRAINER_STATE_NAME, all_checkpoints, can_go_on
 
@@ -43,7 +44,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def is_done(run: Run) -> bool:
     """Whether a run has succeeded: it writes its records last, and they exist."""
-    return all(read_json(run.folder / name) is not None for name in ("run.json", "results.json"))
+    return all(read_json(run.folder / name) is not None for name in (RUN, RESULTS))
 
 
 def state(run: Run) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from cmlmcse.common.run_files import RESULTS, RUN
+
 from .plan import Run, Study
 from .runner import is_done, read_json
 
@@ -106,9 +108,7 @@ def table(study: Study) -> list[Row]:
 
 def _row(study: Study, run: Run) -> Row:
     """The row of a finished run."""
-    results, record, begun = (
-        read_json(run.folder / name) or {} for name in ("results.json", "run.json", "fields.json")
-    )
+    results, record, begun = (read_json(run.folder / name) or {} for name in (RESULTS, RUN, "fields.json"))
     return {
         "study": study.name,
         "arm": run.arm,
@@ -145,7 +145,7 @@ def curves(study: Study) -> list[Row]:
     rows = []
     for run in study.runs:
         if is_done(run):
-            log = (read_json(run.folder / "run.json") or {}).get("log") or []
+            log = (read_json(run.folder / RUN) or {}).get("log") or []
             for entry in log:
                 measured = {name: entry.get(f"eval_{name}") for name in CURVES}
                 if any(value is not None for value in measured.values()):

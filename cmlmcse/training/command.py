@@ -13,6 +13,7 @@ from cmlmcse.common.cpu import limit_kernel_caches
 from cmlmcse.common.errors import InputError, command, interruptible
 from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
 from cmlmcse.common.recipes import find_recipe, recipe_names
+from cmlmcse.common.run_files import RESULTS
 
 from .help import USAGE, help_text
 
@@ -125,7 +126,7 @@ def run(arguments: list[str], start_values: "NDArray[np.float64] | None" = None)
             from .encoder_training import train_encoder
 
             train_encoder(recipe, start_values)
-    results = folder / "results.json"
+    results = folder / RESULTS
     return Trained(folder, json.loads(results.read_text(encoding="utf-8")) if first else {})
 
 

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.common.figures import plot_cosine_by_gold
+from cmlmcse.common.run_files import EXPORT
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table, with_truncated
 from cmlmcse.hub.card import copy_plots, model_card, plots_of
@@ -52,8 +53,8 @@ def finalize_run(
     if model is None:
         return
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
-    shutil.rmtree(folder / "export", ignore_errors=True)  # written by this run before it was resumed
-    exported = export(model, tokenizer, folder / "export")
+    shutil.rmtree(folder / EXPORT, ignore_errors=True)  # written by this run before it was resumed
+    exported = export(model, tokenizer, folder / EXPORT)
     history = trainer.state.log_history
     plots = folder / "plots"
     plots.mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.common.files import new_model_folder
 from cmlmcse.common.names import split_names
+from cmlmcse.common.run_files import EXPORT
 from cmlmcse.data.batches import TrainingSentences
 from cmlmcse.data.lengths import forget_lengths
 from cmlmcse.data.pretraining_text import DEV_MASK_RATE
@@ -50,8 +51,8 @@ def finalize_pretraining(folder: Path, recipe: Recipe, trainer: LossTrainer, mea
     record = run_record(recipe, measured)
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
-    shutil.rmtree(folder / "export", ignore_errors=True)  # written by this run before it was resumed
-    export_pretrained(model, tokenizer, folder / "export", pretraining_card(record, results))
+    shutil.rmtree(folder / EXPORT, ignore_errors=True)  # written by this run before it was resumed
+    export_pretrained(model, tokenizer, folder / EXPORT, pretraining_card(record, results))
     (folder / "plots").mkdir(exist_ok=True)
     plot_losses([row for row in history if "loss" in row], folder / "plots")
     write_records(folder, record, results)

@@ -16,6 +16,7 @@ from transformers import TrainingArguments
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import replace_json
 from cmlmcse.common.names import split_names
+from cmlmcse.common.run_files import EXPORT, RESULTS, RUN
 from cmlmcse.hub.run_records import NAME_MODELS
 
 from .fields import Recipe, RunArguments
@@ -24,7 +25,7 @@ from .resume import all_checkpoints, check_resumable
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("cmlmcse", "modeling_cmlmcse")  # run.json has the recipe's fields; a study changes its own files
-RUN_FILES = ("run.json", "results.json", "export", "plots")
+RUN_FILES = (RUN, RESULTS, EXPORT, "plots")
 STRUCTURED = ("lr_scheduler_kwargs", "optim_target_modules", "gradient_checkpointing_kwargs")  # lists and dictionaries
 
 
@@ -68,7 +69,7 @@ def goes_on_in(folder: Path, resume: str | None) -> bool:
     """Whether a run goes on in the folder of its checkpoint. A finished run without any is left to
     :func:`find_checkpoint`, which says so."""
     if resume == "auto":
-        return bool(all_checkpoints(folder)) or (folder / "results.json").exists()
+        return bool(all_checkpoints(folder)) or (folder / RESULTS).exists()
     return resume is not None and Path(resume).resolve().parent == folder.resolve()
 
 
@@ -143,6 +144,6 @@ def chosen_arguments(run_args: RunArguments) -> dict[str, Any]:
 
 def write_records(folder: Path, record: dict[str, Any], results: dict[str, Any]) -> None:
     """Write run.json and results.json. Where both are there, they are of one run, also if a longer one was killed."""
-    (folder / "results.json").unlink(missing_ok=True)  # written by this run before it was resumed
-    for name, content in (("run.json", record), ("results.json", results)):
+    (folder / RESULTS).unlink(missing_ok=True)  # written by this run before it was resumed
+    for name, content in ((RUN, record), (RESULTS, results)):
         replace_json(folder / name, content)

@@ -11,6 +11,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from cmlmcse.common.distributed import from_first_process
 from cmlmcse.common.errors import InputError, first_line
+from cmlmcse.common.run_files import RESULTS
 from modeling_cmlmcse.distributed import rank
 
 TRAINER_STATE_NAME = "trainer_state.json"
@@ -59,7 +60,7 @@ def find_checkpoint(output_dir: str | Path, resume: str | None) -> str | None:
         found: Path | None = Path(resume)
         check_resumable(resume)
     elif (found := newest_checkpoint(Path(output_dir))) is None:
-        if (Path(output_dir) / "results.json").exists():
+        if (Path(output_dir) / RESULTS).exists():
             raise InputError(
                 f"--resume_from_checkpoint auto expects a checkpoint, found a finished run without any in "
                 f"{output_dir}; choose another --output_dir"
