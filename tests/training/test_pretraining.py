@@ -1,20 +1,23 @@
 """Stage 1, the command: its run, its resume, and stage 2 from what it leaves."""
 
+import copy
 import json
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, TrainerCallback, pipeline
 from transformers.utils import logging
 
-from cmlmcse.training import pretraining
+from cmlmcse.training import encoder_training, pretraining
 from cmlmcse.training.build_pretraining import NO_HEAD, build_pretraining_model
+from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.fields import DataArguments, ModelArguments
 from cmlmcse.training.pretraining_export import export_pretrained
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
@@ -279,12 +282,32 @@ def test_depths_of_no_fusion_layers_are_not_checked(fields, backbone_folders):
     assert (len(blocks(built.backbone)), built.fusion_layers) == (3, 0)
 
 
+class KeepsFusion(TrainerCallback):
+    """Keeps the weights of the fusion layers before and after training."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, torch.Tensor]] = []
+
+    def on_train_begin(self, *args: Any, model: TrainingLosses, **kwargs: Any) -> None:
+        self.kept.append(copy.deepcopy(model.model.auxiliary["cmlm"].fusion.state_dict()))
+
+    on_train_end = on_train_begin
+
+
 @pytest.mark.slow
 def test_stage_two_trains(stage_one, recipe, monkeypatch, tmp_path):
-    """The command goes on from a stage 1 folder."""
+    """The command starts from the fusion layers of a stage 1 folder, bit for bit, and trains them."""
+    fusion = KeepsFusion()
+    monkeypatch.setattr(encoder_training, "ContrastiveTrainer", partial(ContrastiveTrainer, callbacks=[fusion]))
     plain = ("--stage", "train", "--model_name_or_path", stage_one, "--fusion_init", "pretrained", "--max_steps", 2)
     plain += ("--lexical_layers", 3, "--fusion_layers", 2, "--dev_set", "none", "--final_evaluation", "none")
     run(monkeypatch, recipe, *plain)
+    begun, ended = fusion.kept
+    pretrained = load_file(stage_one / "auxiliary_network.safetensors")
+    assert pretrained.keys() == begun.keys()
+    assert all(torch.equal(tensor, begun[name]) for name, tensor in pretrained.items())
+    still = {name for name, tensor in begun.items() if torch.equal(tensor, ended[name])}
+    assert not any(name.endswith("weight") for name in still)  # the softmax leaves a key's bias no gradient
     assert (tmp_path / "run" / "export" / "model.safetensors").exists()
 
 
