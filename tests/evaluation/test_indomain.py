@@ -11,12 +11,7 @@ from cmlmcse.evaluation.indomain import indomain
 from cmlmcse.evaluation.sts_data import MissingData, Pairs, load_stsb_test
 from cmlmcse.evaluation.tasks import TASKS
 from support.paths import DATA
-
-
-def at_angle(texts: list[str]) -> np.ndarray:
-    """A text that ends in a number of degrees → the vector in that direction, of some length."""
-    angles = np.radians([float(text.split()[-1]) for text in texts])
-    return 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+from support.retrieval_sets import at_angle
 
 
 def pairs_of(*rows: tuple[float, str, str]) -> Pairs:

@@ -1,4 +1,4 @@
-"""What is published, and the client."""
+"""What is published, a checkpoint, and the client."""
 
 from pathlib import Path
 
@@ -26,6 +26,15 @@ def other(backbone_folders, tmp_path_factory) -> Path:
     model.backbone.get_input_embeddings().weight.data.mul_(2.0)
     folder = tmp_path_factory.mktemp("publish") / "other"
     return export(model, tiny_tokenizer("bert"), folder, bare_card(Loading(more="Another.")), trust_free=True)
+
+
+@pytest.fixture
+def checkpoint(backbone_folders, tmp_path) -> Path:
+    """A training checkpoint."""
+    folder = tmp_path / "run" / "checkpoint-5"
+    CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"]).save_pretrained(folder)
+    tiny_tokenizer("bert").save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

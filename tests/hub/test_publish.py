@@ -182,15 +182,6 @@ def test_branch_tag_and_pull_request(api, hub, exported, other):
     assert on_hub(hub) == contents(exported)
 
 
-@pytest.fixture
-def checkpoint(backbone_folders, tmp_path) -> Path:
-    """A training checkpoint."""
-    folder = tmp_path / "run" / "checkpoint-5"
-    CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"]).save_pretrained(folder)
-    tiny_tokenizer("bert").save_pretrained(folder)
-    return folder
-
-
 def run(monkeypatch, *arguments: object) -> int:
     """The command in this process; its exit status."""
     monkeypatch.setattr(sys, "argv", ["push_to_hub.py", *map(str, arguments)])

@@ -33,15 +33,6 @@ def run(monkeypatch, *arguments: object) -> None:
     command.main()
 
 
-@pytest.fixture
-def checkpoint(backbone_folders, tmp_path):
-    """A training checkpoint."""
-    folder = tmp_path / "run" / "checkpoint-5"
-    CMLMCSEForSentenceEmbedding.from_backbone(backbone_folders["bert"]).save_pretrained(folder)
-    tiny_tokenizer("bert").save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("trust_free", (False, True))
 def test_export_only(trust_free, checkpoint, monkeypatch, tmp_path, capsys):

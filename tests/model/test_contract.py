@@ -11,13 +11,13 @@ import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
 from safetensors.torch import load_file
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
 from cmlmcse.hub.export import clean_environment, export
 from modeling_cmlmcse import CMLMCSEConfig, CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.packing import Packing, PaddedPacking
 from support import warm
-from support.tiny import KINDS, OTHER_KINDS, tiny_backbone, tiny_tokenizer
+from support.tiny import KINDS, OTHER_KINDS, load_reference, tiny_backbone, tiny_tokenizer
 
 ALL_KINDS = (*KINDS, *OTHER_KINDS)
 TEXTS = ["the cat sat", "a big red dog ran under the tree", "dog"]
@@ -26,12 +26,6 @@ TEXTS = ["the cat sat", "a big red dog ran under the tree", "dog"]
 def load(folder: str | Path, **fields) -> CMLMCSEForSentenceEmbedding:
     """Our model on a backbone, for evaluation."""
     return CMLMCSEForSentenceEmbedding.from_backbone(str(folder), **{"cmlm_weight": 0.0, **fields}).eval()
-
-
-def plain(kind: str, folder: str) -> torch.nn.Module:
-    """transformers' own encoder."""
-    never_has_one = kind in ("electra", "distilbert", "modernbert")
-    return AutoModel.from_pretrained(folder, **({} if never_has_one else {"add_pooling_layer": False})).eval()
 
 
 def padded(kind: str, texts: list[str] = TEXTS, side: str = "right") -> dict[str, torch.Tensor]:
@@ -46,7 +40,7 @@ def padded(kind: str, texts: list[str] = TEXTS, side: str = "right") -> dict[str
 @torch.no_grad()
 def test_arguments_of_a_plain_model(kind, backbone_folders):
     """All N + 1 hidden states, word embeddings in place of ids, and positions: the numbers of the plain model."""
-    model, reference = load(backbone_folders[kind]), plain(kind, backbone_folders[kind])
+    model, reference = load(backbone_folders[kind]), load_reference(kind, backbone_folders[kind])
     batch = padded(kind)
     real = batch["attention_mask"].bool()
     given = [

@@ -17,6 +17,7 @@ from cmlmcse.data.views import VIEWS, DocumentViews
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.backbone import blocks
+from support.batches import rows_of
 from support.tiny import WORDS, tiny_tokenizer
 
 LIMIT = 20  # tokens of a view, without the two special ones
@@ -56,11 +57,6 @@ class Documents:
         """The documents of these rows, made by a collator of its own."""
         examples: list[Example] = self.rows.__getitems__([epoch * len(self.rows) + row for row in rows])
         return ViewCollator(self.tokenizer, seed, **self.made)(examples)
-
-
-def rows_of(packed: dict) -> list[list[int]]:
-    """The tokens of each packed row."""
-    return [row.tolist() for row in packed["input_ids"].split(packed["lengths"].tolist())]
 
 
 def unmasked(masked: dict) -> list[list[int]]:

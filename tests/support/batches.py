@@ -42,6 +42,11 @@ def moved(value: Any, device: str) -> Any:
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
+def rows_of(packed: dict) -> list[list[int]]:
+    """The tokens of each packed row."""
+    return [row.tolist() for row in packed["input_ids"].split(packed["lengths"].tolist())]
+
+
 def unpack(packed: dict) -> tuple[torch.Tensor, torch.Tensor]:
     """Packed rows → padded ids (B, T) and mask (B, T), by a plain loop."""
     rows = packed["input_ids"].split(packed["lengths"].tolist())

@@ -15,6 +15,7 @@ from cmlmcse.training.build_model import build_model, build_templates, build_tok
 from cmlmcse.training.build_text import build_sentences
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
+from cmlmcse.training.fields import Recipe
 from cmlmcse.training.parse import parse_recipe
 from support.tiny import WORDS
 
@@ -60,6 +61,11 @@ def run(monkeypatch, *arguments: object) -> None:
     command.main()
 
 
+def parsed(recipe: Path, **fields: Any) -> Recipe:
+    """A recipe with these changes."""
+    return parse_recipe([str(recipe), *field_arguments(fields)])
+
+
 def build_trainer(
     recipe: Path, fields: dict[str, Any], sentences: Any = None, callbacks: tuple[TrainerCallback, ...] = ()
 ) -> ContrastiveTrainer:
@@ -71,16 +77,16 @@ def build_trainer(
         sentences: the text of another trainer, so that it is not read and encoded again.
         callbacks: further ones.
     """
-    parsed = parse_recipe([str(recipe), *field_arguments(fields)])
-    set_seed(parsed.run.seed)
-    tokenizer = build_tokenizer(parsed.model, parsed.data.augmentation, parsed.data.max_seq_length)
-    templates = build_templates(parsed.model, tokenizer)
-    model = build_model(parsed.model, tokenizer)
+    found = parsed(recipe, **fields)
+    set_seed(found.run.seed)
+    tokenizer = build_tokenizer(found.model, found.data.augmentation, found.data.max_seq_length)
+    templates = build_templates(found.model, tokenizer)
+    model = build_model(found.model, tokenizer)
     trainer = ContrastiveTrainer(
         model=model,
-        args=parsed.run,
-        train_dataset=sentences or build_sentences(parsed, tokenizer),
-        data_collator=build_collator(model, tokenizer, parsed, templates),
+        args=found.run,
+        train_dataset=sentences or build_sentences(found, tokenizer),
+        data_collator=build_collator(model, tokenizer, found, templates),
         processing_class=tokenizer,
         callbacks=list(callbacks),
     )

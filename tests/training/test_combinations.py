@@ -3,7 +3,6 @@
 from collections import defaultdict
 from itertools import pairwise
 
-import datasets
 import pytest
 
 from cmlmcse.common.errors import InputError
@@ -28,11 +27,7 @@ OPTIONS = {
 PARTS = {"dimension_weight": "dimension_loss", "consistency_weight": "consistency_loss",
          "distillation_weight": "distillation_loss"}  # fmt: skip
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """An empty cache of the library datasets, where vectors of teachers and neighbours are kept."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(autouse=True)

@@ -10,22 +10,11 @@ from cmlmcse.models import encoders
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training.command import train
 from cmlmcse.training.mining import mine_negatives
-from cmlmcse.training.parse import parse_recipe
-from support.training import history
+from support.training import history, parsed
 
 LINES = ["the cat sat", "the cat sat on", "a dog ran", "a dog ran under", "w1 w2 w3", "w1 w2 w4", "red", "the cat sat"]
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """An empty cache of the library datasets."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
-def parsed(recipe, **fields):
-    """A recipe with its fields."""
-    words = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    return parse_recipe([str(recipe), *words])
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def cosines_of(texts: list[str], folder: str, pooling: str, limit: int) -> np.ndarray:

@@ -24,11 +24,7 @@ from support.training import history
 SEARCH = {"views": "search", "contrastive_weight": 0, "cmlm_weight": 0, "distillation_weight": 1, "teacher": "bm25",
           "distillation_loss": "list_net", "max_seq_length": 64}  # fmt: skip
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """An empty cache of the library datasets."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from cmlmcse.training.large_batch import backward_in_parts
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.losses import info_nce
+from support.batches import rows_of
 from support.text import write_records
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 
@@ -121,11 +122,6 @@ def masking() -> Masking:
     """40 % masked, so that every sentence has some."""
     tokenizer = tiny_tokenizer("bert")
     return Masking.of(tokenizer, 0.4)
-
-
-def rows_of(packed: dict) -> list[list[int]]:
-    """The rows of a packed batch."""
-    return [row.tolist() for row in packed["input_ids"].split(packed["lengths"].tolist())]
 
 
 @pytest.mark.parametrize("columns", (2, 3))

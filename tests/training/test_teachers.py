@@ -15,28 +15,16 @@ from cmlmcse.models import encoders
 from cmlmcse.models.encoders import load_encoder
 from cmlmcse.training import teachers
 from cmlmcse.training.command import train
-from cmlmcse.training.parse import parse_recipe
 from cmlmcse.training.teachers import teacher_vectors
 from cmlmcse.training.training_losses import TrainingLosses
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from modeling_cmlmcse.ranking import ranking_consistency, ranking_distillation
 from support.tiny import WORDS, tiny_tokenizer
-from support.training import history
+from support.training import history, parsed
 
 RANKCSE = {"consistency_weight": 1.0, "distillation_weight": 1.0, "distillation_loss": "list_net"}
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """An empty cache of the library datasets."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    return tmp_path / "cache"
-
-
-def parsed(recipe, **fields):
-    """A recipe with its fields."""
-    words = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    return parse_recipe([str(recipe), *words])
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def test_vectors_of_a_row(recipe, backbone_folders, cache, monkeypatch):

@@ -32,11 +32,10 @@ EVERY = OBJECTIVES | CONTRASTS
 
 
 @pytest.fixture
-def pairs(text_file, tmp_path, monkeypatch):
+def pairs(text_file, tmp_path, monkeypatch, cache):
     """`pairs.csv`: neighbours in the text, with scores from 0 to 4. And an empty cache for vectors and neighbours."""
     write_scored_pairs(text_file, tmp_path / "pairs.csv")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def steps(recipe: object, folder: str, fields: dict[str, Any], parts: dict[str, int]) -> Recorder:
