@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cmlmcse import train
-from cmlmcse.common.errors import Parser, command
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
 from cmlmcse.study.command import main as study
 from cmlmcse.study.plan import load_study
 from cmlmcse.training.command_fields import parse_with_fields

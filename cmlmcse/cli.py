@@ -5,7 +5,8 @@ import sys
 from importlib import import_module
 from typing import NamedTuple
 
-from cmlmcse.common.errors import InputError, command
+from cmlmcse.common.command import command
+from cmlmcse.common.errors import InputError
 
 
 class Verb(NamedTuple):

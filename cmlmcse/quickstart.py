@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
 from cmlmcse.common.cpu import limit_kernel_caches
-from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.run_files import EXPORT, RUN
 from cmlmcse.common.tables import DASH, markdown_table
 from cmlmcse.training import command as training

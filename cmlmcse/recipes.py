@@ -1,6 +1,7 @@
 """The command `cmlmcse recipes`: list every recipe and what it is for."""
 
-from cmlmcse.common.errors import Parser, command
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
 from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
 
 

@@ -20,7 +20,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
-from cmlmcse.common.errors import InputError, Parser, as_input_error, command
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
+from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.files import new_model_folder
 from cmlmcse.common.run_files import EXPORT, RESULTS, RUN
 from cmlmcse.common.tables import markdown_table

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.alone import alone_in
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
 from cmlmcse.common.cpu import bf16_is_faster, limit_kernel_caches
-from cmlmcse.common.errors import InputError, Parser, Stopped, command, interruptible, terminable
+from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name, resolve
+from cmlmcse.common.signals import interruptible, terminable
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.command_fields import TRUE, parse_with_fields
 

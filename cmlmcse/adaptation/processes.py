@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.common.distributed import from_first_process, kept_process_group, shutdown_process_group
-from cmlmcse.common.errors import InputError, not_terminable
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.launch import launched_processes
+from cmlmcse.common.signals import not_terminable
 from cmlmcse.training.command import run
 
 Train = Callable[[list[str], NDArray[np.float64] | None], object]

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmlmcse.common.alone import alone_in
-from cmlmcse.common.errors import InputError, command, interruptible
+from cmlmcse.common.command import command
+from cmlmcse.common.errors import InputError
+from cmlmcse.common.signals import interruptible
 
 from .columns import columns_to_copy, output_schema
 from .mentions import mention_cut, mention_unread

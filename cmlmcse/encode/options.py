@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from cmlmcse.common.errors import Parser
+from cmlmcse.common.arguments import Parser
 
 DTYPES = ("fp32", "bf16", "fp16")
 

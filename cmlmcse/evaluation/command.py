@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmlmcse.common.errors import InputError, command, interruptible
+from cmlmcse.common.command import command
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import SAVE_MODEL, path_or_name
+from cmlmcse.common.signals import interruptible
 
 from .options import WRITTEN, check_models, check_outputs, parse
 from .tasks import TASKS, Task, choose_tasks

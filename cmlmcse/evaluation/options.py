@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cmlmcse.common.errors import InputError, Parser
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import check_writable
 from cmlmcse.common.options import add_encoder_options, positive, share
 from cmlmcse.common.run_files import REQUEST, RESULTS, RUN

@@ -12,7 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmlmcse.common.errors import InputError, Parser, as_input_error, command, interruptible, terminable
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
+from cmlmcse.common.errors import InputError, as_input_error
+from cmlmcse.common.signals import interruptible, terminable
 
 if TYPE_CHECKING:
     from cmlmcse.models.prompts import Prompts

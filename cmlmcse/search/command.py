@@ -14,7 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import check_writable, write_asked
 from cmlmcse.common.run_files import RESULTS
 

@@ -4,7 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from cmlmcse.common.errors import InputError, Parser, command, interruptible, terminable
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
+from cmlmcse.common.errors import InputError
+from cmlmcse.common.signals import interruptible, terminable
 from cmlmcse.training.command_fields import parse_with_fields
 
 

@@ -14,7 +14,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from cmlmcse.common.errors import InputError, Parser, command
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.figures import COLOURS, GREY, plt, save, set_labels
 
 LIFT = 5.0  # points of the gate; well above the 0.55 to 2.6 points that methods claim over SimCSE

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cmlmcse.common.alone import alone_in
+from cmlmcse.common.command import command
 from cmlmcse.common.cpu import limit_kernel_caches
-from cmlmcse.common.errors import InputError, command, interruptible
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.locations import SAVE_MODEL, SAVE_TEXT, path_or_name
 from cmlmcse.common.recipes import find_recipe, recipe_names
 from cmlmcse.common.run_files import RESULTS
+from cmlmcse.common.signals import interruptible
 
 from .help import USAGE, help_text
 

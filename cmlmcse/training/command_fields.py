@@ -4,7 +4,8 @@ import argparse
 import json
 import sys
 
-from cmlmcse.common.errors import InputError, Parser
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.errors import InputError
 
 from .help import FIELDS
 

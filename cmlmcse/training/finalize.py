@@ -62,7 +62,8 @@ def finalize_run(
 
     encoder = load_model_encoder(str(exported))
     encode = EncodeOnce(encoder)
-    results, dev_set = {"model": recipe.name}, trainer.dev_set
+    results: dict[str, Any] = {"model": recipe.name}
+    dev_set = trainer.dev_set
     if dev_set and not score_export:
         results["dev"] = dev_summary(dev_set, score_met(trainer), len(np.load(folder / START_VALUES)["values"]))
     elif dev_set:

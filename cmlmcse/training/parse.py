@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from cmlmcse.common.errors import DashedPaths, InputError
+from cmlmcse.common.arguments import DashedPaths
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.recipes import find_recipe, meant_by_no, read_recipe
 from modeling_cmlmcse.distributed import rank
 

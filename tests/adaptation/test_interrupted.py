@@ -18,7 +18,8 @@ from cmlmcse.adaptation.clock import Clock
 from cmlmcse.adaptation.command import main
 from cmlmcse.adaptation.files import REQUEST
 from cmlmcse.adaptation.request import SAME, check_request, keep_request
-from cmlmcse.common.errors import InputError, Stopped, terminable
+from cmlmcse.common.errors import InputError, Stopped
+from cmlmcse.common.signals import terminable
 from cmlmcse.training.checkpoints import TEMPORARY
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from support import warm

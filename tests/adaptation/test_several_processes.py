@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from cmlmcse.adaptation import pipeline, processes
 from cmlmcse.adaptation.command import main
-from cmlmcse.common.errors import terminable
+from cmlmcse.common.signals import terminable
 from support.machines import on_two_machines
 from support.processes import launch
 

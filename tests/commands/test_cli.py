@@ -16,8 +16,10 @@ from safetensors import SafetensorError
 import cmlmcse
 from cmlmcse import cli
 from cmlmcse.adaptation.command import main as adapt_command
-from cmlmcse.common.errors import Parser, command, interruptible
+from cmlmcse.common.arguments import Parser
+from cmlmcse.common.command import command
 from cmlmcse.common.recipes import recipe_folder, recipe_names, summary
+from cmlmcse.common.signals import interruptible
 from cmlmcse.encode.command import main as encode_command
 from cmlmcse.training import build_model, build_text
 from cmlmcse.training.command import main as train_command
@@ -99,7 +101,7 @@ def test_a_closed_stream(closed: str) -> None:
 def test_what_c_code_prints_where_a_stream_is_closed(closed: str, tmp_path: Path) -> None:
     """It is not in a file that is opened next."""
     code = (
-        "import os\nfrom cmlmcse.common.errors import command\n"
+        "import os\nfrom cmlmcse.common.command import command\n"
         "@command\ndef main():\n    with open('file', 'w') as file:\n        os.write(2, b'noise')\n"
         "        file.write('text')\nmain()"
     )
@@ -111,7 +113,7 @@ def test_what_c_code_prints_where_a_stream_is_closed(closed: str, tmp_path: Path
 def test_another_broken_pipe_is_an_error() -> None:
     """Standard output is whole, so the traceback says what went wrong."""
     code = (
-        "from cmlmcse.common.errors import command\n"
+        "from cmlmcse.common.command import command\n"
         "@command\ndef main():\n    raise BrokenPipeError('a worker')\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -7,7 +7,8 @@ import subprocess
 import pytest
 from torch.distributed import TCPStore
 
-from cmlmcse.common.errors import InputError, command
+from cmlmcse.common.command import command
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.launch import says_it_first
 from support import warm
 from support.paths import ROOT
@@ -81,7 +82,7 @@ def test_a_network_error_is_none_of_the_launch(store):
 )
 def test_a_command_of_two_processes(error, status, line, store, monkeypatch, capsys):
     """Both end with the status, and one line is printed, without a traceback."""
-    monkeypatch.setattr("cmlmcse.common.errors.ImmediateExit", lambda: None)
+    monkeypatch.setattr("cmlmcse.common.command.ImmediateExit", lambda: None)
 
     @command
     def fails():

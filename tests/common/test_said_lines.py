@@ -4,7 +4,7 @@ import re
 
 from tqdm import tqdm
 
-from cmlmcse.common.errors import say
+from cmlmcse.common.command import say
 
 
 def test_a_line_stands_by_itself_beside_a_progress_bar(capsys):

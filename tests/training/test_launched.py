@@ -356,7 +356,7 @@ def test_fp16_of_a_launcher_without_a_gpu_is_refused(monkeypatch):
 
 LEAVES_EARLY = """
 import datetime, time, torch, torch.distributed as dist
-from cmlmcse.common.errors import command
+from cmlmcse.common.command import command
 
 @command
 def main():
