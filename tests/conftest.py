@@ -189,3 +189,10 @@ def empty_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         from matplotlib.figure import Figure
 
         monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: Path(path).touch())
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """An empty cache of the library datasets, where vectors of teachers and neighbours are kept too."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache"

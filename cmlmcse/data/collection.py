@@ -38,9 +38,7 @@ class Document(NamedTuple):
     text: str
 
 
-def load_collection(
-    source: str, text_column: str | None = None, title_column: str | None = None, cache_dir: str | None = None
-) -> Dataset:
+def load_collection(source: str, text_column: str | None = None, title_column: str | None = None) -> Dataset:
     """The documents of a source, as a memory-mapped dataset with the columns "title" and "text".
 
     - A .txt file: blank lines separate documents. Without a blank line, each line is a document.
@@ -71,7 +69,6 @@ def load_collection(
         return Dataset.from_generator(
             _rows,
             features=FEATURES,
-            cache_dir=cache_dir,
             gen_kwargs={"path": path, **columns, "state": (tuple(map(str, state)),), "version": VERSION},
             writer_batch_size=BLOCK_ROWS,
         )

@@ -40,7 +40,6 @@ def load_sentences(
     train_file: str,
     text_column: str | None = None,
     streaming: bool = False,
-    cache_dir: str | None = None,
     data_files: str | None = None,
     positive_column: str | None = None,
     negative_column: str | None = None,
@@ -67,11 +66,11 @@ def load_sentences(
     try:
         with _quiet():
             if kind in ("text", "wikipedia"):
-                sentences = _generated(kind, train_file, streaming, cache_dir, documents)
+                sentences = _generated(kind, train_file, streaming, documents)
             elif kind == "hub":
-                sentences = _from_hub(train_file, columns, streaming, cache_dir, data_files)
+                sentences = _from_hub(train_file, columns, streaming, data_files)
             else:
-                sentences = _from_table(kind, train_file, columns, streaming, cache_dir)
+                sentences = _from_table(kind, train_file, columns, streaming)
             first = next(iter(sentences.take(1)), None)
     except InputError:
         raise
@@ -146,10 +145,10 @@ def file_state(path: str) -> dict[str, str | int]:
     return {"path": os.path.abspath(path), "bytes": status.st_size, "changed_ns": status.st_mtime_ns}
 
 
-def _check_once(path: str, cache_dir: str | None) -> None:
+def _check_once(path: str) -> None:
     """Check that a file is UTF-8, unless the cache records that it passed before: a large file is checked only once."""
     key = hashlib.sha256(json.dumps([VERSION, file_state(path)]).encode()).hexdigest()
-    mark = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "cmlmcse-checked" / key
+    mark = Path(datasets.config.HF_DATASETS_CACHE) / "cmlmcse-checked" / key
     if not mark.exists():
         check_utf8(path)
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -167,22 +166,20 @@ def _rows(kind: str, path: str, version: int, documents: bool = False, **state: 
         yield {"text": text}
 
 
-def _generated(kind: str, path: str, streaming: bool, cache_dir: str | None, documents: bool) -> Sentences:
+def _generated(kind: str, path: str, streaming: bool, documents: bool) -> Sentences:
     """Return the dataset of a text file or a dump, cached by the file's path, size and modification time."""
     version = VERSION if kind == "text" else wikipedia.VERSION
     arguments = {"kind": kind, "version": version, "documents": documents, **file_state(path)}
     if streaming:
         return IterableDataset.from_generator(_rows, features=FEATURES, gen_kwargs=arguments)
-    return Dataset.from_generator(
-        _rows, features=FEATURES, cache_dir=cache_dir, gen_kwargs=arguments, writer_batch_size=BLOCK_ROWS
-    )
+    return Dataset.from_generator(_rows, features=FEATURES, gen_kwargs=arguments, writer_batch_size=BLOCK_ROWS)
 
 
-def _from_table(kind: str, path: str, columns: Columns, streaming: bool, cache_dir: str | None) -> Sentences:
+def _from_table(kind: str, path: str, columns: Columns, streaming: bool) -> Sentences:
     """Return the dataset of a .csv, .tsv, .json, .jsonl or .parquet file with the reader of `datasets`."""
     options: dict[str, Any] = {}
     if kind != "parquet":
-        _check_once(path, cache_dir)
+        _check_once(path)
     if kind in ("csv", "tsv"):
         options, strings = _csv_options(kind, path)
         columns = choose_columns(path, list(options["features"]), strings, columns)
@@ -190,9 +187,7 @@ def _from_table(kind: str, path: str, columns: Columns, streaming: bool, cache_d
         options, columns = _parquet_options(path, columns)
     name = "csv" if kind == "tsv" else kind
     file = glob.escape(os.path.abspath(path))  # `datasets` treats a name as a pattern
-    rows = datasets.load_dataset(
-        name, data_files=file, split="train", streaming=streaming, cache_dir=cache_dir, **options
-    )
+    rows = datasets.load_dataset(name, data_files=file, split="train", streaming=streaming, **options)
     return only_columns(rows, path, columns)
 
 
@@ -260,14 +255,10 @@ def _bad_json_line(path: str) -> str:
     return ""
 
 
-def _from_hub(
-    dataset: str, columns: Columns, streaming: bool, cache_dir: str | None, data_files: str | None
-) -> Sentences:
+def _from_hub(dataset: str, columns: Columns, streaming: bool, data_files: str | None) -> Sentences:
     """Return the training split of a Hub dataset, or of one file in it."""
     try:
-        rows = datasets.load_dataset(
-            dataset, data_files=data_files or None, split="train", streaming=streaming, cache_dir=cache_dir
-        )
+        rows = datasets.load_dataset(dataset, data_files=data_files or None, split="train", streaming=streaming)
         return only_columns(rows, dataset, columns)
     except InputError:
         raise

@@ -56,7 +56,7 @@ def test_tables(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     expected = [("A title", "The body."), ("", "Alone"), ("", "Body alone"), ("Other", "A body")]
     assert [tuple(document) for document in found(path)] == expected
-    dataset = load_collection(str(path), cache_dir=str(tmp_path / "cache"))
+    dataset = load_collection(str(path))
     assert [(row["title"], row["text"]) for row in dataset] == expected
     table = tmp_path / "table.csv"
     table.write_text("name,body\nA name,Some text\n")
@@ -116,13 +116,13 @@ def test_columns_are_guessed_apart(tmp_path):
 
 def test_other_rules_read_the_source_again(tmp_path, monkeypatch):
     """What an earlier version kept of the same file is not used."""
-    path, cache = tmp_path / "text.txt", str(tmp_path / "cache")
+    path = tmp_path / "text.txt"
     path.write_text("one a\ntwo b\n")
-    assert len(load_collection(str(path), cache_dir=cache)) == 2
+    assert len(load_collection(str(path))) == 2
     monkeypatch.setattr(collection, "read_collection", lambda *_: iter([Document("", "other")]))
-    assert len(load_collection(str(path), cache_dir=cache)) == 2
+    assert len(load_collection(str(path))) == 2
     monkeypatch.setattr(collection, "VERSION", collection.VERSION + 1)
-    assert load_collection(str(path), cache_dir=cache)["text"] == ["other"]
+    assert load_collection(str(path))["text"] == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_wrong_sources(make, message, tmp_path):
 def test_wrong_columns_and_text(name, content, columns, message, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError) as error:
-        load_collection(str(tmp_path / name), *columns, cache_dir=str(tmp_path / "cache"))
+        load_collection(str(tmp_path / name), *columns)
     assert message in str(error.value)
 
 

@@ -271,7 +271,7 @@ def test_the_cache_has_few_blocks(tmp_path):
 
     path = tmp_path / "text.txt"
     path.write_text("the cat sat\n" * (2 * BLOCK_ROWS + 5))
-    text = load_sentences(str(path), cache_dir=str(tmp_path))
+    text = load_sentences(str(path))
     tokens = tokenize_sentences(text, tiny_tokenizer("bert"), 8)
     for table in (text, tokens):
         assert [len(block) for block in table.data.to_batches()] == [BLOCK_ROWS, BLOCK_ROWS, 5]

@@ -169,7 +169,7 @@ def test_a_collection_and_a_table_of_a_folder(least, tmp_path, monkeypatch) -> N
     assert first == Document("", "One.\nTwo.")
     passages = [Document(*passage) for passage in read_passages(str(path / "b.md"))]
     assert others == ([Document(*read_file(str(path / "b.md")))] if least == 2 else passages)
-    loaded = load_collection(str(path), cache_dir=str(tmp_path / "cache"))
+    loaded = load_collection(str(path))
     assert loaded["title"] == ["", *(document.title for document in others)]
     assert few_files(str(path)) == (2 if least == 3 else 0)
     assert few_files(str(path / "a" / "NOTES.TXT")) == 0

@@ -112,7 +112,7 @@ def test_a_long_document_takes_no_longer_than_its_parts(tmp_path):
         path = tmp_path / f"{size}.jsonl"
         path.write_text("".join(json.dumps({"title": "w1 w2", "text": each}) + "\n" for each in (text, text[:500])))
         start = time.perf_counter()
-        documents = load_collection(str(path), cache_dir=str(tmp_path / "cache"))
+        documents = load_collection(str(path))
         pieces = tokenize_pieces(documents, tokenizer)
         rows, words = TrainingSentences(pieces), TellingWords.count(pieces, tokenizer)
         assert len(rows[0].tokens) == size

@@ -3,7 +3,6 @@
 import random
 from pathlib import Path
 
-import datasets
 import pytest
 import yaml
 
@@ -36,10 +35,3 @@ def saving_recipe(tmp_path, backbone_folders) -> Path:
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(fields))
     return tmp_path / "recipe.yaml"
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
-    """An empty cache of the library datasets, where vectors of teachers and neighbours are kept too."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    return tmp_path / "cache"

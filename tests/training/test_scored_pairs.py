@@ -22,6 +22,8 @@ from support.text import write_records
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 from support.training import history
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 ROWS = [("a cat", "the cat, sat", 4.5), ("the tree", " ", 1.0), ("w2 w3", "w4", 0), ("big", "red", -0.25)]
 COLUMNS = {"text_column": "one", "positive_column": "two", "score_column": "rating"}
 
@@ -36,7 +38,7 @@ def write_table(path: Path, rows=ROWS) -> str:
 def test_scores_are_read_and_reach_the_batch(suffix, streaming, tmp_path):
     """The rows in which neither sentence is blank, each with its number, as far as the collated batch."""
     path = write_table(tmp_path / f"pairs.{suffix}")
-    pairs = load_sentences(path, cache_dir=str(tmp_path / "cache"), streaming=streaming, **COLUMNS)
+    pairs = load_sentences(path, streaming=streaming, **COLUMNS)
     kept = [ROWS[0], ROWS[2], ROWS[3]]
     assert [tuple(row.values()) for row in pairs] == kept
     tokenizer = tiny_tokenizer("bert")
@@ -71,7 +73,7 @@ def test_a_wrong_score(suffix, scores, row, found, tmp_path):
     rows = [(f"a w{i}", " " if i == 1 else "b", score) for i, score in enumerate(scores)]
     message = f"pairs.{suffix}: expected a finite number in the column rating of row {row}, found {found}; fix the row"
     with pytest.raises(InputError, match=re.escape(message)):
-        load_sentences(write_table(tmp_path / f"pairs.{suffix}", rows), cache_dir=str(tmp_path / "cache"), **COLUMNS)
+        load_sentences(write_table(tmp_path / f"pairs.{suffix}", rows), **COLUMNS)
 
 
 def test_equal_scores(recipe, tmp_path):
@@ -85,7 +87,7 @@ def test_a_missing_column(tmp_path):
     """The message names the option to give."""
     wanted = COLUMNS | {"score_column": "score"}
     with pytest.raises(InputError, match=r"expected a column score, found the columns one, .*; give --score_column"):
-        load_sentences(write_table(tmp_path / "pairs.csv"), cache_dir=str(tmp_path / "cache"), **wanted)
+        load_sentences(write_table(tmp_path / "pairs.csv"), **wanted)
 
 
 def test_the_losses_of_a_batch(tmp_path):
@@ -95,7 +97,7 @@ def test_the_losses_of_a_batch(tmp_path):
     model = CMLMCSEForSentenceEmbedding.from_backbone(tmp_path, cmlm_weight=0.0, **fields).double().train()
     path = write_table(tmp_path / "pairs.csv")
     tokenizer = tiny_tokenizer("bert")
-    rows = tokenize_sentences(load_sentences(path, cache_dir=str(tmp_path / "cache"), **COLUMNS), tokenizer, 16)
+    rows = tokenize_sentences(load_sentences(path, **COLUMNS), tokenizer, 16)
     examples = TrainingSentences(rows).__getitems__([0, 1, 2])
     loss = TrainingLosses(model)(**ViewCollator(tokenizer, 1)(examples)).loss
     cosine = torch.nn.CosineSimilarity()

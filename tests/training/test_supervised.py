@@ -23,6 +23,8 @@ from support.batches import rows_of
 from support.text import write_records
 from support.tiny import WORDS, tiny_backbone, tiny_tokenizer
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 COLUMNS = ("sent0", "sent1", "hard_neg")  # as in SimCSE's nli_for_simcse.csv
 ROWS = [("a cat", "the cat, sat", "a dog"), ("the tree", " ", "w1"), ("w2 w3", "w4", "w5"), ("big", "red", "")]
 WANTED = {"text_column": "sent0", "positive_column": "sent1", "negative_column": "hard_neg"}
@@ -40,7 +42,7 @@ def test_columns_are_read(suffix, streaming, tmp_path):
     path = write_table(tmp_path / f"nli.{suffix}")
 
     def load(**wanted: str) -> list[tuple[str, ...]]:
-        rows = list(load_sentences(path, cache_dir=str(tmp_path / "cache"), streaming=streaming, **wanted))
+        rows = list(load_sentences(path, streaming=streaming, **wanted))
         assert all(list(row) == ["text", "positive", "negative"][: len(wanted)] for row in rows)
         return [tuple(row.values()) for row in rows]
 
@@ -73,12 +75,12 @@ def test_missing_column(suffix, tmp_path):
         with pytest.raises(
             InputError, match=f"nli.{suffix}: expected a column entailment, {found}; give --{field}_column NAME"
         ):
-            load_sentences(path, cache_dir=str(tmp_path / "cache"), **wanted)
+            load_sentences(path, **wanted)
     if suffix in ("jsonl", "parquet"):
         with pytest.raises(
             InputError, match="expected text in the column label, found another type; give another --positive_column"
         ):
-            load_sentences(path, "sent0", cache_dir=str(tmp_path / "cache"), positive_column="label")
+            load_sentences(path, "sent0", positive_column="label")
 
 
 def test_a_text_file_has_no_labels(tmp_path):
@@ -103,7 +105,7 @@ def examples(count: int, columns: int = 3) -> list[Example]:
 def test_tokenised_columns(streaming, tmp_path):
     """Each column is tokenised and cut; a row keeps its columns together, in memory and streamed."""
     path = write_table(tmp_path / "nli.csv", [(f"w{i} w{i} w{i}", f"w{i}", f"w{i} w{i}") for i in range(20)])
-    rows = load_sentences(path, cache_dir=str(tmp_path / "cache"), streaming=streaming, **WANTED)
+    rows = load_sentences(path, streaming=streaming, **WANTED)
     tokenized = tokenize_sentences(rows, tiny_tokenizer("bert"), 4)
     if streaming:
         found = list(itertools.islice(StreamedSentences(tokenized, seed=0), 20))
