@@ -13,7 +13,7 @@ import pytest
 from support.docs import PAGES, name_of
 from support.paths import ROOT
 
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "HISTORY.md"]
 
 
 @functools.cache
