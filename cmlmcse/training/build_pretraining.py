@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 from datasets import Dataset
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -14,11 +15,11 @@ from cmlmcse.models.encoders import load_tokenizer
 from modeling_cmlmcse.backbone import load_backbone, max_positions
 from modeling_cmlmcse.configuration_cmlmcse import CMLMCSEConfig
 from modeling_cmlmcse.distributed import rank
-from modeling_cmlmcse.field_checks import in_range
 from modeling_cmlmcse.pretrained_auxiliary import PretrainedAuxiliary
 
 from .build_collator import check_length
 from .fields import DataArguments, ModelArguments
+from .pretraining_decoders import FusionDecoder, chosen_decoder
 from .pretraining_model import AuxiliaryPretraining
 
 NO_HEAD = (
@@ -39,8 +40,8 @@ def choose_tokenizer(
         own: folder of the tokenizer that this run has saved before; None if there is none.
 
     Raises:
-        InputError: there is no such tokenizer, or it has no mask token, or none around a text where RetroMAE's decoder
-            needs them.
+        InputError: there is no such tokenizer, or it has no mask token, or none around a text where the
+            auxiliary network needs them.
     """
 
     def lines() -> Iterator[str]:
@@ -57,8 +58,9 @@ def choose_tokenizer(
         tokenizer = load_tokenizer(resolve(name))
     if tokenizer.mask_token_id is None:
         raise InputError(f"pre-training expects a tokenizer with a mask token, found none in {name}; choose another")
-    if data_args.auxiliary_decoder == "retromae" and data_args.auxiliary_weight > 0:
-        check_around("auxiliary_decoder retromae", tokenizer, str(name or data_args.model_type))
+    decoder = chosen_decoder(data_args.auxiliary_decoder, data_args.auxiliary_weight)
+    if decoder is not None and decoder.predicts_all:
+        check_around(f"auxiliary_decoder {data_args.auxiliary_decoder}", tokenizer, str(name or data_args.model_type))
     if data_args.model_type is not None:  # later positions are never trained
         tokenizer.model_max_length = data_args.max_seq_length
     return tokenizer
@@ -106,7 +108,8 @@ def build_pretraining_model(
         config = new_config(data_args, tokenizer) if pretrained is None else pretrained.config
         names = "lexical_layers", "fusion_layers", "fusion_init", "decoder_hidden_share"
         fields = {name: getattr(model_args, name) for name in names}
-        fuses = data_args.auxiliary_weight > 0 and data_args.auxiliary_decoder == "fusion"
+        decoder = chosen_decoder(data_args.auxiliary_decoder, data_args.auxiliary_weight)
+        fuses = decoder is FusionDecoder
         network = PretrainedAuxiliary.choose(fields["fusion_init"], path) if fuses else None
         if network is not None:
             fields |= network.check(fields) | {"fusion_init": "pretrained"}
@@ -114,23 +117,14 @@ def build_pretraining_model(
             fields["fusion_init"] = "random"
         fields["cmlm_weight"] = float(fuses)  # depths are checked where fusion layers are built
         sizes = CMLMCSEConfig(backbone_config=config, **fields)
-        dropout = model_args.backbone_dropout
-        if dropout is not None:
-            in_range("backbone_dropout", dropout, float, 0.0, 1.0)
-        depths = sizes.lexical_layers, sizes.fusion_layers
+        build_decoder = None if decoder is None else partial(decoder.build, sizes=sizes)
         model = AuxiliaryPretraining(
-            config,
-            *depths,
-            data_args.auxiliary_weight,
-            model_args.pooling,
-            dropout,
-            data_args.auxiliary_decoder,
-            sizes.decoder_hidden_share,
+            config, build_decoder, data_args.auxiliary_weight, model_args.pooling, model_args.backbone_dropout
         )
         if pretrained is not None:
             model.load_backbone_weights(pretrained, sizes.fusion_init)
-        if network is not None:
-            network.load_into(model.fusion, model.pooling)
+        if network is not None and isinstance(model.decoder, FusionDecoder):
+            network.load_into(model.decoder.blocks, model.pooling)
     if len(tokenizer) > config.vocab_size:
         raise InputError(
             f"the tokenizer must fit the model's vocabulary of {config.vocab_size}, found {len(tokenizer)} tokens; use "

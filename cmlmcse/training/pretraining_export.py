@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
@@ -17,11 +16,12 @@ from cmlmcse.data.pretraining_text import DEV_MASK_RATE
 from cmlmcse.hub.card_method import public_name
 from cmlmcse.hub.card_writer import bullets, metadata, write_card
 from cmlmcse.hub.run_records import with_public_names
-from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK, DEPTHS
+from modeling_cmlmcse.pretrained_auxiliary import AUXILIARY_NETWORK
 
 from .both_stages import progress_record, text_record
 from .fields import Recipe
 from .plots import plot_losses
+from .pretraining_decoders import DECODERS, chosen_decoder
 from .pretraining_model import AuxiliaryPretraining
 from .records import run_record, write_records
 from .trainer import LossTrainer
@@ -65,16 +65,14 @@ def finalize_pretraining(folder: Path, recipe: Recipe, trainer: LossTrainer, mea
 def export_pretrained(model: AuxiliaryPretraining, tokenizer: PreTrainedTokenizerBase, folder: Path, card: str) -> None:
     """Write a folder that `AutoModelForMaskedLM` loads, with the fusion layers in a file of their own.
 
-    The fusion layers share the head of the masked-language model. The folder is complete or absent.
+    These share the head of the masked-language model. The folder is complete or absent.
     """
     with new_model_folder(folder) as aside:
         model.masked_lm.save_pretrained(aside)
         forget_lengths(tokenizer)
         tokenizer.save_pretrained(aside)
-        if model.fusion is not None:
-            weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.fusion.state_dict().items()}
-            facts = {name: str(getattr(model, name)) for name in (*DEPTHS, "pooling")}
-            save_file(weights, aside / AUXILIARY_NETWORK, metadata={"format": "pt", **facts})
+        if model.decoder is not None:
+            model.decoder.save(aside, model.pooling)
         (aside / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -96,9 +94,7 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
         "deleted before the encoder": f"{fields['deletion_rate']:.0%} of the tokens"
         if fields.get("augmentation", "none") != "none"
         else None,
-        "auxiliary network": {"fusion": "fusion layers", "retromae": "RetroMAE's decoder (Xiao et al. 2022)"}[
-            decoder_of(fields)
-        ],
+        "auxiliary network": DECODERS[fields["auxiliary_decoder"]].title,
         "weight of the auxiliary network's loss": fields["auxiliary_weight"],
         "sentence vector that it reads": fields["pooling"] if fields["auxiliary_weight"] > 0 else "none",
         "steps": record["steps"],
@@ -109,25 +105,18 @@ def pretraining_facts(record: dict[str, Any], results: dict[str, Any]) -> dict[s
     }
 
 
-def fuses(fields: dict[str, Any]) -> bool:
-    """Whether fusion layers were trained, which the export then holds."""
-    return fields["auxiliary_weight"] > 0 and decoder_of(fields) == "fusion"
-
-
-def decoder_of(fields: dict[str, Any]) -> str:
-    """The kind of the auxiliary network. Older versions had one, and did not record it."""
-    return str(fields.get("auxiliary_decoder", "fusion"))
-
-
 def pretraining_card(record: dict[str, Any], results: dict[str, Any]) -> str:
     """The README.md of the export of stage 1, from the run's records."""
+    fields = record["fields"]
+    decoder = chosen_decoder(fields["auxiliary_decoder"], fields["auxiliary_weight"])
+    exported = decoder is not None and decoder.exported
     auxiliary = (
         f" and, in `{AUXILIARY_NETWORK}`, the auxiliary network pre-trained with it (InfoCSE, Wu et al. 2022, "
         "§3.1): `model_name_or_path` of a second stage with `fusion_init: pretrained`."
     )
     values = {
         "name": record["recipe"],
-        "summary": "A masked-language model (`AutoModelForMaskedLM`)" + (auxiliary if fuses(record["fields"]) else "."),
+        "summary": "A masked-language model (`AutoModelForMaskedLM`)" + (auxiliary if exported else "."),
         "training": bullets(pretraining_facts(record, results)),
     }
     return write_card(metadata("fill-mask"), values)

@@ -9,7 +9,7 @@ from modeling_cmlmcse.field_checks import in_range, one_of
 from modeling_cmlmcse.pooling import POOLINGS
 
 from .fields import DEFAULTS, DataArguments, Recipe
-from .pretraining_model import DECODERS
+from .pretraining_decoders import DECODERS, chosen_decoder
 from .stage_fields import NEVER_PRETRAIN, ONLY_STAGE, PRETRAIN, RUN_OF_TRAIN, TRAIN
 
 # They change no model, and one command line may serve both stages.
@@ -68,11 +68,13 @@ def check_deletion(data_args: DataArguments) -> None:
             f"augmentation in stage pretrain must be none or delete_tokens, found {data_args.augmentation}; leave it "
             "out, or set --augmentation none"
         )
-    if data_args.auxiliary_decoder != "retromae" or data_args.auxiliary_weight == 0:
+    decoder = chosen_decoder(data_args.auxiliary_decoder, data_args.auxiliary_weight)
+    if decoder is None or not decoder.predicts_all:
+        restores = next(name for name, each in DECODERS.items() if each.predicts_all)
         raise InputError(
             "augmentation delete_tokens in stage pretrain expects the decoder that restores them, found "
             f"auxiliary_decoder {data_args.auxiliary_decoder} with auxiliary_weight {data_args.auxiliary_weight:g}; "
-            "set --auxiliary_decoder retromae --auxiliary_weight 1, or --augmentation none --deletion_rate "
+            f"set --auxiliary_decoder {restores} --auxiliary_weight 1, or --augmentation none --deletion_rate "
             f"{DEFAULTS['deletion_rate']}"
         )
 

@@ -19,6 +19,7 @@ from cmlmcse.training import encoder_training, pretraining
 from cmlmcse.training.build_pretraining import NO_HEAD, build_pretraining_model
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from cmlmcse.training.fields import DataArguments, ModelArguments
+from cmlmcse.training.pretraining_decoders import FusionDecoder
 from cmlmcse.training.pretraining_export import export_pretrained
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
 from cmlmcse.training.pretraining_trainer import PretrainingTrainer
@@ -211,7 +212,7 @@ def stage_one(tmp_path_factory, backbone_folders) -> Path:
     """What stage 1 exports, of 3 + 2 layers: the fusion layers unlike any of the backbone's."""
     pretrained, _ = load_backbone(backbone_folders["bert"])
     torch.manual_seed(3)
-    model = AuxiliaryPretraining(pretrained.config, 3, 2)
+    model = AuxiliaryPretraining(pretrained.config, partial(FusionDecoder, lexical_layers=3, fusion_layers=2))
     model.load_backbone_weights(pretrained, "random")
     folder = tmp_path_factory.mktemp("stage") / "export"
     export_pretrained(model, tiny_tokenizer("bert"), folder, "")
@@ -252,7 +253,7 @@ def test_every_kind_of_backbone_through_both_stages(kind, backbone_folders, sent
     """Stage 1's MLM loss is that of transformers' own padded model; its export has the model's weights; and with the
     masked sentences' own vectors stage 2's loss is stage 1's auxiliary loss."""
     pretrained, _ = load_backbone(backbone_folders[kind])
-    first = AuxiliaryPretraining(pretrained.config, 3, 2)
+    first = AuxiliaryPretraining(pretrained.config, partial(FusionDecoder, lexical_layers=3, fusion_layers=2))
     first.load_backbone_weights(pretrained, "random")
     masked = make_masked_batch(kind, sentences)["masked"]
     losses = first.eval().losses(masked)
@@ -279,7 +280,8 @@ def test_depths_of_no_fusion_layers_are_not_checked(fields, backbone_folders):
     """Without InfoCSE's or Condenser's decoder a recipe's depths may exceed the backbone's."""
     model = ModelArguments(backbone_folders["shallow"], lexical_layers=8, fusion_layers=6)
     built = build_pretraining_model(model, DataArguments(**fields), tiny_tokenizer("bert"))
-    assert (len(blocks(built.backbone)), built.fusion_layers) == (3, 0)
+    assert len(blocks(built.backbone)) == 3
+    assert not isinstance(built.decoder, FusionDecoder)
 
 
 class KeepsFusion(TrainerCallback):

@@ -1,11 +1,13 @@
 """Stage 1: its losses and gradients against an independent computation."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
+from cmlmcse.training.pretraining_decoders import FusionDecoder, RetroMAEDecoder
 from cmlmcse.training.pretraining_model import AuxiliaryPretraining
 from modeling_cmlmcse.backbone import blocks, load_backbone
 from modeling_cmlmcse.enhanced_decoding import inner_tokens
@@ -19,7 +21,8 @@ FAMILIES = ("bert", "roberta")
 def pretraining(folder: str, weight: float = 1.0, pooling: str = "cls_before_pooler") -> AuxiliaryPretraining:
     """The model of stage 1 on a tiny backbone: 3 of 6 layers below, 2 fusion layers, which start as the last."""
     pretrained, _ = load_backbone(folder)
-    model = AuxiliaryPretraining(pretrained.config, 3, 2, weight, pooling)
+    build = partial(FusionDecoder, lexical_layers=3, fusion_layers=2) if weight > 0 else None
+    model = AuxiliaryPretraining(pretrained.config, build, weight, pooling)
     model.load_backbone_weights(pretrained, "last" if weight > 0 else "random")
     return model.eval()
 
@@ -80,7 +83,7 @@ def test_where_the_gradients_go(kind, backbone_folders, sentences):
         model.losses(masked)[name].total.backward()
         for block in blocks(model.backbone):
             assert all(parameter.grad.abs().sum() > 0 for parameter in block.parameters()), name
-        fusion = [parameter.grad for parameter in model.fusion.parameters()]
+        fusion = [parameter.grad for parameter in model.decoder.parameters()]
         assert all((gradient is None) == (name == "mlm") for gradient in fusion)
         assert model.get_input_embeddings().weight.grad.abs().sum() > 0
 
@@ -89,7 +92,7 @@ def test_weight_zero_is_plain_masked_language_modelling(backbone_folders, senten
     """Without the auxiliary loss: no fusion layers, and the loss is the masked-language model's."""
     model = pretraining(backbone_folders["bert"], weight=0.0)
     masked = make_masked_batch("bert", sentences)["masked"]
-    assert model.fusion is None
+    assert model.decoder is None
     output = model(masked)
     assert set(output.logs) == {"mlm_loss", "mlm_accuracy"}
     assert output.loss.item() == pytest.approx(reference_losses(backbone_folders["bert"], masked)[0].item(), abs=1e-5)
@@ -108,7 +111,7 @@ def decoder_pretraining(folder: str, share: float = 0.5) -> AuxiliaryPretraining
     """The model of stage 1 with RetroMAE's decoder."""
     pretrained, _ = load_backbone(folder)
     torch.manual_seed(1)
-    model = AuxiliaryPretraining(pretrained.config, 3, 2, 0.7, decoder="retromae", hidden_share=share)
+    model = AuxiliaryPretraining(pretrained.config, partial(RetroMAEDecoder, hidden_share=share), 0.7)
     model.load_backbone_weights(pretrained, "random")
     return model.eval()
 
@@ -165,9 +168,9 @@ def test_retromae_equals_an_independent_computation(kind, rate, backbone_folders
     lengths = torch.tensor(list(map(len, whole)))
     assert (len(masked["input_ids"]) < lengths.sum()) == (rate > 0)
     packing = Packing.from_lengths(lengths, int(lengths.sum()), int(lengths.max()))
-    visible = model.decoder.visible(packing, inner_tokens(packing)[1])
+    visible = model.decoder.enhanced.visible(packing, inner_tokens(packing)[1])
     decoder = copy.deepcopy(model.decoder)
-    block = blocks(decoder.block)[0]
+    block = blocks(decoder.enhanced.block)[0]
     total, count, mlm = 0.0, 0, 0.0
     labels = masked["mlm_labels"].split(masked["mlm_counts"].tolist())
     rows = zip(masked["input_ids"].split(masked["lengths"].tolist()), whole, labels, strict=True)
@@ -188,7 +191,7 @@ def test_retromae_equals_an_independent_computation(kind, rate, backbone_folders
             assert place not in columns
             state = attended(block, kind, asking[place], context[columns], place, columns)
             if kind == "modernbert":
-                state = decoder.block.final_norm(state)
+                state = decoder.enhanced.block.final_norm(state)
             logits = model_head(reference, kind)(state[None])
             total = total + torch.nn.functional.cross_entropy(logits, true[place : place + 1], reduction="sum")
             count += 1
@@ -211,7 +214,7 @@ def model_head(model: torch.nn.Module, kind: str) -> torch.nn.Module:
 
 def test_what_a_word_sees(backbone_folders, sentences):
     """Half of the others by chance, another half for each word and, in training, each time; all with share 0."""
-    model = decoder_pretraining(backbone_folders["bert"]).decoder
+    model = decoder_pretraining(backbone_folders["bert"]).decoder.enhanced
     packing = Packing.from_lengths(torch.full((40,), 40), 1600, 40)
     layout = inner_tokens(packing)[1]
     seen = model.visible(packing, layout)
@@ -228,7 +231,7 @@ def test_what_a_word_sees(backbone_folders, sentences):
 def test_the_words_that_a_position_does_not_see_do_not_matter(backbone_folders, sentences):
     """With everything hidden, another word elsewhere changes nothing; with everything visible it does."""
     for share, changes in ((1.0, False), (0.0, True)):
-        model = decoder_pretraining(backbone_folders["bert"], share).decoder
+        model = decoder_pretraining(backbone_folders["bert"], share).decoder.enhanced
         backbone = decoder_pretraining(backbone_folders["bert"]).backbone
         tokens = torch.tensor([2, 10, 11, 12, 3])
         packing = Packing.from_lengths(torch.tensor([5]), 5, 5)
