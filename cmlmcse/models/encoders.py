@@ -21,6 +21,7 @@ from .folders import (
     read_json,
     recorded_max_length,
     recorded_prompts,
+    records_lower_case,
     resolve_model,
     sentence_transformers_pooling,
     trained_pooling,
@@ -294,12 +295,24 @@ def load_tokenizer(source: str) -> Any:
     try:
         with quiet_loading():  # a checkpoint's own model type is unknown to transformers
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # never asks to run code
+        if records_lower_case(source):
+            lower_case(tokenizer)
         tokenizer.chat_template = None  # a template would be saved as an extra file
         # datasets hashes the name too: without this, a copy in another folder would tokenise the text again
         tokenizer.name_or_path = tokenizer.init_kwargs["name_or_path"] = ""
         return tokenizer
     except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the tokenizers library
         raise InputError(f"{source}: the tokenizer cannot be loaded: {first_line(error)[:300]}") from error
+
+
+def lower_case(tokenizer: Any) -> None:
+    """Make a tokenizer write texts in lower case first, as sentence-transformers does. What is saved does it too."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    backend = tokenizer.backend_tokenizer
+    own = backend.normalizer
+    if own is None or own.normalize_str("A") != "a":
+        backend.normalizer = Sequence([Lowercase(), *([] if own is None else [own])])
 
 
 def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLMCSEForSentenceEmbedding":

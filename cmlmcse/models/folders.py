@@ -86,6 +86,15 @@ def recorded_max_length(name_or_path: str) -> int | None:
     return (read_json(resolve_model(name_or_path), "sentence_bert_config.json", dict) or {}).get("max_seq_length")
 
 
+def records_lower_case(source: str) -> bool:
+    """Whether sentence-transformers lower-cases a model's texts, whatever its tokenizer does.
+
+    Raises:
+        InputError: the file is malformed.
+    """
+    return bool((read_json(source, "sentence_bert_config.json", dict) or {}).get("do_lower_case"))
+
+
 def recorded_prompts(name_or_path: str) -> Prompts:
     """The prompts that a model records. Every folder that this project writes records them for sentence-transformers.
 

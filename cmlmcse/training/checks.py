@@ -58,6 +58,7 @@ def check_values(recipe: Recipe) -> None:
             "per_device_train_batch_size must be at least 2, because in-batch negatives are other sentences, found "
             f"{recipe.run.per_device_train_batch_size}; raise it"
         )
+    check_metric(recipe)
     check_run(recipe.run)
 
 
@@ -74,6 +75,24 @@ def check_model(model_args: ModelArguments, backbone: PretrainedConfig | None = 
         fields["lexical_layers"] = fields["fusion_layers"] = fields["matryoshka_dims"] = None
     with as_input_error():
         CMLMCSEConfig(backbone_config=backbone, **fields)
+
+
+def check_metric(recipe: Recipe) -> None:
+    """Check that the score which chooses the best checkpoint is one that is measured.
+
+    Raises:
+        InputError: it is not.
+    """
+    asked = recipe.run.metric_for_best_model
+    if recipe.run.stage == "pretrain":
+        known = ["mlm_loss", "perplexity", "mlm_accuracy"]
+        known += ["auxiliary_loss", "auxiliary_accuracy"] * (recipe.data.auxiliary_weight > 0)
+    else:
+        known = ["dev_score", *["vector_gain"] * (recipe.model.cmlm_weight > 0)]
+    if asked is not None and asked.removeprefix("eval_") not in known:
+        raise InputError(
+            f"metric_for_best_model must be one of {', '.join(known)}, found {asked!r}; leave it out for {known[0]}"
+        )
 
 
 def check_tokens(data_args: DataArguments) -> None:

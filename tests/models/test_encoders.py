@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import export
-from cmlmcse.models.encoders import load_encoder
+from cmlmcse.models.encoders import load_encoder, load_model_encoder
 from modeling_cmlmcse import CMLMCSEForSentenceEmbedding
 from support.tiny import tiny_tokenizer
 
@@ -85,6 +86,34 @@ def test_sentence_transformers_folder(pooling, ours, folder, sentences) -> None:
     assert encoder.settings["pooling"] == ours
     assert encoder.settings["max_seq_length"] == 9
     assert np.abs(encoder(sentences) - plain / np.linalg.norm(plain, axis=1, keepdims=True)).max() < 1e-6
+
+
+def test_lower_case_of_sentence_transformers(folder) -> None:
+    """`do_lower_case` holds over a tokenizer that keeps capitals, in our vectors as in the library's, and in an export,
+    whose tokenizer does it itself."""
+    path, told = folder / "tokenizer.json", folder / "sentence_bert_config.json"
+    content = json.loads(path.read_text())
+    content["normalizer"] = None
+    write(path, content)
+    texts = ["The CAT sat", "the cat sat"]
+    kept = load_encoder(str(folder), pooling="avg", show_progress_bar=False)(texts)
+    assert np.abs(kept[0] - kept[1]).max() > 1e-3
+    kinds = {"Transformer": "", "Pooling": "1_Pooling"}
+    modules = [
+        {"idx": i, "name": kind, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(kinds.items())
+    ]
+    write(folder / "modules.json", modules)
+    write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True})
+    write(told, {"max_seq_length": 9, "do_lower_case": True})
+    encoder = load_model_encoder(str(folder), show_progress_bar=False)
+    found = encoder(texts)
+    assert np.abs(found[0] - found[1]).max() < 1e-6
+    assert np.abs(found - kept[1]).max() < 1e-6
+    exported = export(encoder.model, encoder.tokenizer, folder / "export")
+    for name in (folder, exported):
+        theirs = SentenceTransformer(str(name), device="cpu").encode(texts)
+        assert np.abs(theirs - found).max() < 1e-6, name
 
 
 def test_cut_to_changes_the_vectors_and_the_record(folder, sentences) -> None:
