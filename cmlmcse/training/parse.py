@@ -47,14 +47,18 @@ class RecipeParser(DashedPaths, HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see cmlmcse train --help")
 
+    @property
+    def fields(self) -> list[str]:
+        """The names of the fields: neither RECIPE nor --help is one."""
+        return sorted({action.dest for action in self._actions if action.option_strings} - {"help"})
+
     def suggest(self, name: str, where: str) -> NoReturn:
         """Refuse an unknown field, with the nearest known name.
 
         Raises:
             InputError: always.
         """
-        known = sorted({action.dest for action in self._actions})
-        near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, known, n=1)
+        near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, self.fields, n=1)
         hint = f"did you mean {near[0]}?" if near else "cmlmcse train --help lists the fields"
         raise InputError(f"{where} expects fields of a recipe, found the unknown field {name!r}; {hint}")
 
@@ -91,10 +95,9 @@ def parse_recipe(arguments: list[str]) -> Recipe:
     """
     parser = recipe_parser()
     parser.add_argument("recipe")
-    known = {action.dest for action in parser._actions}
     path, fields = stage_recipe(arguments)
     for name, value in fields.items():
-        if name not in known:
+        if name not in parser.fields:
             parser.suggest(name, path.name)
         value = meant_by_no(name) if value is False else value
         plain = isinstance(value, (bool, int, float, str))

@@ -153,6 +153,8 @@ def test_a_token_is_refused_and_never_written(recipe, monkeypatch, tmp_path, cap
     ("content", "expected"),
     [
         ("cmlm_wieght: 1\n", "unknown field 'cmlm_wieght'; did you mean cmlm_weight?"),
+        ("recipe: cmlmcse-bert-base\n", "unknown field 'recipe'; cmlmcse train --help lists the fields"),
+        ("help: true\n", "unknown field 'help'; "),
         ("- a\n- b\n", "must map field names to values, found list"),
         ("a: [\n", "must be a YAML file"),
         ("temp: 0.1\nseed: 1\ntemp: 0.2\n", "must be a YAML file, found the key 'temp' twice"),
