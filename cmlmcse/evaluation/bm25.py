@@ -118,7 +118,8 @@ class BM25OfFiles(BM25):
 
         super()._read(counted)
         count = len(self._owners)
-        membership = csr_matrix((np.ones(count), (self._owners, np.arange(count))))  # (F, C)
+        shape = (max(self._owners, default=-1) + 1, count)  # which the matrix cannot tell where no passage is
+        membership = csr_matrix((np.ones(count), (self._owners, np.arange(count))), shape)  # (F, C)
         self._files, self._file_weights = self._saturated((membership @ counted).tocsr())
 
     def products(self, asked: "csr_matrix", passages: slice) -> "csr_matrix":

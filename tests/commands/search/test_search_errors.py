@@ -87,6 +87,7 @@ def test_a_file_that_was_changed(place, capsys) -> None:
             "expected MODEL CORPUS QUERY in this order, found no file or folder a query, but one called texts.txt",
         ),
         (["model", "empty.txt", "a", "--bm25"], "expected texts to search, found no row"),
+        (["model", "empty.txt", "a", "--bm25", "--passages"], "expected texts to search, found no row"),
         (["model", "texts.txt", "a", "--output", "texts.txt"], "--output texts.txt: exists; choose another name"),
         (["model", "texts.txt", "a", "--output", "no/out.jsonl"], "expected the folder no to exist"),
         (["no/model", "texts.txt", "a", "--output", "o" * 250], "o: cannot be written: "),  # before the model is loaded
