@@ -24,6 +24,9 @@ def geometry(encode: Encode, stsb_pairs: Pairs) -> dict[str, Any]:
     mean of exp(−2 ‖x − y‖²) over all pairs of distinct sentences. Lower is better for both (Wang & Isola 2020, §4.1,
     α = 2, t = 2). `anisotropy` is the mean cosine over all pairs of distinct sentences; it is 0 if directions are
     spread evenly (Ethayarajh 2019, §3.4). The other measures come from :func:`spectrum`.
+
+    A zero vector, as word vectors have for a sentence of unknown words, has no direction. `uniformity` is then not
+    defined, nor is `alignment` where the sentence is of such a pair.
     """
     encoder = EncodeOnce.of(encode)
     sentences = sentences_of([stsb_pairs])
@@ -33,14 +36,20 @@ def geometry(encode: Encode, stsb_pairs: Pairs) -> dict[str, Any]:
     first = vectors[[row[stsb_pairs.first[index]] for index in positives]]  # (P, H)
     second = vectors[[row[stsb_pairs.second[index]] for index in positives]]  # (P, H)
     several = torch.from_numpy(vectors) if len(vectors) > 1 else None
+    aligned = bool(positives) and all_directed(first) and all_directed(second)
     return {
-        "alignment": rounded(np.square(first - second).sum(axis=1).mean()) if positives else None,
-        "uniformity": None if several is None else rounded(uniformity(several).item()),
+        "alignment": rounded(np.square(first - second).sum(axis=1).mean()) if aligned else None,
+        "uniformity": rounded(uniformity(several).item()) if several is not None and all_directed(vectors) else None,
         "anisotropy": None if several is None else rounded(anisotropy(several).item()),
         **spectrum(vectors),
         "positive_pairs": len(positives),
         "sentences": len(sentences),
     }
+
+
+def all_directed(vectors: np.ndarray) -> bool:
+    """Whether no row of (N, H) is zero."""
+    return bool(vectors.any(axis=1).all())
 
 
 def spectrum(vectors: np.ndarray) -> dict[str, Any]:

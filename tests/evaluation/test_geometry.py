@@ -68,8 +68,20 @@ def test_undefined_is_none(value: float) -> None:
     assert result["effective_rank"] is None
     assert result["top_share"] is None
     assert result["spectrum"] == []
+    assert (result["alignment"], result["uniformity"]) == (None, None)
     assert result["anisotropy"] == (0.0 if value == 0.0 else None)
     json.dumps(result, allow_nan=False)
+
+
+def test_one_zero_vector() -> None:
+    """It spoils what is a mean over it, and no more: the vectors of the pair of score 0 are not in the alignment."""
+    vectors = np.eye(6)
+    vectors[-1] = 0
+    result = result_of(vectors)
+    assert (result["alignment"], result["uniformity"]) == (2.0, None)
+    result = result_of(vectors[::-1])
+    assert (result["alignment"], result["uniformity"]) == (None, None)
+    assert result["effective_rank"] == 5.0
 
 
 def test_table_leaves_the_spectrum_out() -> None:
