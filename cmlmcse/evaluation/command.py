@@ -42,18 +42,18 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def evaluate_models(args: argparse.Namespace, names: list[str], data: dict[str, Any]) -> None:
-    """Score the models, print the tables, and write the requested files and plots.
+    """Score the models, print the tables, and write the requested files; then draw the plots, which may fail.
 
     Raises:
         InputError: a model or an option is wrong. Of several models that shows before the first is scored.
     """
     from .compare import score_pairs
-    from .output import print_results, write_results
+    from .output import print_results, write_plots, write_results
     from .prepare import check_encoders, prepare_encoder, truncate
 
     if len(names) > 1:
         check_encoders(args, data)
-    results, scored, own, queries = {}, {}, {}, {}
+    results, scored, own, queries, maps = {}, {}, {}, {}, {}
     several = len(names) > 1 or bool(args.truncate_dim)
     for model, title in zip(args.models, names, strict=True):
         whole = prepare_encoder(model, args, data)
@@ -65,12 +65,14 @@ def evaluate_models(args: argparse.Namespace, names: list[str], data: dict[str, 
             if "pairs" in data and several:
                 own[name] = score_pairs(encode, {file: {file: pairs} for file, pairs in data["pairs"].items()})
             if args.plots:
-                from .plots import plot_model
+                from .plots import map_vectors
 
-                plot_model(encode, data, args.plots, name, several=several)
+                maps[name] = map_vectors(encode, data)
     differences = differences_of(results, scored, own, queries)
     print_results(results, differences, args.published)
-    write_results(results, differences, scored, args)
+    write_results(results, differences, args)
+    if args.plots:
+        write_plots(results, scored, {name: each for name, each in maps.items() if each is not None}, args.plots)
 
 
 def evaluate(

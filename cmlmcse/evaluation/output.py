@@ -2,8 +2,10 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
+from cmlmcse.common.errors import InputError
 from cmlmcse.common.files import write_asked
 
 from .compare import format_differences, format_query_differences
@@ -45,10 +47,12 @@ def named_results(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any
     }
 
 
-def write_results(
-    results: dict[str, dict[str, Any]], differences: dict[str, Any], scored: dict[str, Any], args: argparse.Namespace
-) -> None:
-    """Write the requested results, table and plots."""
+def write_results(results: dict[str, dict[str, Any]], differences: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write the requested results and table.
+
+    Raises:
+        InputError: one cannot be written.
+    """
     if args.output:
         (first, *others) = results.values()
         several = {"model": list(results), "results": list(results.values()), "differences": differences}
@@ -57,7 +61,20 @@ def write_results(
         write_asked(args.output, text, "--output")
     if args.table:
         write_asked(args.table, write_table(args.table.suffix, named_results(results), args.published), "--table")
-    if args.plots:
-        from .plots import plot_results
 
-        plot_results(results, scored, args.plots)
+
+def write_plots(results: dict[str, dict[str, Any]], scored: dict[str, Any], maps: dict[str, Any], folder: Path) -> None:
+    """Draw the requested plots, from `scored` of compare.score_pairs and `maps` of plots.map_vectors.
+
+    Raises:
+        InputError: one cannot be written.
+    """
+    from .plots import plot_results
+
+    try:
+        plot_results(results, scored, maps, folder)
+    except OSError as error:
+        raise InputError(
+            f"--plots {folder}: cannot be written: {error.strerror or error}; make room, or choose another; the scores "
+            "were printed and written"
+        ) from error

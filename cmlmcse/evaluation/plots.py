@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.figures import BLUE, COLOURS, GREY, ORANGE, plot_cosine_by_gold, plt, save, set_labels
@@ -31,15 +32,26 @@ def plots_folder(folder: Path) -> Path:
     return folder
 
 
-def plot_model(encode: Encode, data: dict[str, Any], folder: Path, model: str, several: bool) -> None:
-    """The plot that needs a model's embeddings: the map."""
-    dev = data.get("stsb_dev") or data.get("geometry") or data.get("sts", ({}, None))[1]
-    if dev is not None:
-        plot_map(encode, dev, folder, model, f"_{file_name(model)}" if several else "")
+def map_vectors(encode: Encode, data: dict[str, Any]) -> NDArray[Any] | None:
+    """The embeddings that a model's map is drawn from: of the first sentences of the most and the least similar pairs,
+    then of the second ones (2P, H). None without STS-B dev."""
+    pairs: Pairs | None = data.get("stsb_dev") or data.get("geometry") or data.get("sts", ({}, None))[1]
+    if pairs is None:
+        return None
+    order = np.argsort(pairs.scores, kind="stable")
+    chosen = [*order[-MAP_PAIRS // 2 :], *order[: MAP_PAIRS // 2]]
+    return EncodeOnce.of(encode)([side[index] for side in (pairs.first, pairs.second) for index in chosen])
 
 
-def plot_results(results: dict[str, Results], scored: dict[str, dict[str, Scored]], folder: Path) -> None:
+def plot_results(
+    results: dict[str, Results],
+    scored: dict[str, dict[str, Scored]],
+    maps: dict[str, NDArray[Any]],
+    folder: Path,
+) -> None:
     """The plots of the results. Plots of tasks that did not run are left out."""
+    for model, vectors in maps.items():
+        plot_map(vectors, folder, model, f"_{file_name(model)}" if len(results) > 1 else "")
     plot_violins(scored, folder)
     plot_alignment_uniformity(results, folder)
     plot_bars(results, folder)
@@ -108,21 +120,25 @@ def subset_scores(results: Results) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def plot_map(encode: Encode, pairs: Pairs, folder: Path, model: str, suffix: str = "") -> None:
+def plot_map(vectors: NDArray[Any], folder: Path, model: str, suffix: str = "") -> None:
     """`map`: the most and the least similar pairs in two dimensions (t-SNE of cosine distances), each pair joined by
-    a line. A good encoder gives short lines for similar pairs and long lines for the others."""
+    a line. A good encoder gives short lines for similar pairs and long lines for the others.
+
+    Args:
+        vectors: (2P, H), from :func:`map_vectors`.
+        folder: where the plot is saved.
+        model: its name in the title.
+        suffix: the end of the plot's name.
+    """
     from sklearn.manifold import TSNE
 
-    order = np.argsort(pairs.scores, kind="stable")
-    chosen = [*order[-MAP_PAIRS // 2 :], *order[: MAP_PAIRS // 2]]
-    texts = [side[index] for side in (pairs.first, pairs.second) for index in chosen]
-    vectors = EncodeOnce.of(encode)(texts)  # (2P, H)
-    perplexity = min(10.0, (len(texts) - 1) / 3)
+    count = len(vectors) // 2  # P
+    perplexity = min(10.0, (len(vectors) - 1) / 3)
     tsne = TSNE(metric="cosine", init="random", perplexity=perplexity, random_state=0)
     points = tsne.fit_transform(vectors)  # (2P, 2)
-    first, second = points[: len(chosen)], points[len(chosen) :]
+    first, second = points[:count], points[count:]
     figure, axes = plt.subplots(figsize=(6.5, 6))
-    similar = len(chosen) - MAP_PAIRS // 2
+    similar = count - MAP_PAIRS // 2
     groups = (("least similar pairs", slice(similar, None), ORANGE), ("most similar pairs", slice(similar), BLUE))
     for label, rows, colour in groups:
         for one, other in zip(first[rows], second[rows], strict=True):

@@ -1,8 +1,10 @@
 """Several models side by side: bootstrap intervals, tables, pictures, and embeddings kept on disk."""
 
 import csv
+import errno
 import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -315,6 +317,25 @@ def test_what_cannot_be_written_is_refused_first(option, name, data_dir: Path, t
     assert set(tmp_path.iterdir()) == before
 
 
+def test_a_full_disk_at_the_plots_loses_no_score(data_dir, tmp_path, backbone_folders, monkeypatch, capsys) -> None:
+    """They are printed and written before anything is drawn."""
+
+    def full(figure: plots.plt.Figure, folder: Path, name: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(plots, "save", full)
+    arguments = [backbone_folders["bert"], "--pooling", "avg", "--data_dir", str(data_dir), "--tasks", "stsb_dev"]
+    arguments += ["--output", str(tmp_path / "out.json"), "--table", str(tmp_path / "table.md")]
+    with pytest.raises(SystemExit, match="2"):
+        main([*arguments, "--plots", str(tmp_path / "pictures")])
+    said = capsys.readouterr()
+    assert "| stsb_dev spearman |" in one_space(said.out)
+    (error,) = (line for line in said.err.splitlines() if line.startswith("error: "))
+    assert f"--plots {tmp_path / 'pictures'}: cannot be written: No space left on device; " in error
+    assert json.loads((tmp_path / "out.json").read_text())["stsb_dev"]["pairs"] == 9
+    assert (tmp_path / "table.md").exists()
+
+
 def test_names_of_models(tmp_path: Path) -> None:
     """The last part of a path, unless two models share it; Hub names as they are."""
     for parent in "ab":
@@ -339,7 +360,7 @@ def test_map_draws_similar_pairs_short(tmp_path: Path, monkeypatch: pytest.Monke
         angle = np.array([int(text.split()[0]) for text in texts]) * 2.4
         return np.stack([np.cos(angle), np.sin(angle), angle % 1], axis=1)
 
-    plots.plot_map(by_number, pairs, tmp_path, "m")
+    plots.plot_map(plots.map_vectors(by_number, {"stsb_dev": pairs}), tmp_path, "m")
     lines = [line for line in drawn[0].axes[0].lines if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
     lengths = [float(np.hypot(np.diff(line.get_xdata()), np.diff(line.get_ydata()))[0]) for line in lines]
     assert len(lengths) == plots.MAP_PAIRS
