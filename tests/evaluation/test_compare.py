@@ -222,6 +222,28 @@ def test_cache(tmp_path: Path) -> None:
         CachedEncoder(counting, tmp_path, "broken")
 
 
+def test_a_cache_that_cannot_be_written(tmp_path: Path, capsys) -> None:
+    """On a full disk a line names the option, and what was kept before stays. What can only be read is read."""
+    encoder = CachedEncoder(fake_encode, tmp_path, "model")
+    kept = encoder(["a", "b"])
+    (pages,) = encoder._database.execute("pragma page_count").fetchone()
+    encoder._database.execute(f"pragma max_page_count = {pages}")
+    texts = [f"text {number}" for number in range(1200)]
+    with pytest.raises(InputError, match=r"--cache .*found database or disk is full; make room, give another folder"):
+        encoder(texts)
+    asked: list[str] = []
+    reader = CachedEncoder(lambda sentences: asked.extend(sentences) or fake_encode(sentences), tmp_path, "model")
+    reader._database.execute("pragma query_only = 1")
+    np.testing.assert_array_equal(reader(["a", "c", "b"])[::2], kept)
+    np.testing.assert_array_equal(reader(["c"]), fake_encode(["c"]).astype(np.float32))
+    assert asked == ["c", "c"]
+    assert capsys.readouterr().err == f"--cache {tmp_path}: can only be read, so new embeddings are not kept\n"
+    with encoder._database:
+        encoder._database.execute("drop table vectors")
+    with pytest.raises(InputError, match=r"--cache .*found no such table"):
+        reader(["a"])
+
+
 def test_fingerprint(tmp_path: Path) -> None:
     """Other weights, another file, another pooling: another name; another batch size: the same."""
     (tmp_path / "model.safetensors").write_bytes(b"one")
