@@ -39,12 +39,31 @@ def kind_of(path: Path) -> str:
 
 
 def known_schema(path: Path) -> pyarrow.Schema:
-    """The columns that are known before any row is read."""
+    """The columns that are known before any row is read.
+
+    Raises:
+        InputError: the file cannot be read, or has two columns of one name.
+    """
     known = {"lines": (TEXT,), "passages": (FILE, TITLE, TEXT)}
     if (kind := kind_of(path)) != "parquet":
         return pyarrow.schema([(name, pyarrow.string()) for name in known.get(kind, ())])
     with open_parquet(path) as file:
-        return file.schema_arrow.remove_metadata()
+        schema = file.schema_arrow.remove_metadata()
+    check_names(path, schema.names)
+    return schema
+
+
+def check_names(path: Path, names: list[str]) -> None:
+    """Check that each column of a table has a name of its own, because rows are kept by these names.
+
+    Raises:
+        InputError: two have the same one, or none.
+    """
+    if not (twice := [name for name, count in Counter(names).items() if count > 1]):
+        return
+    if twice[0]:
+        raise InputError(f"{path}: expected each column once, found {twice[0]!r} twice; rename one")
+    raise InputError(f"{path}: expected a name for each column, found several without one; name or remove them")
 
 
 @contextlib.contextmanager
@@ -109,8 +128,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
     with readable(str(path)) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, **style)
         header = next(reader, [])
-        if twice := [name for name, count in Counter(header).items() if name and count > 1]:
-            raise InputError(f"{path}: expected each column once, found {twice[0]!r} twice; rename one")
+        check_names(path, header)
         if len(header) == 1:
             check_separator(str(path), header[0], tabs)
         try:

@@ -17,7 +17,7 @@ from cmlmcse.common.errors import InputError
 from cmlmcse.common.progress import progress
 from cmlmcse.common.vectors import unit
 from cmlmcse.data import tables
-from cmlmcse.data.row_blocks import open_parquet
+from cmlmcse.data.row_blocks import check_names, open_parquet
 from cmlmcse.data.unchanged import unchanged, version_of
 from cmlmcse.encode.columns import EMBEDDING, METADATA, TEXT
 from cmlmcse.encode.mentions import mention_cut, mention_unread
@@ -179,6 +179,7 @@ class EncodedCorpus:
         self.path, self.version = path, version_of(path)
         with self._open() as file:
             schema = file.schema_arrow
+        check_names(path, schema.names)
         if text_column is not None and text_column not in schema.names:
             raise tables.no_column(path, text_column, schema.names, "--text_column")
         self.stored = stored_record(path, (schema.metadata or {}).get(METADATA))
@@ -311,7 +312,7 @@ class EncodedCorpus:
                 vectors = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
                 if not np.isfinite(vectors).all():
                     raise InputError(f"{self.path}: expected finite embeddings, found NaN or infinity; encode it again")
-                kept = table.schema.names.count(self.columns.text) == 1
+                kept = self.columns.text in table.schema.names
                 texts = text_numbers(table, self.columns) if kept else None
                 yield Block(table.drop_columns([EMBEDDING]), vectors, self._blank(table), texts)
 

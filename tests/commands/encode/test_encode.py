@@ -177,6 +177,13 @@ def test_a_list_of_json_and_a_column_of_several_types(arguments, tmp_path) -> No
     np.testing.assert_array_equal(*vectors)
 
 
+def two_texts() -> bytes:
+    """A .parquet with two columns of one name."""
+    written = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table([["a"], ["b"]], names=["text", "text"]), written)
+    return written.getvalue().to_pybytes()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "words"),
     [
@@ -196,6 +203,8 @@ def test_a_list_of_json_and_a_column_of_several_types(arguments, tmp_path) -> No
         ("in.jsonl", '{"a": "x", "text": "y"}\n', ["--text_column", "a"], "found another one of that name"),
         ("in.csv", b"text\ncaf\xe9\n", [], "expected UTF-8 text, found byte 0xe9"),
         ("in.csv", "text,text\na,b\n", [], "expected each column once, found 'text' twice"),
+        ("in.csv", "text,,\na,b,c\n", [], "expected a name for each column, found several without one"),
+        ("in.parquet", two_texts(), [], "expected each column once, found 'text' twice"),
         ("notes.tsv.csv", "text\tn\nthe cat\t1\n", [], "expected commas between the columns, found '\\t'"),
         ("in.tsv", "text,n\nthe cat,1\n", [], "expected tabs between the columns, found ','"),
         ("in.csv", "text,n\n", [], "expected rows of texts, found none"),

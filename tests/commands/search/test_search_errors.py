@@ -29,8 +29,7 @@ def test_embeddings_that_are_no_numbers(place, capsys) -> None:
 
 
 def test_a_file_that_does_not_name_its_model(place, backbone_folders, capsys) -> None:
-    """Its first texts are encoded again. If that gives other embeddings, or there are no texts, the user is told. Two
-    columns of one name are no fault."""
+    """Its first texts are encoded again. If that gives other embeddings, or there are no texts, the user is told."""
     table = parquet.read_table("texts.parquet").replace_schema_metadata(None)
     parquet.write_table(table, "anonymous.parquet")
     search.main(["model", "anonymous.parquet", QUERY, "--pooling", "avg"])
@@ -40,9 +39,6 @@ def test_a_file_that_does_not_name_its_model(place, backbone_folders, capsys) ->
     assert (
         "anonymous.parquet does not say which model made its embeddings; those of its first texts have cosines" in said
     )
-    parquet.write_table(table.append_column("text", table["text"]), "twice.parquet")
-    search.main(["model", "twice.parquet", QUERY, "--pooling", "avg"])
-    assert "warning" not in capsys.readouterr().err
     parquet.write_table(table.select(["embedding"]), "bare.parquet")
     search.main(["model", "bare.parquet", QUERY, "--pooling", "avg"])
     assert "warning: bare.parquet does not say which model made its embeddings" in capsys.readouterr().err
@@ -67,6 +63,20 @@ def test_a_file_that_was_changed(place, capsys) -> None:
         with pytest.raises(SystemExit, match="2"):
             search.main(["model", f"{name}.parquet", "dog", "--pooling", "avg"])
         assert words in capsys.readouterr().err
+
+
+def test_two_columns_of_one_name(place, capsys) -> None:
+    """Of texts or beside embeddings: refused, because a search would find the second one alone."""
+    table = parquet.read_table("texts.parquet")
+    parquet.write_table(table.append_column("text", table["text"]), "encoded.parquet")
+    parquet.write_table(table.select(["text"]).append_column("text", table["text"]), "plain.parquet")
+    capsys.readouterr()
+    for name in ("encoded.parquet", "plain.parquet"):
+        for options in ([], ["--bm25"]):
+            with pytest.raises(SystemExit, match="2"):
+                search.main(["model", name, QUERY, "--pooling", "avg", *options])
+            said = capsys.readouterr().err
+            assert said == f"error: {name}: expected each column once, found 'text' twice; rename one\n"
 
 
 @pytest.mark.parametrize(
