@@ -5,6 +5,7 @@ Of a folder or a Markdown file each row is a passage (folder.py), and of a table
 No row is dropped. Training drops blank rows (text.py), but encoding and searching keep them, so that row i stays row i.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from .unchanged import Version, check_unchanged, unchanged, version_of
 
 # Of a table's passage, the number of the row that it is from, from 0: the first of these names that is free.
 ROW_COLUMNS = ("document", "document_row")
+JSON = b"cmlmcse.json"  # in the metadata of a column whose values are JSON, because they have several types
 EXACT = 1 << 53  # whole numbers up to this one are exact in float64
 TABLE_ROWS = 2048  # rows of a table in memory
 TABLE_BYTES = 1 << 28  # of the columns that passages repeat
@@ -65,7 +67,7 @@ class TextFile:
             for columns in read_blocks(self.path, TABLE_ROWS):
                 missing = [None] * row_count(columns)
                 fields = [field for field in self.schema if not (self.cut and field.name == self.file_column)]
-                arrays = [_array(columns.get(field.name, missing), field.type) for field in fields]
+                arrays = [_as_field(columns.get(field.name, missing), field) for field in fields]
                 table = pyarrow.table(arrays, schema=pyarrow.schema(fields))
                 if is_file:  # to look at all files of a folder takes longer
                     self.check_unchanged()
@@ -118,6 +120,15 @@ def rows_of(table: pyarrow.Table, names: Iterable[str | None]) -> Iterator[tuple
     yield from zip(*(["" if value is None else str(value) for value in column] for column in columns), strict=True)
 
 
+def plain_rows(table: pyarrow.Table) -> list[dict[str, Any]]:
+    """The rows of a table as Python values, with those of several types as the file has them."""
+    rows = table.to_pylist()
+    for name in (field.name for field in table.schema if _is_json(field)):
+        for row in rows:
+            row[name] = None if row[name] is None else json.loads(row[name])
+    return rows
+
+
 def scan(
     path: Path,
     text_column: str | None = None,
@@ -125,6 +136,7 @@ def scan(
     titles: bool = False,
     all_columns: bool = True,
     passages: bool = False,
+    as_json: bool = False,
 ) -> TextFile:
     """Read a file once, so that an error in it is found before the work starts; twice to count its passages.
 
@@ -133,9 +145,11 @@ def scan(
         text_column: the column of the texts (default: `text`, or the only column of strings).
         title_column: the column of the titles (default: titles are not read).
         titles: read titles from the column `title` by default, if there is one.
-        all_columns: read every column. Else other columns whose values have several types are left out.
+        all_columns: read every column as what it holds. Else other columns whose values have several types are left
+            out, or read `as_json`.
         passages: cut the texts into passages (:func:`cut_text`). A column of :data:`ROW_COLUMNS` then has the
             number of the row that a passage is from. The passages of a folder are as they are.
+        as_json: read them too; :func:`plain_rows` gives their values.
 
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8, or there is no such column.
@@ -158,7 +172,9 @@ def scan(
             raise InputError(f"{path}: expected one type of value in the column {name}, found {reason}; {advice}")
     if not known or (kind == "passages" and not rows):
         raise InputError(f"{path}: expected rows of texts, found none; give a file with text in it")
-    schema = pyarrow.schema([field for name, field in fields.items() if name not in mixed])
+    if as_json:  # no text, so that they are not taken for one
+        fields |= {name: pyarrow.field(name, pyarrow.binary(), metadata={JSON: b""}) for name in mixed}
+    schema = pyarrow.schema([field for name, field in fields.items() if as_json or name not in mixed])
     column = _choose_column(path, schema, text_column, wordy - {title})
     if title_column is not None:
         _check_column(path, schema, title_column, "--title_column")
@@ -267,6 +283,18 @@ def _array(values: Any, kind: pyarrow.DataType | None = None) -> Any:
     if isinstance(values, list):
         return pyarrow.array(values, kind)
     return values if kind is None else values.cast(kind)
+
+
+def _is_json(field: pyarrow.Field) -> bool:
+    """Whether the values of a column are JSON."""
+    return JSON in (field.metadata or {})
+
+
+def _as_field(values: Any, field: pyarrow.Field) -> Any:
+    """A column as an Arrow array of a field's type."""
+    if _is_json(field):
+        values = [None if value is None else json.dumps(value).encode() for value in values]
+    return _array(values, field.type)
 
 
 def is_text(kind: pyarrow.DataType) -> bool:

@@ -14,12 +14,14 @@ TITLE = "title"  # the column that `cmlmcse adapt` reads titles from
 def mention_unread(source: "TextFile") -> None:
     """Say which files of a folder are not read, and where titles are not that `cmlmcse adapt` would read."""
     from cmlmcse.data.folder import unread_files
+    from cmlmcse.data.tables import is_text
     from cmlmcse.data.titles import unread_titles
     from cmlmcse.data.unchanged import unchanged
 
     if said := unread_files(str(source.path)):
         print(said, file=sys.stderr)
-    if source.title_column is None and TITLE in source.schema.names and source.text_column != TITLE:
+    texts = [field.name for field in source.schema if is_text(field.type)]
+    if source.title_column is None and TITLE in texts and source.text_column != TITLE:
         print(
             f"{source.path}: the column {TITLE} is not read; --title_column {TITLE} puts each title before its text, "
             "as cmlmcse adapt reads them",

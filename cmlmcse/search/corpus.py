@@ -146,7 +146,7 @@ class TextCorpus:
     """Texts of a file or a folder; see :class:`Corpus`."""
 
     def __init__(self, path: Path, text_column: str | None, title_column: str | None, passages: bool) -> None:
-        self.source = tables.scan(path, text_column, title_column, all_columns=False, passages=passages)
+        self.source = tables.scan(path, text_column, title_column, all_columns=False, passages=passages, as_json=True)
         self.columns = Columns(self.source.file_column, self.source.title_column, self.source.text_column)
 
     def check(self, model: str, encoder: "Encoder") -> None:

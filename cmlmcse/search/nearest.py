@@ -8,6 +8,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from cmlmcse.common.vectors import check_finite, unit
+from cmlmcse.data.tables import plain_rows
 
 from .corpus import Block
 
@@ -68,7 +69,8 @@ class BestRows:
                 self.held[query] = self._best({name: np.concatenate([held[name], new[name]]) for name in held})
         kept = sorted({row for held in self.held for row in held["row"].tolist()})
         added = [row for row in kept if row >= start]
-        columns = table.take(np.array(added, int) - start).to_pylist() if table.num_columns else [{}] * len(added)
+        taken = table.take(np.array(added, int) - start) if table.num_columns else None
+        columns = [{}] * len(added) if taken is None else plain_rows(taken)
         self.content = {row: self.content[row] for row in kept if row < start} | dict(zip(added, columns, strict=True))
 
     def _last(self, held: dict[str, NDArray[Any]]) -> float:

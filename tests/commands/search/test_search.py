@@ -127,6 +127,19 @@ def test_blank_rows_are_never_found(place, capsys) -> None:
         assert {one["row"] for one in results} == {0, 3}
 
 
+@pytest.mark.parametrize("options", [[], ["--passages", "--bm25"]])
+def test_values_of_several_types(options, place) -> None:
+    """--output has them as they are, in whatever block of rows they come."""
+    others = [{"id": 7, "more": {"a": 1}}, {"id": "A12", "more": [1.5, None]}, {"id": None}, {"id": 2**70, "title": 5}]
+    rows = [{"text": f"the dog {number}", "title": "a dog", **other} for number, other in enumerate(others * 3)]
+    Path("mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    search.main(["model", "mixed.jsonl", "dog", "--pooling", "avg", "--top_k", "12", "--output", "out", *options])
+    found = {one["row"]: one["columns"] for one in json.loads(Path("out").read_text())["results"]}
+    for number, row in enumerate(rows):
+        expected = {"more": None, **row, **({"document": number} if options else {})}
+        assert found[number] == expected
+
+
 def test_numbers_that_json_has_not_and_signs_of_a_terminal(place, capsys) -> None:
     """NaN and infinity of a row are null in --output; a text cannot colour the screen. A vector that is no number is
     the file's fault, not the model's."""
