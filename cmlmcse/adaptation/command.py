@@ -170,6 +170,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     from cmlmcse.training.precision import precision_is_named
 
     from .request import check_request
+    from .same_text import SameText
 
     _, training = check_fields(args.model, args.fields)
     if training.use_cpu and args.device is None:
@@ -178,6 +179,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     check_place(args.output_dir, args.model, args.text)
     with stopped_in(args.output_dir), alone_in(args.output_dir):
         folder = claim_folder(args.output_dir, args.resume_from_checkpoint is not None)
+        text = SameText(args.text)  # before its content is compared with that of an earlier call
         check_request(folder, args)
         if (folder / RESULTS).exists():
             return finished(folder, args)
@@ -186,7 +188,7 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
         from .pipeline import adapt_in
 
         with padded_attention(not training.variable_length_attention):
-            return Adapted(folder, adapt_in(folder, args, bf16, train))
+            return Adapted(folder, adapt_in(folder, args, bf16, train, text))
 
 
 @contextmanager

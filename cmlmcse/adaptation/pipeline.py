@@ -34,11 +34,12 @@ from .request import keep_request
 from .results import adapt_results, labelled_results, load_labelled
 from .rounds import read_plan, run_arms
 from .runs import Common
+from .same_text import SameText
 from .start import Start, begin, timed_printer
 from .text import Text
 
 
-def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -> dict[str, Any]:
+def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train, same_text: SameText) -> dict[str, Any]:
     """Read the text, train the arms, choose, train on another split, confirm, and write everything.
 
     Args:
@@ -46,9 +47,13 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         args: the command's.
         bf16: whether to compute in bf16.
         train: what trains a run.
+        same_text: the text, which must not change meanwhile.
 
     Returns:
         The content of results.json.
+
+    Raises:
+        InputError: the text or the model cannot be used, or the text changed.
     """
     with Clock(folder) as clock, without_bars():
         say = timed_printer(clock.started)
@@ -62,12 +67,14 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         small = start.encoder.model.backbone.num_parameters(exclude_embeddings=True) < SMALL
         arms = default_arms(args.model, text.titles_ask, text.finished, args.fields, text.sentences, small)
         check_questions(text, arms)
-        common = Common(folder, shared_fields(args, start), start.values, clock.around(train), text.finished)
+        common = Common(folder, shared_fields(args, start), start.values, clock.around(train), text.finished, same_text)
         check_fit(args, start.encoder, common.fields["max_seq_length"])
+        same_text.check()
         keep_request(folder, args)
         left = clock.started + 60 * args.minutes - time.perf_counter() - start.seconds_at_the_end()
         last = None if text.finished or text.asks_little else last_arm(args.fields, small)
         trials, names, arms = run_arms(arms, common, left, args.max_steps, args.minutes, last)
+        same_text.check()
         choice = choose(start, {name: trials[name] for name in names}, arms, common, args, say)
 
         results = adapt_results(start, choice, arms, trials, args.model)
@@ -75,7 +82,7 @@ def adapt_in(folder: Path, args: argparse.Namespace, bf16: bool, train: Train) -
         precision = trials[names[0]].record["hardware"]["precision"]
         results |= {"seed": args.seed, "precision": precision, "seconds": clock.seconds()}
         examples = text.neighbours(choice.confirming.parts[0], start.once, choice.average.once, args.seed)
-        write_folder(folder, args, (start.encoder, best), results, examples, labelled)
+        write_folder(folder, args, (start.encoder, best), results, examples, labelled, same_text)
         return results
 
 
@@ -120,6 +127,7 @@ def write_folder(
     results: dict[str, Any],
     examples: list[dict[str, Any]],
     labelled: dict[str, Any],
+    same_text: SameText,
 ) -> None:
     """Write export/, the reports and results.json, and print what there is.
 
@@ -130,14 +138,19 @@ def write_folder(
         results: what results.json holds; the labelled scores, and what is read from start and result, are added.
         examples: queries with their neighbours.
         labelled: the labelled data, or nothing.
+        same_text: the text.
+
+    Raises:
+        InputError: the text changed; nothing is written then.
     """
     start, best = sides
     shutil.rmtree(folder / EXPORT, ignore_errors=True)  # written by this command before it was interrupted
     best.tokenizer.model_max_length = start.max_seq_length  # scored so; the tokenizer may allow more
-    exported = export(best.model, best.tokenizer, folder / EXPORT)
-    if labelled:
+    if labelled:  # which reads the text for the last time
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
+    same_text.check()
+    exported = export(best.model, best.tokenizer, folder / EXPORT)
     example = similarity_example(replace(best, bf16=False))
     results |= {"start": start_record(args.model), "encoder": encoder_record(best), "example": example}
     write_report(folder, results, examples)

@@ -5,17 +5,19 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cmlmcse.common.errors import Diverged, InputError, Stopped
 from cmlmcse.common.run_files import ARMS, RESULTS, RUN
+from cmlmcse.data.unchanged import InputChanged
 from cmlmcse.training.command import field_arguments
 
 from .processes import Train
 from .recipe_fields import RECIPE
+from .same_text import SameText
 
 EVERY = 20  # steps between development scores; of a plain backbone the best is kept, so too many steps do no harm
 
@@ -50,6 +52,7 @@ class Common(NamedTuple):
             None for an arm that starts elsewhere.
         train: what trains a run, on all processes of the launch.
         finished: whether the start is a finished encoder, and not a plain backbone.
+        same_text: the text of all runs, if it is watched.
     """
 
     folder: Path
@@ -57,6 +60,7 @@ class Common(NamedTuple):
     start_values: NDArray[np.float64] | None
     train: Train
     finished: bool = False
+    same_text: SameText | None = None
 
 
 def run_arm(name: str, fields: dict[str, Any], common: Common, steps: int, every: int) -> Trial:
@@ -80,17 +84,20 @@ def train_run(
 
     Raises:
         InputError, Stopped, Diverged: the run cannot go on; the message begins with its title.
+        InputChanged: the text is not as it was; the run is not kept.
     """
     done, steps = read_trial(run), fields["max_steps"]
     if done is not None and done.steps >= steps:
         return done
     resume = "auto" if any(run.glob("checkpoint-*")) else None
-    run.mkdir(parents=True, exist_ok=True)
-    print(f"{title}: training to step {steps} …", file=sys.stderr, flush=True)
     own = {"output_dir": run, "disable_tqdm": True, "resume_from_checkpoint": resume}
+    watched = contextlib.nullcontext() if common.same_text is None else common.same_text.around(run)
     try:
-        with open(run / "train.log", "a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
+        with watched, new_log(run) as log, contextlib.redirect_stdout(log):
+            print(f"{title}: training to step {steps} …", file=sys.stderr, flush=True)
             common.train([RECIPE, *field_arguments({**common.fields, **fields, **own})], start_values)
+    except InputChanged:  # of no run alone
+        raise
     except InputError as error:
         raise InputError(f"{title}: {error}") from error
     except Diverged as stop:
@@ -103,6 +110,12 @@ def train_run(
     if not math.isnan(done.score):
         print(f"{title}: score {done.score:.2f}", file=sys.stderr, flush=True)
     return done
+
+
+def new_log(run: Path) -> TextIO:
+    """The log of a run, at its end, in a folder that is made for it."""
+    run.mkdir(parents=True, exist_ok=True)
+    return open(run / "train.log", "a", encoding="utf-8")
 
 
 def read_trial(run: Path) -> Trial | None:

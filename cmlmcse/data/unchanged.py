@@ -10,6 +10,7 @@ from cmlmcse.common.errors import InputError
 from .folder import folder_state
 
 Version = tuple[str | int, ...]
+ADVICE = "run the command again when nothing writes to it"
 
 
 class InputChanged(InputError):
@@ -28,8 +29,13 @@ def version_of(path: Path) -> Version:
     return path.name, status.st_size, status.st_mtime_ns
 
 
-def check_unchanged(path: Path, version: Version) -> None:
+def check_unchanged(path: Path, version: Version, advice: str = ADVICE) -> None:
     """Compare a file or a folder with its version when the command began.
+
+    Args:
+        path: the file or the folder.
+        version: from :func:`version_of`.
+        advice: what to do if it changed.
 
     Raises:
         InputChanged: it is another one, or gone.
@@ -38,13 +44,14 @@ def check_unchanged(path: Path, version: Version) -> None:
         now = version_of(path)
     except OSError as error:
         how = error.strerror or "gone"
+    except InputError:  # of a folder without text files, or with one that cannot be listed
+        how = "its files are gone, or cannot be listed"
     else:
         if now == version:
             return
         how = difference(version[1], now[1])
     raise InputChanged(
-        f"{path}: expected text that stays as it is while the command reads it, found it changed ({how}); run the "
-        "command again when nothing writes to it"
+        f"{path}: expected text that stays as it is while the command reads it, found it changed ({how}); {advice}"
     )
 
 

@@ -18,8 +18,10 @@ from cmlmcse.adaptation.clock import Clock
 from cmlmcse.adaptation.command import main
 from cmlmcse.adaptation.files import REQUEST
 from cmlmcse.adaptation.request import SAME, check_request, keep_request
+from cmlmcse.adaptation.same_text import SameText
 from cmlmcse.common.errors import InputError, Stopped
 from cmlmcse.common.signals import terminable
+from cmlmcse.data.unchanged import InputChanged
 from cmlmcse.training.checkpoints import TEMPORARY
 from cmlmcse.training.contrastive_trainer import ContrastiveTrainer
 from support import warm
@@ -339,3 +341,114 @@ def test_sigterm_is_no_error_of_a_library():
     with pytest.raises(SystemExit, match="3"), terminable(lambda: "kept"):
         raise SystemExit(3)
     assert signal.getsignal(signal.SIGTERM) is handler
+
+
+@pytest.fixture
+def changing(corpus, backbone, tmp_path) -> tuple[Path, list[str]]:
+    """A copy of the text, and the command without its folder."""
+    text = shutil.copy(corpus, tmp_path / "corpus.jsonl")
+    fields = ["--views", "crops", "--per_device_train_batch_size", "16", "--bf16=false"]
+    return Path(text), [backbone, str(text), "--max_steps", "4", *fields]
+
+
+def append(text: Path) -> None:
+    """As another program that writes to it."""
+    with text.open("a") as lines:
+        lines.write(json.dumps({"title": "new", "text": "one more document"}) + "\n")
+
+
+CHANGED = "found it changed ({now:,} bytes, {before:,} before); start again with another --output_dir when nothing"
+
+
+def test_the_text_changes_while_an_arm_trains(changing, tmp_path, capsys, monkeypatch):
+    """An arm that trained meanwhile is not kept, and nothing else is trained or written. With the text put back, the
+    same command goes on with that arm."""
+    text, words = changing
+    before, train, calls = text.read_bytes(), processes.run, []
+
+    def changes(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            append(text)
+        if len(calls) == 3:
+            raise Stopped("by Ctrl-C", status=130)
+        return train(*given)
+
+    monkeypatch.setattr(processes, "run", changes)
+    out = tmp_path / "out"
+    status, said = stopped_by(words, out, capsys)
+    assert (status, said.startswith(f"error: {text}: expected text that stays as it is")) == (2, True)
+    assert CHANGED.format(now=text.stat().st_size, before=len(before)) in said
+    assert len(calls) == 2
+    assert [path.name for path in (out / "arms").iterdir()] == [FIRST]
+    assert not [name for name in ("export", "results.json", "report.md") if (out / name).exists()]
+    assert "expects the text that it was started with" in stopped_by([*words, *RESUME], out, capsys)[1]
+    text.write_bytes(before)
+    assert stopped_by([*words, *RESUME], out, capsys)[0] == 130
+    assert [str(out / "arms" / SECOND) in " ".join(map(str, given)) for given, _ in calls] == [False, True, True]
+
+
+@pytest.mark.parametrize("place", ["keep_request", "choose"])
+def test_the_text_changes_between_the_steps(place, changing, tmp_path, capsys, monkeypatch):
+    """Before the first arm, and while its result is scored."""
+    text, words = changing
+    step, trained = getattr(pipeline, place), []
+
+    def changes(*given):
+        result = step(*given)
+        append(text)
+        return result
+
+    train = processes.run
+    monkeypatch.setattr(pipeline, place, changes)
+    monkeypatch.setattr(processes, "run", lambda *given: trained.append(given) or train(*given))
+    status, said = stopped_by([*words, "--learning_rate", "3e-4"], tmp_path / "out", capsys)
+    assert (status, "found it changed" in said) == (2, True)
+    assert len(trained) == (place == "choose")
+    assert not [name for name in ("export", "results.json", "report.md") if (tmp_path / "out" / name).exists()]
+
+
+def test_what_text_is_watched(tmp_path):
+    """A file, and a folder also when nothing is left in it; a name that is not on this machine is not."""
+    SameText("owner/dataset").check()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("a\n")
+    folder = SameText(str(tmp_path / "notes"))
+    folder.check()
+    (tmp_path / "notes" / "b.md").write_text("b\n")
+    with pytest.raises(InputChanged, match=r"\(a file in it is new, gone or another one\); start again with another"):
+        folder.check()
+    shutil.rmtree(tmp_path / "notes")
+    with pytest.raises(InputChanged, match=r"notes: expected text that stays as it is .* \(No such file"):
+        folder.check()
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(InputChanged, match=r"\(its files are gone, or cannot be listed\)"):
+        folder.check()
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "expected", "kept"),
+    [
+        ("other\n", Stopped("by Ctrl-C"), Stopped, True),
+        ("a\n", InputError("too few documents"), InputError, True),
+        ("", InputError("too few documents"), InputChanged, False),
+        ("other\n", None, InputChanged, False),
+    ],
+)
+def test_what_fails_in_a_changed_text(content, error, expected, kept, tmp_path):
+    """The change is the error, and the run goes; a run that was stopped, or whose text is as it was, stays."""
+    text, run = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text("a\n")
+    run.mkdir()
+
+    def train():
+        with SameText(str(text)).around(run):
+            if text.read_text() != content:
+                text.write_text(content)
+            if error is not None:
+                raise error
+
+    with pytest.raises(expected) as failed:
+        train()
+    assert type(failed.value) is expected
+    assert run.exists() is kept

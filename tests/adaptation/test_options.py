@@ -14,6 +14,7 @@ import cmlmcse
 from cmlmcse.adaptation import pipeline
 from cmlmcse.adaptation.command import main, on_cpu, parse, run_first
 from cmlmcse.adaptation.processes import run
+from cmlmcse.adaptation.same_text import SameText
 from cmlmcse.common import cpu
 from cmlmcse.common.errors import InputError
 from cmlmcse.common.progress import without_bars
@@ -62,7 +63,7 @@ def test_who_names_a_precision_gets_it(words, launcher, faster, expected, tmp_pa
             run_first(parse(["model", "text", *words, "--output_dir", str(tmp_path)]), run)
         monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
     monkeypatch.setattr("cmlmcse.adaptation.command.has_fast_bf16", lambda device: faster)
-    monkeypatch.setattr(pipeline, "adapt_in", lambda folder, args, bf16, train: found.append(bf16) or {})
+    monkeypatch.setattr(pipeline, "adapt_in", lambda folder, args, bf16, *_: found.append(bf16) or {})
     run_first(parse(["model", "text", *words, "--output_dir", str(tmp_path)]), run)
     assert found == [expected]
 
@@ -91,12 +92,12 @@ def test_own_options_may_have_dashes():
 def test_training_on_a_cpu_scores_there_too(words, expected, tmp_path, monkeypatch):
     """So precision and length are those of the CPU."""
     found = []
-    monkeypatch.setattr(pipeline, "adapt_in", lambda folder, args, bf16, train: found.append(args.device) or {})
+    monkeypatch.setattr(pipeline, "adapt_in", lambda folder, args, bf16, *_: found.append(args.device) or {})
     args = parse(["model", "text", *words, "--output_dir", str(tmp_path), "--bf16", "false"])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert on_cpu(args) is (expected == "cpu")
     monkeypatch.undo()
-    monkeypatch.setattr(pipeline, "adapt_in", lambda folder, args, bf16, train: found.append(args.device) or {})
+    monkeypatch.setattr(pipeline, "adapt_in", lambda folder, args, bf16, *_: found.append(args.device) or {})
     run_first(args, run)
     assert found == [expected]
 
@@ -135,7 +136,9 @@ def test_bars_of_other_libraries_come_back(tmp_path, monkeypatch):
         datasets.enable_progress_bars()
         logging.enable_progress_bar()
         with pytest.raises(InputError, match="no text"):
-            pipeline.adapt_in(tmp_path, parse(["model", "text", "--output_dir", str(tmp_path)]), False, run)
+            pipeline.adapt_in(
+                tmp_path, parse(["model", "text", "--output_dir", str(tmp_path)]), False, run, SameText("text")
+            )
         assert found == [(True, False)]
         assert (datasets.are_progress_bars_disabled(), logging.is_progress_bar_enabled()) == (False, True)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -54,6 +55,29 @@ def test_sigterm_before_anything_is_written(corpus, backbone, tmp_path):
     with pytest.raises(AssertionError, match=r"stopped: by SIGTERM; nothing was written yet; the same command starts"):
         launch(terminated_while_it_scores, 2, tmp_path, *words)
     assert not (tmp_path / "out").exists()
+
+
+def changed_before_an_arm(arguments: list[str]) -> None:
+    """adapt, while whose first process begins something writes to the text."""
+    keep = pipeline.keep_request
+
+    def changes(*given: object) -> None:
+        keep(*given)
+        with open(arguments[1], "a") as text:
+            text.write("\n")
+
+    pipeline.keep_request = changes
+    main(arguments)
+
+
+def test_a_changed_text_ends_all(corpus, backbone, tmp_path):
+    """The first process finds it; no other one waits for it."""
+    text = shutil.copy(corpus, tmp_path / "corpus.jsonl")
+    words = [backbone, text, "--output_dir", tmp_path / "out", "--views", "crops", "--max_steps", 4, "--bf16=false"]
+    with pytest.raises(AssertionError, match=r"error: .*corpus.jsonl: expected text that stays as it is") as failed:
+        launch(changed_before_an_arm, 2, tmp_path, *words)
+    assert str(failed.value).count("error: ") == 1
+    assert not (tmp_path / "out" / "arms").exists()
 
 
 def test_sigterm_where_processes_may_wait_for_each_other(monkeypatch):
