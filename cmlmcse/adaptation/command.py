@@ -172,7 +172,8 @@ def run_first(args: argparse.Namespace, train: "Train") -> Adapted:
     from .request import check_request
     from .same_text import SameText
 
-    _, training = check_fields(args.model, args.fields)
+    length = {} if args.max_seq_length is None else {"max_seq_length": str(args.max_seq_length)}
+    _, training = check_fields(args.model, {**args.fields, **length})
     if training.use_cpu and args.device is None:
         args.device = "cpu"
     bf16 = training.mixed_precision == "bf16" if precision_is_named(training) else has_fast_bf16(args.device)

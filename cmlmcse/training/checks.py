@@ -107,8 +107,7 @@ def check_tokens(data_args: DataArguments) -> None:
         )
     if data_args.max_seq_length < 3:
         raise InputError(
-            f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data_args.max_seq_length}; fix the "
-            "recipe"
+            f"max_seq_length must be at least 3 tokens, [CLS] word [SEP], found {data_args.max_seq_length}; raise it"
         )
     if data_args.pad_to_multiple_of is not None and data_args.pad_to_multiple_of < 2:
         raise InputError(

@@ -209,6 +209,7 @@ def test_wrong_text(text, message, backbone_folders, tmp_path, capsys):
     [
         (["--cmlm_weight", "0.1", "--lexical_layers", "99"], "lexical_layers must be at most 2, the backbone's depth"),
         (["--max_seq_length", "1000"], "max_seq_length must be at most 66, the positions of the model, found 1000"),
+        (["--max_seq_length", "2"], "max_seq_length must be at least 3 tokens, [CLS] word [SEP], found 2; raise it"),
     ],
 )
 def test_what_does_not_fit_the_model(words, message, corpus, backbone, tmp_path, capsys):
