@@ -22,13 +22,16 @@ OWN_POOLING = "MaskPooling"
 HEAD = "projection.dense."  # the head's weights in a model's file
 
 
-def write_sentence_transformers(config: CMLMCSEConfig, weights: Mapping[str, Tensor], folder: Path) -> None:
+def write_sentence_transformers(
+    config: CMLMCSEConfig, weights: Mapping[str, Tensor], folder: Path, similarity: str = "cosine"
+) -> None:
     """Write them, with names that old and new sentence-transformers read.
 
     Args:
         config: the model's configuration.
         weights: the model's weights by name; only a pooling that keeps the head reads them.
         folder: where the model is.
+        similarity: the function that compares its embeddings.
     """
     size, depth = config.hidden_size, config.backbone_config.num_hidden_layers
     pooling = POOLINGS[config.pooling]
@@ -57,7 +60,7 @@ def write_sentence_transformers(config: CMLMCSEConfig, weights: Mapping[str, Ten
         [{"idx": i, "name": str(i), "path": path, "type": module_type(kind)} for i, (path, kind) in enumerate(modules)],
     )
     prompts = {"prompts": config.prompts, "default_prompt_name": config.default_prompt_name} if config.prompts else {}
-    write_json(folder / "config_sentence_transformers.json", {**prompts, "similarity_fn_name": "cosine"})
+    write_json(folder / "config_sentence_transformers.json", {**prompts, "similarity_fn_name": similarity})
 
 
 def module_type(kind: str) -> str:

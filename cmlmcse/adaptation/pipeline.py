@@ -20,6 +20,7 @@ from cmlmcse.hub.export import export
 from cmlmcse.hub.run_records import card_metrics
 from cmlmcse.hub.start import start_record
 from cmlmcse.models.encoders import Encoder
+from cmlmcse.models.folders import COSINE, recorded_similarity
 from cmlmcse.models.prompts import Prompts
 from cmlmcse.training.checks import check_model
 
@@ -150,8 +151,9 @@ def write_folder(
         documents = load_collection(args.text, args.text_column, args.title_column)
         results["labelled"] = labelled_results(labelled, documents, start, best)
     same_text.check()
-    exported = export(best.model, best.tokenizer, folder / EXPORT)
-    example = similarity_example(replace(best, bf16=False))
+    similarity = recorded_similarity(args.model) if best is start else COSINE
+    exported = export(best.model, best.tokenizer, folder / EXPORT, similarity=similarity)
+    example = similarity_example(replace(best, bf16=False)) if similarity == COSINE else None
     results |= {"start": start_record(args.model), "encoder": encoder_record(best), "example": example}
     write_report(folder, results, examples)
     use = Loading(more=Prompts.of_model(best.model).for_card, pooling=best.model.config.pooling)

@@ -32,6 +32,7 @@ import modeling_cmlmcse
 from cmlmcse.common.errors import InputError, as_input_error
 from cmlmcse.common.files import new_model_folder
 from cmlmcse.data.lengths import forget_lengths
+from cmlmcse.models.folders import COSINE
 from modeling_cmlmcse.configuration_cmlmcse import HEAD_WEIGHTS, WEIGHTS_WITH_HEAD
 from modeling_cmlmcse.families import family_of
 from modeling_cmlmcse.modeling_cmlmcse import CMLMCSEForSentenceEmbedding
@@ -86,6 +87,7 @@ def export(
     card: str = "",
     trust_free: bool = False,
     fp16: bool = False,
+    similarity: str = COSINE,
 ) -> Path:
     """Write the Hub folder of a trained model: complete or absent.
 
@@ -96,6 +98,7 @@ def export(
         card: text of README.md.
         trust_free: leave out the code and the `auto_map`.
         fp16: store the weights in fp16. The configuration still says float32: they load and compute as fp32.
+        similarity: sentence-transformers' name of the function that compares the embeddings.
 
     Raises:
         InputError: the folder exists; or no code for a pooling that needs it; or fp16 cannot hold a weight.
@@ -123,7 +126,7 @@ def export(
         if not trust_free:
             copy_code(aside)
             write_head(head, weights, aside)
-        write_sentence_transformers(model.config, head, aside)
+        write_sentence_transformers(model.config, head, aside, similarity)
         length = {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
         write_json(aside / "sentence_bert_config.json", length)
         (aside / "README.md").write_text(card, encoding="utf-8")

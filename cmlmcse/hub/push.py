@@ -173,6 +173,7 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
         InputError: the checkpoint cannot be loaded, or its export gives other embeddings.
     """
     from cmlmcse.models.encoders import load_model_encoder
+    from cmlmcse.models.folders import recorded_similarity
 
     from .card import copy_plots
     from .eval_results import write_eval_results
@@ -183,7 +184,8 @@ def export_and_verify(checkpoint: Path, folder: Path, args: argparse.Namespace, 
 
     encoder = load_model_encoder(str(checkpoint), device="cpu")
     chosen_prompts(checkpoint, args).give(encoder.model)
-    export(encoder.model, encoder.tokenizer, folder, card, args.trust_free, args.fp16)
+    similarity = recorded_similarity(str(checkpoint))
+    export(encoder.model, encoder.tokenizer, folder, card, args.trust_free, args.fp16, similarity)
     if args.fp16:
         round_to_fp16(encoder.model)
     copy_plots(checkpoint.resolve().parent, folder)

@@ -22,6 +22,8 @@ SENTENCE_TRANSFORMERS_POOLINGS = {
     POOLINGS[name].mode: name for name in HEADLESS_POOLINGS if POOLINGS[name].layers == (-1,)
 }
 SENTENCE_TRANSFORMERS_MODULES = ("Transformer", "Pooling", "Normalize")
+COSINE = "cosine"  # what training compares
+SIMILARITIES = (COSINE, "dot", "euclidean", "manhattan")  # sentence-transformers' names
 REMEMBERED = 60.0  # seconds. Without a network the Hub's library tries for 25 s a file; a study asks for many
 _unreachable: dict[str, tuple[float, str]] = {}  # models that could not be found: when, and the reason
 
@@ -110,6 +112,17 @@ def recorded_prompts(name_or_path: str) -> Prompts:
             "prompts and is not supported; use another model"
         )
     return prompts
+
+
+def recorded_similarity(name_or_path: str) -> str:
+    """The function that compares a model's embeddings, as it records for sentence-transformers; the cosine if it
+    records none, or one that this library passes over.
+
+    Raises:
+        InputError: the path does not exist, or the file is malformed.
+    """
+    recorded = (read_json(resolve_model(name_or_path), PROMPTS_FILE, dict) or {}).get("similarity_fn_name")
+    return recorded if recorded in SIMILARITIES else COSINE
 
 
 def check_whole_vectors(source: str, width: int) -> None:

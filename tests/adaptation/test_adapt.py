@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +22,10 @@ from cmlmcse.adaptation.text import read_text
 from cmlmcse.adaptation.weights import load_start
 from cmlmcse.common.errors import InputError
 from cmlmcse.data.collection import hold_out, load_collection
+from cmlmcse.hub.push import main as push
 from cmlmcse.hub.push import parse as parse_push
 from cmlmcse.hub.push import write_card
+from cmlmcse.models.folders import recorded_similarity
 from cmlmcse.training.build_text import build_documents
 from cmlmcse.training.command import field_arguments
 from cmlmcse.training.dev_set import label_free_set
@@ -221,6 +225,13 @@ GOOD = Change("halves+words", "pieces and words find", 10.0, 12.0, (1.0, 3.0))
 BAD = Change("halves", "pieces are found", 10.0, 9.0, (-2.0, 0.0))
 
 
+def with_dot(encoder: str, folder: Path) -> str:
+    """A copy of an encoder whose embeddings are compared by their dot products."""
+    copy = shutil.copytree(encoder, folder / "dot")
+    (copy / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
+    return str(copy)
+
+
 def test_what_is_not_better_hands_back_the_start(corpus, encoder, tmp_path, capsys, monkeypatch):
     """The start is in export/, and the report and the last line say why. Where bf16 is faster, training and every score
     compute in it; only the card's three sentences are encoded in fp32."""
@@ -236,7 +247,7 @@ def test_what_is_not_better_hands_back_the_start(corpus, encoder, tmp_path, caps
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
     monkeypatch.setattr("cmlmcse.adaptation.command.bf16_is_faster", lambda: True)
     monkeypatch.setattr(choice, "judge", lambda *given: BAD)
-    views = "title_body"
+    views, encoder = "title_body", with_dot(encoder, tmp_path)
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=2, views=views, learning_rate=1e-3)
     assert adapted.results["precision"] == "bf16"
     assert in_fp32 == {3}
@@ -256,6 +267,14 @@ def test_what_is_not_better_hands_back_the_start(corpus, encoder, tmp_path, caps
     assert np.allclose(
         load_start(encoder, None, "cpu")(text), load_start(str(adapted.folder / "export"), None, "cpu")(text)
     )
+    assert f"{encoder} records the similarity dot; training compares cosines, so" in printed.err
+    similarities = [recorded_similarity(str(folder)) for folder in (run.parent, adapted.folder)]
+    assert similarities == ["cosine", "dot"]
+    assert SentenceTransformer(str(adapted.folder / "export"), device="cpu").similarity_fn_name == "dot"
+    assert "model.similarity" not in (adapted.folder / "export" / "README.md").read_text()  # there it is no cosine
+    monkeypatch.setattr("cmlmcse.hub.export.verify", lambda *_: {"SentenceTransformer": 0.0})
+    push(["--export_only", str(adapted.folder), "--output_dir", str(tmp_path / "pushed")])
+    assert recorded_similarity(str(tmp_path / "pushed")) == "dot"
 
 
 @pytest.mark.parametrize("arms_tried", ["one", "two"])
@@ -270,6 +289,7 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
         return GOOD
 
     monkeypatch.setattr(choice, "judge", judged)
+    encoder = with_dot(encoder, tmp_path)
     own = {"views": "title_body", "early_stopping_patience": 9} if arms_tried == "one" else {}
     adapted = cmlmcse.adapt(encoder, corpus, tmp_path / "adapted", max_steps=4, learning_rate=1e-3, bf16=False, **own)
     found = adapted.results["adapt"]
@@ -298,6 +318,7 @@ def test_what_is_handed_back_was_trained_on_two_splits(arms_tried, corpus, encod
     mean = torch.stack([weights(folder) for folder in (*runs, *again)]).mean(dim=0)
     assert torch.allclose(weights(adapted.folder / "export"), torch.lerp(weights(encoder), mean, share), atol=1e-6)
     assert not torch.allclose(weights(runs[0]), weights(again[0]), atol=1e-5)
+    assert recorded_similarity(str(adapted.folder)) == "cosine"  # by which it was trained
     report = (adapted.folder / "report.md").read_text()
     assert "The text was split twice" in report
     assert "export/ has the mean of the two models' weights" in report
