@@ -51,13 +51,17 @@ class SameText:
         """
         self.check()
         try:
-            try:
-                yield
-            except Stopped:
-                raise
-            except Exception:
-                self.check()
-                raise
+            yield
+        except Stopped:
+            raise
+        except Exception:
+            self._check_after(run)
+            raise
+        self._check_after(run)
+
+    def _check_after(self, run: Path) -> None:
+        """Check after a run, and remove its folder if the text changed."""
+        try:
             self.check()
         except InputChanged:
             shutil.rmtree(run, ignore_errors=True)

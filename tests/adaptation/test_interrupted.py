@@ -251,17 +251,13 @@ def test_another_request_does_not_go_on(change, words, corpus, backbone, tmp_pat
 
 
 def test_another_number_of_processes_does_not_go_on(tmp_path, monkeypatch):
-    """The batch is that of all processes. Older versions did not keep their number."""
+    """The batch is that of all processes."""
     args = SimpleNamespace(model="owner/name", text="absent.txt", fields={}, **dict.fromkeys(SAME))
     keep_request(tmp_path, args)
     check_request(tmp_path, args)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="expects the processes that it was started with, 1, found 2; give the same c"):
         check_request(tmp_path, args)
-    kept = json.loads((tmp_path / REQUEST).read_text())
-    del kept["processes"]
-    (tmp_path / REQUEST).write_text(json.dumps(kept))
-    check_request(tmp_path, args)
 
 
 def test_stopped_before_anything_is_written(words, tmp_path, capsys, monkeypatch):

@@ -261,7 +261,6 @@ def test_a_head_is_refused(corpus, backbone, tmp_path, capsys):
     [
         ("beir", False, None, "retrieval"),
         ("beir", True, None, "retrieval"),
-        ("beir", "weak", None, "retrieval"),
         ("sts/stsb", False, None, "stsb_dev"),
         ("beir", False, {"retrieval": {}}, None),
     ],
@@ -272,7 +271,6 @@ def test_a_finished_folder_is_scored_by_evaluate(part, plain, labelled, tasks, t
     (data / part).mkdir(parents=True)
     folder.mkdir()
     kind = {True: {"finished_encoder": False}, False: {"finished_encoder": True}}
-    kind["weak"] = {"finished_encoder": False, "weak_encoder": True}  # of an older version
     results = {"adapt": kind[plain]} | ({"labelled": labelled} if labelled else {})
     (folder / "results.json").write_text(json.dumps(results))
     words = ["model", "text", "--output_dir", str(folder), "--data_dir", str(data), "--bf16", "false"]
