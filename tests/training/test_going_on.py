@@ -99,10 +99,8 @@ def test_another_number_of_processes(tmp_path) -> None:
         check({**two, "per_device_train_batch_size": 18})
 
 
-def test_a_checkpoint_that_kept_one_text(tmp_path) -> None:
-    """Older versions kept the text without a list around it."""
-    kept = {"train_file": {"file": "a.txt"}, "synonyms": None, "seed": 1}
-    (tmp_path / FIELDS).write_text(json.dumps(kept))
-    check_started_with(str(tmp_path), {"train_file": [{"file": "a.txt"}], "synonyms": [], "seed": 1})
+def test_another_text_is_named(tmp_path) -> None:
+    """The line says which text the run was started with, and which it is given."""
+    (tmp_path / FIELDS).write_text(json.dumps({"train_file": [{"file": "a.txt"}], "synonyms": [], "seed": 1}))
     with pytest.raises(InputError, match=r"the run was started with, a\.txt, found b\.txt"):
         check_started_with(str(tmp_path), {"train_file": [{"file": "b.txt"}], "synonyms": [], "seed": 1})
