@@ -154,7 +154,11 @@ def write_folder(
     similarity = recorded_similarity(args.model) if best is start else COSINE
     exported = export(best.model, best.tokenizer, folder / EXPORT, similarity=similarity)
     example = similarity_example(replace(best, bf16=False)) if similarity == COSINE else None
-    results |= {"start": start_record(args.model), "encoder": encoder_record(best), "example": example}
+    results |= {
+        "start": start_record(args.model),
+        "encoder": encoder_record(best) | {"similarity": similarity},
+        "example": example,
+    }
     write_report(folder, results, examples)
     use = Loading(more=Prompts.of_model(best.model).for_card, pooling=best.model.config.pooling)
     copy_plots(folder, exported)

@@ -57,13 +57,10 @@ def check_names(path: Path, names: list[str]) -> None:
     """Check that each column of a table has a name of its own, because rows are kept by these names.
 
     Raises:
-        InputError: two have the same one, or none.
+        InputError: two have the same one.
     """
-    if not (twice := [name for name, count in Counter(names).items() if count > 1]):
-        return
-    if twice[0]:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise InputError(f"{path}: expected each column once, found {twice[0]!r} twice; rename one")
-    raise InputError(f"{path}: expected a name for each column, found several without one; name or remove them")
 
 
 @contextlib.contextmanager
@@ -121,14 +118,18 @@ def _passages(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a .csv, or of a .tsv, which has no quoting. Every value is text."""
+    """Yield the rows of a .csv, or of a .tsv, which has no quoting. Every value is text. Several empty columns
+    without a name, as the commas that spreadsheets leave at the end of each line make them, are left out."""
     csv.field_size_limit(2**31 - 1)  # a document may exceed the module's default of 128 KiB
     tabs = suffix_of(path) == ".tsv"
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
     with readable(str(path)) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, **style)
         header = next(reader, [])
-        check_names(path, header)
+        nameless = [place for place, name in enumerate(header) if not name]
+        nameless = nameless if len(nameless) > 1 else []
+        named = [place for place in range(len(header)) if place not in nameless]
+        check_names(path, [header[place] for place in named])
         if len(header) == 1:
             check_separator(str(path), header[0], tabs)
         try:
@@ -138,8 +139,13 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
                         f"{path}: expected {len(header)} fields in line {reader.line_num}, as in the header, found "
                         f"{len(row)}; put quotes round text with commas"
                     )
+                if found := [row[place] for place in nameless if row and row[place]]:
+                    raise InputError(
+                        f"{path}: expected a name for each column that has text, found {found[0][:40]!r} in one "
+                        f"without in line {reader.line_num}; name the column, or remove it"
+                    )
                 if row:
-                    yield dict(zip(header, row, strict=True))
+                    yield {header[place]: row[place] for place in named}
         except csv.Error as error:
             raise InputError(f"{path}: expected CSV, found line {reader.line_num}: {error}; fix it") from error
 

@@ -117,7 +117,7 @@ def chosen_runs(kept: Record) -> list[dict[str, Any]]:
 def limits_of(kept: Record, start: str) -> list[str]:
     """What the scores do not show. Older records do not say whether the start is a finished encoder."""
     found, text = kept.part("adapt"), kept.part("text")
-    note = text.get("note")
+    note, similarity = text.get("note"), (kept.get("encoder") or {}).get("similarity", "cosine")
     titled = (
         "A document that has a title was read as the title, a space and the text. Join them so before you encode "
         "(`cmlmcse encode --title_column title`)."
@@ -128,7 +128,7 @@ def limits_of(kept: Record, start: str) -> list[str]:
         *([on_practice(found)] if "finished_encoder" in found else []),
         *filter(None, [few_questions(found)]),
         "The scores are those of one call of the command, and change with its seed.",
-        "Use cosines to rank texts. Their values are not calibrated: choose a threshold on your own data.",
+        f"Use the {similarity} to rank texts. Its values are not calibrated: choose a threshold on your own data.",
         inherited(start),
         *([note] if note else []),
     ]

@@ -107,7 +107,7 @@ def encoder_facts(kept: dict[str, Any] | None) -> dict[str, str]:
     if kept is None:
         return {}
     return {
-        "embedding": f"{kept['dimension']} dimensions, compared by cosine",
+        "embedding": f"{kept['dimension']} dimensions, compared by {kept.get('similarity', 'cosine')}",
         "longest text": f"{kept['max_tokens']} tokens; the rest of a longer one is not read",
     }
 

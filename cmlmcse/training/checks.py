@@ -85,11 +85,11 @@ def check_metric(recipe: Recipe) -> None:
     """
     asked = recipe.run.metric_for_best_model
     if recipe.run.stage == "pretrain":
-        known = ["mlm_loss", "perplexity", "mlm_accuracy"]
+        known = ["mlm_loss", "mlm_accuracy"]
         known += ["auxiliary_loss", "auxiliary_accuracy"] * (recipe.data.auxiliary_weight > 0)
     else:
-        known = ["dev_score", *["vector_gain"] * (recipe.model.cmlm_weight > 0)]
-    if asked is not None and asked.removeprefix("eval_") not in known:
+        known = ["dev_score", *["vector_gain"] * (recipe.model.cmlm_weight > 0)]  # which a conditional MLM has
+    if asked is not None and recipe.run.eval_strategy != "no" and asked.removeprefix("eval_") not in known:
         raise InputError(
             f"metric_for_best_model must be one of {', '.join(known)}, found {asked!r}; leave it out for {known[0]}"
         )

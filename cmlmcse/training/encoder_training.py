@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import set_seed
 
+from cmlmcse.common.launch import say_once
 from cmlmcse.data.templates import with_template
+from cmlmcse.models.folders import COSINE, recorded_similarity
 
 from .both_stages import begin_run
 from .build_collator import build_collator
@@ -58,7 +60,18 @@ def train_encoder(recipe: Recipe, start_values: NDArray[np.float64] | None = Non
         dev_set=dev_set,
         start_values=start_values,
     )
+    if not recipe.model.from_scratch and recipe.run.process_index == 0:
+        say_similarity(recipe.model.model_name_or_path)
     measured = run.train(trainer)
     if prepared := round(sentences.prepared, 1):
         measured["prepared_seconds"] = prepared
     finalize_run(run.folder, recipe, trainer, final_tasks, measured, start_values is None)
+
+
+def say_similarity(start: str) -> None:
+    """Say so if the start records that its embeddings are compared otherwise than the export's are."""
+    if (recorded := recorded_similarity(start)) != COSINE:
+        say_once(
+            f"{start} records the similarity {recorded}; training compares cosines, so what it exports records the "
+            "cosine"
+        )

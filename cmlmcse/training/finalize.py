@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase
 
 from cmlmcse.common.distributed import shutdown_process_group
 from cmlmcse.common.figures import plot_cosine_by_gold
-from cmlmcse.common.launch import say_once
 from cmlmcse.common.run_files import EXPORT
 from cmlmcse.evaluation.encoding import EncodeOnce
 from cmlmcse.evaluation.tables import format_all_measures, format_table, with_truncated
@@ -21,7 +20,6 @@ from cmlmcse.hub.export import export
 from cmlmcse.hub.run_records import card_metrics
 from cmlmcse.hub.start import start_record
 from cmlmcse.models.encoders import Encoder, load_model_encoder
-from cmlmcse.models.folders import COSINE, recorded_similarity
 from cmlmcse.models.prompts import Prompts
 
 from .both_stages import progress_record, text_record
@@ -56,7 +54,6 @@ def finalize_run(
         return
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     shutil.rmtree(folder / EXPORT, ignore_errors=True)  # written by this run before it was resumed
-    say_similarity(recipe.model.model_name_or_path)
     exported = export(model, tokenizer, folder / EXPORT)
     history = trainer.state.log_history
     plots = folder / "plots"
@@ -82,15 +79,6 @@ def finalize_run(
     (exported / "README.md").write_text(card, encoding="utf-8")
     write_eval_results(card_metrics(results), exported)
     report(recipe.name, results, history, folder)
-
-
-def say_similarity(start: str) -> None:
-    """Say so if the start records that its embeddings are compared otherwise than the export's are."""
-    if (recorded := recorded_similarity(start)) != COSINE:
-        say_once(
-            f"{start} records the similarity {recorded}; training compares cosines, so what it exports records the "
-            "cosine"
-        )
 
 
 def measured_facts(

@@ -46,7 +46,7 @@ def check_pretraining(recipe: Recipe) -> None:
         if (value := values[name]) != default:
             raise InputError(
                 f"{name} is for stage train, found {value} with stage pretrain{WHY_NEVER.get(name, '')}; leave it out, "
-                f"or set --{name} {'null' if default is None else default}"
+                f"or set --{name} {'null' if default is None else str(default).lower()}"
             )
 
 

@@ -405,8 +405,16 @@ def test_the_text_changes_between_the_steps(place, changing, tmp_path, capsys, m
 
 
 def test_what_text_is_watched(tmp_path):
-    """A file, and a folder also when nothing is left in it; a name that is not on this machine is not."""
+    """A file, and a folder also when nothing is left in it; a name that is not on this machine is not. A file that is
+    written again as it was is no other one."""
     SameText("owner/dataset").check()
+    (tmp_path / "text.txt").write_text("a\n")
+    text = SameText(str(tmp_path / "text.txt"))
+    os.utime(tmp_path / "text.txt", (1, 1))
+    text.check()
+    (tmp_path / "text.txt").write_text("b\n")
+    with pytest.raises(InputChanged, match="written at another time"):
+        text.check()
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("a\n")
     folder = SameText(str(tmp_path / "notes"))

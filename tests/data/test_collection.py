@@ -16,6 +16,7 @@ from cmlmcse.data.collection import (
     next_seed,
     read_collection,
 )
+from cmlmcse.data.row_blocks import read_blocks
 from cmlmcse.data.tables import scan
 
 
@@ -100,6 +101,14 @@ def test_a_mixed_column_where_the_text_is_guessed(tmp_path):
     with pytest.raises(InputError, match=r"in the column id, found .*; fix it, or give --text_column"):
         found(path)
     assert found(path, "body") == [Document("", "One."), Document("", "Two.")]
+
+
+def test_commas_at_the_end_of_each_line(tmp_path):
+    """Spreadsheets leave them. They make columns without a name and without text, which are left out."""
+    path = tmp_path / "sheet.csv"
+    path.write_text("id,text,,\n1,one cat,,\n2,two dogs,,\n")
+    assert load_collection(str(path), "text")["text"] == ["one cat", "two dogs"]
+    assert [sorted(block) for block in read_blocks(path, 5)] == [["id", "text"]]
 
 
 def test_columns_are_guessed_apart(tmp_path):

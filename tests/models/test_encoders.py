@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel
+from transformers import AutoModel, BertTokenizer
 
 from cmlmcse.common.errors import InputError
 from cmlmcse.hub.export import export
@@ -88,13 +88,17 @@ def test_sentence_transformers_folder(pooling, ours, folder, sentences) -> None:
     assert np.abs(encoder(sentences) - plain / np.linalg.norm(plain, axis=1, keepdims=True)).max() < 1e-6
 
 
-def test_lower_case_of_sentence_transformers(folder) -> None:
+@pytest.mark.parametrize("kind", ["any", "bert"])
+def test_lower_case_of_sentence_transformers(kind, folder) -> None:
     """`do_lower_case` holds over a tokenizer that keeps capitals, in our vectors as in the library's, and in an export,
-    whose tokenizer does it itself."""
+    whose tokenizer does it itself. BERT's makes its normalizer anew when it is loaded."""
     path, told = folder / "tokenizer.json", folder / "sentence_bert_config.json"
     content = json.loads(path.read_text())
     content["normalizer"] = None
     write(path, content)
+    if kind == "bert":
+        vocabulary = tiny_tokenizer("bert").get_vocab()
+        BertTokenizer(vocab=vocabulary, do_lower_case=False, model_max_length=64).save_pretrained(folder)
     texts = ["The CAT sat", "the cat sat"]
     kept = load_encoder(str(folder), pooling="avg", show_progress_bar=False)(texts)
     assert np.abs(kept[0] - kept[1]).max() > 1e-3

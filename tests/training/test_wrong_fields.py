@@ -81,7 +81,7 @@ WRONG = [
     (["--metric_for_best_model", "accuracy"],
      ["metric_for_best_model must be one of dev_score, vector_gain, found 'accuracy'; leave it out for dev_score"]),
     (["--metric_for_best_model", "loss", "--stage", "pretrain"],
-     ["metric_for_best_model must be one of mlm_loss, perplexity, mlm_accuracy, auxiliary_loss", "found 'loss'"]),
+     ["metric_for_best_model must be one of mlm_loss, mlm_accuracy, auxiliary_loss", "found 'loss'"]),
     (["--eval_steps", "0"], ["eval_steps must be above 0, found 0.0"]),
     (["--gradient_checkpointing_kwargs", "x"], ["expects a JSON object", "found 'x' and False"]),
     (["--model_name_or_path", "{mpnet}", "--gradient_checkpointing", "true", "--train_file", "{tmp}/one.txt"],

@@ -203,7 +203,12 @@ def two_texts() -> bytes:
         ("in.jsonl", '{"a": "x", "text": "y"}\n', ["--text_column", "a"], "found another one of that name"),
         ("in.csv", b"text\ncaf\xe9\n", [], "expected UTF-8 text, found byte 0xe9"),
         ("in.csv", "text,text\na,b\n", [], "expected each column once, found 'text' twice"),
-        ("in.csv", "text,,\na,b,c\n", [], "expected a name for each column, found several without one"),
+        (
+            "in.csv",
+            "text,,\na,b,c\n",
+            [],
+            "found 'b' in one without in line 2",
+        ),
         ("in.parquet", two_texts(), [], "expected each column once, found 'text' twice"),
         ("notes.tsv.csv", "text\tn\nthe cat\t1\n", [], "expected commas between the columns, found '\\t'"),
         ("in.tsv", "text,n\nthe cat,1\n", [], "expected tabs between the columns, found ','"),
