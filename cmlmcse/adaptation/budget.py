@@ -13,7 +13,8 @@ MAX_STEPS = 160  # of an arm in the first round; the trials behind the recipe ro
 # Of a finished encoder, in the first round and in all: no more than 80 were measured (docs/results/adapting-score.md).
 ENCODER_MAX_STEPS = 40, 80
 # Of the time of all arms, for the one that starts from a plain backbone's best one. A choice by hand: in the default
-# time of 15 minutes it was enough for 240, 240 and 140 steps (benchmarks/records/adapting-last-arm-240.json).
+# time of 15 minutes it was enough for 240 steps on NPL and TIME, and for 140 on SciFact
+# (benchmarks/records/adapting-last-arm-240.json).
 LAST_ARM = 0.4
 LAST_ARM_STEPS = 240  # at most; more were not measured (docs/results/adapting.md)
 # Steps of the first round, if there is time for one arm only: after fewer it gained nothing on MED and CACM

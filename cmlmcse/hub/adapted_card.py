@@ -128,7 +128,7 @@ def limits_of(kept: Record, start: str) -> list[str]:
         *([on_practice(found)] if "finished_encoder" in found else []),
         *filter(None, [few_questions(found)]),
         "The scores are those of one call of the command, and change with its seed.",
-        f"Use the {similarity} to rank texts. Its values are not calibrated: choose a threshold on your own data.",
+        f"Rank texts by {similarity} similarity. Its values are not calibrated: choose a threshold on your own data.",
         inherited(start),
         *([note] if note else []),
     ]

@@ -285,6 +285,8 @@ def load_tokenizer(source: str) -> Any:
 
     from modeling_cmlmcse.backbone import quiet_loading
 
+    from .lower_case import lower_case
+
     if not Path(source).is_dir() and cached_file(source, "config.json") is None:  # before five files are asked for
         raise not_found(source, "config.json")
     if not any(cached_file(source, name) for name in TOKENIZER_FILES):
@@ -305,39 +307,6 @@ def load_tokenizer(source: str) -> Any:
         raise
     except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the tokenizers library
         raise InputError(f"{source}: the tokenizer cannot be loaded: {first_line(error)[:300]}") from error
-
-
-def lower_case(tokenizer: Any, source: str) -> Any:
-    """A tokenizer that writes texts in lower case first, as sentence-transformers makes it, and does so once saved too.
-
-    Raises:
-        InputError: a kind of tokenizer that loses this when it is saved.
-    """
-    from tempfile import TemporaryDirectory
-
-    from tokenizers.normalizers import Lowercase, Sequence
-    from transformers import AutoTokenizer
-
-    backend = tokenizer.backend_tokenizer
-    own = backend.normalizer
-    if own is not None and own.normalize_str("A") == "a":
-        return tokenizer
-    backend.normalizer = Sequence([Lowercase(), *([] if own is None else [own])])
-    if hasattr(tokenizer, "do_lower_case"):  # such a kind makes its normalizer anew from these when it is loaded
-        accents = bool(getattr(tokenizer, "strip_accents", None))  # of None a lower-casing one strips them
-        for name, value in {"do_lower_case": True, "strip_accents": accents}.items():
-            setattr(tokenizer, name, value)
-            tokenizer.init_kwargs[name] = value
-    with TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        saved = AutoTokenizer.from_pretrained(folder)
-    probe = "A Näive Test"
-    if saved(probe)["input_ids"] != tokenizer(probe)["input_ids"]:
-        raise InputError(
-            f"{source}/sentence_bert_config.json: expected a tokenizer that keeps do_lower_case, found a "
-            f"{type(tokenizer).__name__}, which loses it when it is saved; use a model whose tokenizer lower-cases"
-        )
-    return tokenizer
 
 
 def _load_model(source: str, ours: bool, pooling: str, normalize: bool) -> "CMLMCSEForSentenceEmbedding":

@@ -271,6 +271,9 @@ def test_what_is_not_better_hands_back_the_start(corpus, encoder, tmp_path, caps
     similarities = [recorded_similarity(str(folder)) for folder in (run.parent, adapted.folder)]
     assert similarities == ["cosine", "dot"]
     assert SentenceTransformer(str(adapted.folder / "export"), device="cpu").similarity_fn_name == "dot"
+    card = (adapted.folder / "export" / "README.md").read_text()
+    assert "compared by dot" in card
+    assert "Rank texts by dot similarity." in card
     assert "model.similarity" not in (adapted.folder / "export" / "README.md").read_text()  # there it is no cosine
     monkeypatch.setattr("cmlmcse.hub.export.verify", lambda *_: {"SentenceTransformer": 0.0})
     push(["--export_only", str(adapted.folder), "--output_dir", str(tmp_path / "pushed")])
